@@ -1,0 +1,1 @@
+"""One file per framework runtime; the folder is the registry."""

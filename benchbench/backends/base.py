@@ -1,0 +1,148 @@
+"""What a backend is: one framework's runtime. It says how; it knows no workload.
+
+`Backend` holds what is known without a device, and what a template process may do: import, nothing
+else. `Session` is one device opened for one case, in a process of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from benchbench.model import Device, Dtype, Memory, Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Unsupported(Exception):
+    """This device, dtype or mode cannot do what the case asks; the message says why."""
+
+
+class Timer(Protocol):
+    """Seconds of blocks of steps, waited for."""
+
+    name: str
+    batch_s: float  # blocks worth this many seconds may share one synchronisation; 0: one at a time
+
+    def now(self) -> float:
+        """Seconds on the clock that limits and warm-up are judged by."""
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        """Seconds of each of `count` blocks of `iterations` steps."""
+
+
+class HostTimer:
+    """The host's monotonic clock around each block; `wait` is called on the last output of a block."""
+
+    name = "perf_counter"
+    batch_s = 0.0
+
+    def __init__(self, wait: Callable[[Any], None], *, every_step: bool = False) -> None:
+        """`every_step`: wait after each step, for devices that would run queued steps side by side."""
+        self._wait = wait
+        self._every_step = every_step
+
+    def now(self) -> float:
+        """perf_counter seconds."""
+        return perf_counter()
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        """Seconds of each block."""
+        run = self._waiting if self._every_step else self._queued
+        return [run(step, iterations) for _ in range(count)]
+
+    def _queued(self, step: Callable[[], Any], iterations: int) -> float:
+        start = perf_counter()
+        for _ in range(iterations):
+            output = step()
+        self._wait(output)
+        return perf_counter() - start
+
+    def _waiting(self, step: Callable[[], Any], iterations: int) -> float:
+        wait = self._wait
+        start = perf_counter()
+        for _ in range(iterations):
+            wait(step())
+        return perf_counter() - start
+
+
+class Session(ABC):
+    """One device, opened in one dtype for one case."""
+
+    device: Any
+    dtype: Any
+
+    @abstractmethod
+    def put(self, array: NDArray[np.generic]) -> Any:
+        """`array` on the device; floating values in the session's dtype, integers as they are."""
+
+    @abstractmethod
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        """`step` in the session's mode; its first `state` arguments may be overwritten."""
+
+    @abstractmethod
+    def wait(self, output: Any) -> None:
+        """Return when everything `output` depends on has been computed."""
+
+    @abstractmethod
+    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The elements of `output` at `index`, shape (samples, ndim), gathered on the device."""
+
+    @abstractmethod
+    def fetch(self, output: Any) -> NDArray[np.float64]:
+        """All of `output` on the host, in float64."""
+
+    @abstractmethod
+    def precision(self) -> dict[str, str]:
+        """The effective precision switches, read back. Raises Unsupported on a mismatch."""
+
+    @abstractmethod
+    def reset_peak(self) -> None:
+        """Forget the device's memory peak so far."""
+
+    @abstractmethod
+    def peak_device(self) -> Memory:
+        """Peak bytes on the device since `reset_peak`."""
+
+    def timer(self) -> Timer:
+        """What times this device; the host's clock unless the device has a better one."""
+        return HostTimer(self.wait)
+
+    def spend(self, seconds: float) -> None:
+        """Only virtual time can be spent."""
+        raise NotImplementedError
+
+
+class Backend(ABC):
+    """One framework. Its module imports it nowhere but inside these methods."""
+
+    summary: ClassVar[str]
+    modes: ClassVar[tuple[str, ...]]  # the first is what its users usually run
+    refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
+    distributions: ClassVar[Sequence[str]]  # any of these provides it
+    install: ClassVar[str]  # the line to type where it is missing
+    framework: ClassVar[str]  # which builders it takes: build_<framework>
+
+    @abstractmethod
+    def environment(self, settings: Settings) -> dict[str, str]:
+        """Variables to fix before the interpreter starts. Called in the parent: imports nothing."""
+
+    @abstractmethod
+    def load(self) -> str:
+        """Import the framework and return its version. No operation, no device query: forks come later."""
+
+    @abstractmethod
+    def devices(self) -> tuple[list[Device], dict[str, str]]:
+        """Devices there are, and for each kind that is not there the reason. May initialise the device."""
+
+    @abstractmethod
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
+        """Fix threads and precision, then give the device. Raises Unsupported."""
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether `error` is this framework's way of saying the device's memory is full."""
+        return isinstance(error, MemoryError)

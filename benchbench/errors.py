@@ -1,0 +1,57 @@
+"""Every expected error: what happened, what to do next, and the exit code.
+
+AccelbenchError
+├── UsageError        2   a name, key or value that is not known
+│   └── SuiteError    2   a suite file, with file and key
+├── NothingToMeasure  3
+├── UnreadableInput   5   a run or file that cannot be read
+└── CannotWrite       6   a full or read-only disk
+"""
+
+from __future__ import annotations
+
+
+class AccelbenchError(Exception):
+    """Carries a hint: what to do next."""
+
+    exit_code = 70
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(AccelbenchError):
+    """Something typed is not known."""
+
+    exit_code = 2
+
+
+class SuiteError(UsageError):
+    """A suite file says something it cannot mean."""
+
+
+class NothingToMeasure(AccelbenchError):
+    """No case of the selection can run on this machine."""
+
+    exit_code = 3
+
+
+class UnreadableInput(AccelbenchError):
+    """A stored file is missing, damaged or from a newer version."""
+
+    exit_code = 5
+
+
+class CannotWrite(AccelbenchError):
+    """Results cannot be stored."""
+
+    exit_code = 6
+
+
+def unknown(kind: str, name: str, valid: list[str]) -> str:
+    """A hint for an unknown name: the nearest valid one, else all of them."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, valid, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known {kind}: {', '.join(valid) or 'none'}."

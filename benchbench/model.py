@@ -1,0 +1,255 @@
+"""The nouns, as frozen data. Standard library only: workers under foreign interpreters import this too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+SCHEMA = 1  # of run.json and records.jsonl. 1: first
+
+Scalar = int | bool | str
+
+
+class Status(StrEnum):
+    """How a case ended; every name a report can show."""
+
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    UNAVAILABLE = "unavailable"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    WRONG_RESULT = "wrong_result"
+    IMPLAUSIBLE = "implausible"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"
+
+
+class Dtype(StrEnum):
+    """What a case computes in. `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32."""
+
+    FLOAT32 = "float32"
+    TF32 = "tf32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one stored element."""
+        return 2 if self in (Dtype.BFLOAT16, Dtype.FLOAT16) else 4
+
+
+class Phase(StrEnum):
+    """`forward`: outputs from inputs. `train`: forward, backward and the optimizer's update."""
+
+    FORWARD = "forward"
+    TRAIN = "train"
+
+
+class DeviceClass(StrEnum):
+    """What a suite's sizes adapt to."""
+
+    CPU = "cpu"
+    ACCELERATOR = "accelerator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """The work of one step, counted from the maths: 2 FLOPs per multiply-add; bytes that must move."""
+
+    flops: int
+    bytes: int
+    items: int
+    item: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A backend under one interpreter. `name` is what people type: `torch`, or `torch@2.12`."""
+
+    name: str
+    backend: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device as its framework names it: `cpu`, `cuda:0`; `model` is the hardware's own name."""
+
+    name: str
+    device_class: DeviceClass
+    model: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a target answered when asked what it has."""
+
+    target: Target
+    version: str | None
+    devices: tuple[Device, ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()  # (device kind, why it is not there)
+    status: Literal["ready", "unavailable", "broken"] = "ready"
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One point of the matrix: workload, parameters, dtype, mode, phase, target and device."""
+
+    suite: str
+    workload: str
+    params: dict[str, Scalar]
+    dtype: Dtype
+    mode: str
+    phase: Phase
+    target: str
+    backend: str
+    device: str
+
+    @property
+    def work(self) -> str:
+        """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32`."""
+        inner = ",".join(f"{name}={str(value).lower()}" for name, value in self.params.items())
+        return f"{self.workload}({inner})/{self.dtype}"
+
+    @property
+    def id(self) -> str:
+        """Stable and readable; `device` may hold a colon, `target` an @."""
+        return f"{self.work}/{self.mode}@{self.target}:{self.device}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A case that was asked for and cannot run here, and why."""
+
+    case: Case
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A peak in bytes, or None and the reason."""
+
+    bytes: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Raw samples of one process; every statistic is derived from them on reading."""
+
+    status: Literal[Status.OK] = Status.OK
+    cost: Cost
+    iterations: int  # steps in a block
+    warmup_block_s: tuple[float, ...]
+    block_s: tuple[float, ...]  # seconds of each block, in the order measured
+    steady: bool  # False: the warm-up cap was hit before the times settled
+    stop_reason: Literal["precision", "time", "count"]
+    cold_s: float  # first call: compile, autotune, allocate
+    compile_cache: Literal["empty", "warm"]  # warm: an earlier round of this run compiled the same
+    timer: str
+    timer_cost_s: float  # of one timed block: the clock read twice, and the wait
+    peak_device: Memory
+    peak_host: Memory
+    relative_error: float | None  # against float64; None: see notes
+    precision: dict[str, str]  # read back from the framework
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why there is no measurement. A failed case is a result, not an exception."""
+
+    status: Status
+    message: str
+    relative_error: float | None = None
+    log: str = ""  # the end of what the worker printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One self-contained line: a case, a round, and what came of it."""
+
+    schema: int = SCHEMA
+    case: Case
+    round: int
+    order: int  # position in the run
+    started: float  # Unix time: a label, never used for a duration
+    outcome: Measurement | Failure
+    framework_version: str | None
+    device_model: str
+    isolation: str  # fork, spawn or shared: what was done, not what was asked for
+    stages_s: dict[str, float] = field(default_factory=dict)  # where this case's wall time went
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How long to measure. Sources: docs/measuring.md."""
+
+    name: str
+    rounds: int
+    precision: float = 0.01  # half width of the median's interval / median
+    min_s: float = 0.5  # of measuring, per process
+    max_s: float = 10.0
+    max_blocks: int = 1000
+    min_blocks: int = 30
+    warmup_min_s: float = 0.5
+    warmup_min_blocks: int = 5
+    warmup_max_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What changes the answer and is fixed before a worker starts."""
+
+    threads: int
+    allocator: Literal["steady", "system"] = "steady"
+    isolation: Literal["fork", "spawn", "shared"] = "fork"
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The fingerprint: stable facts only, nothing that moves between two runs on one machine."""
+
+    cpu: str
+    cores: int  # physical
+    threads: int  # usable by this process: affinity and cgroup quota respected
+    memory_bytes: int
+    architecture: str
+    os: str
+    python: str
+    accelerators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """The head of a run, written before the first case starts."""
+
+    schema: int = SCHEMA
+    id: str
+    started: str  # ISO 8601, UTC
+    command: tuple[str, ...]
+    version: str
+    machine: Machine
+    settings: Settings
+    policy: Policy
+    seed: int
+    probes: tuple[Probe, ...]
+    plan: tuple[Case, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as read back. `damaged` names the lines that could not be read."""
+
+    info: RunInfo
+    records: tuple[Record, ...]
+    damaged: tuple[str, ...] = ()

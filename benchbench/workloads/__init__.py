@@ -1,0 +1,1 @@
+"""One file per workload; the folder is the registry."""

@@ -1,0 +1,188 @@
+"""What a workload is: parameters, counted cost, one builder per framework, a float64 reference.
+
+A workload knows no clock, no file and no backend. A builder is given a `Place` (where and in which
+dtype to put arrays) and the seeded arrays, and returns a `Program`: a function and its inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from zlib import crc32
+
+from benchbench.errors import UsageError
+from benchbench.model import Cost, Dtype, Phase, Scalar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
+LEARNING_RATE, MOMENTUM = 0.001, 0.9  # SGD of every training workload
+
+
+class Place(Protocol):
+    """What a builder may ask of the backend it builds for."""
+
+    device: Any  # the framework's own device object or name
+    dtype: Any  # the framework's own dtype
+
+    def put(self, array: NDArray[np.generic]) -> Any:
+        """`array` on the device; floating values in the case's dtype, integers as they are."""
+
+    def spend(self, seconds: float) -> None:
+        """Let virtual time pass; only the fake backend has any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`step(*state, *inputs)`; with a state its result is `(*next state, output)`, else the output.
+
+    `axes` permutes the reference's axes into the output's: (0, 2, 3, 1) for an NHWC output of an NCHW
+    reference. `momenta(*state)` lists the optimizer's momentum buffers v, where v ← 0.9 v + gradient.
+    """
+
+    step: Callable[..., Any]
+    inputs: tuple[Any, ...] = ()
+    state: tuple[Any, ...] = ()
+    axes: tuple[int, ...] | None = None
+    momenta: Callable[..., Sequence[Any]] | None = None
+    simulated: bool = False  # nothing is computed, so there is nothing to verify
+
+
+class Draw:
+    """The one source of inputs and weights: N(0, 1), seeded by name, rounded once to the case's dtype.
+
+    Every framework and the float64 reference get the same numbers, so no difference between them comes
+    from rounding the inputs. Never zeros, ones or the identity: special values run faster on real
+    hardware (baidu-research/DeepBench#104: about 15 %).
+    """
+
+    def __init__(self, dtype: Dtype, seed: int = SEED) -> None:
+        self._dtype = dtype
+        self._seed = seed
+
+    def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[np.float32]:
+        """float32 array of `shape`, N(mean, scale²), holding only values the dtype can represent."""
+        import numpy as np
+
+        values = self._source(name).standard_normal(shape, dtype=np.float32)
+        if scale != 1.0:
+            values *= np.float32(scale)
+        if mean:
+            values += np.float32(mean)
+        return rounded(values, self._dtype)
+
+    def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
+        """int64 class indices of shape (count,)."""
+        return self._source(name).integers(0, classes, size=count)
+
+    def _source(self, name: str) -> np.random.Generator:
+        import numpy as np
+
+        return np.random.default_rng([self._seed, crc32(name.encode())])
+
+
+def rounded(values: NDArray[np.float32], dtype: Dtype) -> NDArray[np.float32]:
+    """`values` rounded to nearest even in `dtype`, still stored as float32."""
+    import numpy as np
+
+    if dtype is Dtype.FLOAT16:
+        return values.astype(np.float16).astype(np.float32)
+    if dtype is Dtype.BFLOAT16:  # the upper half of a float32
+        bits = values.view(np.uint32)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return bits.view(np.float32)
+    return values
+
+
+class Workload(ABC):
+    """The parameters are the fields of the frozen dataclass that a subclass is.
+
+    Implement `build_<framework>(place, arrays) -> Program` for each framework the workload runs on.
+    Derive from `Operation` (forward) or `Training`, never from this class.
+    """
+
+    summary: ClassVar[str]
+    phase: ClassVar[Phase]
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a parameter no tensor can have."""
+        for name, value in self.params.items():
+            least = 0 if name in self.may_be_zero else 1
+            if type(value) is int and value < least:
+                raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
+
+    @property
+    def params(self) -> dict[str, Scalar]:
+        """Name → value, in the order of the fields."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    @abstractmethod
+    def cost(self, dtype: Dtype) -> Cost:
+        """FLOPs, bytes and items of one step, from the maths."""
+
+    @abstractmethod
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Inputs and weights by name, as every framework receives them."""
+
+    @property
+    @abstractmethod
+    def reduction(self) -> int:
+        """Products summed into an output element, along the longest path: what accumulates in float32."""
+
+    @property
+    def roundings(self) -> int:
+        """Times a value is rounded to the case's dtype on its way from input to output."""
+        return 1
+
+    @abstractmethod
+    def tiny(self) -> Self:
+        """The same computation, as small as it can be and still take every path."""
+
+    @classmethod
+    def frameworks(cls) -> list[str]:
+        """The frameworks it has builders for."""
+        return sorted(name.removeprefix("build_") for name in dir(cls) if name.startswith("build_"))
+
+    def build_fake(self, place: Place, _arrays: Arrays) -> Program:
+        """Computes nothing: lets flops / 1 TFLOP/s of virtual time pass."""
+        seconds = self.cost(Dtype.FLOAT32).flops / 1e12
+        return Program(lambda: place.spend(seconds), simulated=True)
+
+
+class Operation(Workload):
+    """Outputs from inputs: verified at the timed shape, on sampled output elements."""
+
+    phase = Phase.FORWARD
+
+    @property
+    @abstractmethod
+    def output_shape(self) -> tuple[int, ...]:
+        """Of the reference's output."""
+
+    @abstractmethod
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The output elements at `index` (samples, len(output_shape)), in float64: shape (samples,)."""
+
+    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """Which output elements to verify: shape (count, len(output_shape))."""
+        import numpy as np
+
+        return np.stack([source.integers(0, size, size=count) for size in self.output_shape], axis=1)
+
+
+class Training(Workload):
+    """Forward, backward, update: loss and gradient norm of the first steps verified at a small size."""
+
+    phase = Phase.TRAIN
+
+    @abstractmethod
+    def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
+        """(loss, gradient norm) of the first `steps` steps, in float64."""
