@@ -200,8 +200,10 @@ class Policy:
     max_blocks: int = 1000
     min_blocks: int = 30
     warmup_min_s: float = 0.5
-    warmup_min_blocks: int = 5
+    warmup_min_blocks: int = 8
     warmup_max_s: float = 20.0
+    window_s: float = 0.5  # what a warm-up window of at most 20 blocks spans
+    slow_s: float = 3.0  # what at most `min_blocks` blocks span: slow steps need fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,8 +128,11 @@ class Backend(ABC):
     framework: ClassVar[str]  # which builders it takes: build_<framework>
 
     @abstractmethod
-    def environment(self, settings: Settings) -> dict[str, str]:
-        """Variables to fix before the interpreter starts. Called in the parent: imports nothing."""
+    def environment(self, settings: Settings, cache: str) -> dict[str, str]:
+        """Variables to fix before the interpreter starts; compile caches go to the folder `cache`.
+
+        Called in the parent: imports nothing.
+        """
 
     @abstractmethod
     def load(self) -> str:

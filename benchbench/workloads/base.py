@@ -124,6 +124,11 @@ class Workload(ABC):
         """Name → value, in the order of the fields."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
+    @classmethod
+    def fields(cls) -> dict[str, Scalar]:
+        """Parameter → default."""
+        return {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
     @abstractmethod
     def cost(self, dtype: Dtype) -> Cost:
         """FLOPs, bytes and items of one step, from the maths."""

@@ -1,0 +1,127 @@
+"""A backend that computes nothing unless a workload does: time is virtual, so results are exact and instant.
+
+Ships with the product. A simulated step lasts flops / 1 TFLOP/s; `accelbench run -b fake` shows what a run
+and its report look like without a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from benchbench import __version__
+from benchbench.backends.base import Backend, Session, Timer, Unsupported
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+UNSPENT_S = 1e-3  # what a step lasts that spends no virtual time
+
+
+class Fake(Backend):
+    """Two devices, so that a suite's sizes can be seen to adapt."""
+
+    summary = "no framework: virtual time, for trying accelbench out and for its tests"
+    framework = "fake"
+    modes = ("eager", "compile")
+    distributions = ("accelbench",)
+    install = "pip install accelbench"
+
+    def environment(self, settings: Settings, cache: str) -> dict[str, str]:
+        """None of its own."""
+        return {}
+
+    def load(self) -> str:
+        """Nothing to import."""
+        return __version__
+
+    def devices(self) -> tuple[list[Device], dict[str, str]]:
+        """A CPU and an accelerator, both pretended."""
+        return [
+            Device(name="cpu", device_class=DeviceClass.CPU, model="virtual CPU"),
+            Device(name="sim:0", device_class=DeviceClass.ACCELERATOR, model="virtual accelerator"),
+        ], {}
+
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
+        """TF32 is refused, as on any CPU."""
+        if dtype is Dtype.TF32 and device == "cpu":
+            raise Unsupported("TF32 needs NVIDIA tensor cores of Ampere or later; cpu has none")
+        return FakeSession(device, dtype)
+
+
+class FakeSession(Session):
+    """NumPy arrays and a clock that only `spend` moves."""
+
+    def __init__(self, device: str, dtype: Dtype) -> None:
+        """Starts at time zero."""
+        self.device = device
+        self.dtype = dtype
+        self.clock_s = 0.0
+
+    def put(self, array: NDArray[np.generic]) -> Any:
+        """The array itself."""
+        return array
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        """The step itself."""
+        return step
+
+    def wait(self, output: Any) -> None:
+        """Nothing is ever under way."""
+
+    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """NumPy's indexing."""
+        return self.fetch(output[tuple(index.T)])
+
+    def fetch(self, output: Any) -> NDArray[np.float64]:
+        """In float64."""
+        import numpy as np
+
+        return np.asarray(output, dtype=np.float64)
+
+    def precision(self) -> dict[str, str]:
+        """What was asked for."""
+        return {"float32_multiply": "ieee", "storage": self.dtype.value}
+
+    def reset_peak(self) -> None:
+        """Nothing is tracked."""
+
+    def peak_device(self) -> Memory:
+        """Nothing is tracked."""
+        return Memory(bytes=None, reason="the fake backend has no memory")
+
+    def timer(self) -> Timer:
+        """The virtual clock."""
+        return VirtualTimer(self)
+
+    def spend(self, seconds: float) -> None:
+        """Move the clock."""
+        self.clock_s += seconds
+
+
+class VirtualTimer:
+    """Each block runs its step once and counts it `iterations` times."""
+
+    name = "virtual"
+    batch_s = 0.0
+
+    def __init__(self, session: FakeSession) -> None:
+        """Shares the session's clock."""
+        self._session = session
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._session.clock_s
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        """Exact: no timer cost."""
+        return [self._block(step, iterations) for _ in range(count)]
+
+    def _block(self, step: Callable[[], Any], iterations: int) -> float:
+        start = self._session.clock_s
+        step()
+        block = (self._session.clock_s - start or UNSPENT_S) * iterations
+        self._session.clock_s = start + block
+        return block

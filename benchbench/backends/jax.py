@@ -1,0 +1,157 @@
+"""JAX on CPU, GPU and TPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.backends.base import Backend, HostTimer, Session, Timer, Unsupported
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
+MATMUL_PRECISION = {Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
+
+
+class Jax(Backend):
+    """Every step under jax.jit."""
+
+    summary = "JAX: jax.jit"
+    framework = "jax"
+    modes = ("jit",)
+    refused_modes: ClassVar[dict[str, str]] = {
+        "eager": "JAX users run steps under jax.jit; operation by operation, its dispatch would be measured"
+    }
+    distributions = ("jax",)
+    install = "pip install 'accelbench[jax]'"
+
+    def environment(self, settings: Settings, cache: str) -> dict[str, str]:
+        """NPROC sizes XLA's pool on the CPU. Compiled programs are kept however fast they compiled."""
+        return {
+            "JAX_COMPILATION_CACHE_DIR": f"{cache}/jax",
+            "NPROC": str(settings.threads),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        }
+
+    def load(self) -> str:
+        """Import jax; its devices start at the first operation."""
+        import jax
+        import jax.numpy as jnp  # noqa: F401 - loaded before the fork, not at first use
+
+        return str(jax.__version__)
+
+    def devices(self) -> tuple[list[Device], dict[str, str]]:
+        """Every device of every platform this JAX can start."""
+        import jax
+
+        found, missing = [], {}
+        for platform in ("cpu", "gpu", "tpu"):
+            try:
+                platform_devices = jax.devices(platform)
+            except RuntimeError as error:  # how JAX says that a platform is not there
+                missing[platform] = _first_sentence(error)
+                continue
+            found += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
+        return found, missing
+
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
+        """Precision and the default device are fixed before the first operation."""
+        import jax
+
+        if dtype is Dtype.TF32 and not device.startswith("gpu"):
+            raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
+        platform, _, index = device.partition(":")
+        found = jax.devices(platform)[int(index or 0)]
+        jax.config.update("jax_default_device", found)
+        jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(dtype))
+        return JaxSession(found, dtype)
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """XLA's status code stands in the message."""
+        return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+class JaxSession(Session):
+    """One XLA device."""
+
+    def __init__(self, device: Any, dtype: Dtype) -> None:
+        """`device` is a jax.Device."""
+        import jax.numpy as jnp
+
+        self.device = device
+        self.dtype = jnp.dtype("float32" if dtype is Dtype.TF32 else dtype.value)
+        self._dtype = dtype
+
+    def put(self, array: NDArray[np.generic]) -> Any:
+        """A committed array; integers become int32, JAX's own."""
+        import jax
+        import numpy as np
+
+        floating = np.issubdtype(array.dtype, np.floating)
+        return jax.device_put(array.astype(self.dtype if floating else np.int32), self.device)
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        """jax.jit; the old state's memory is given to the new."""
+        import jax
+
+        compiled: Callable[..., Any] = jax.jit(step, donate_argnums=tuple(range(state)))
+        return compiled
+
+    def wait(self, output: Any) -> None:
+        """Dispatch is asynchronous on every platform."""
+        import jax
+
+        jax.block_until_ready(output)
+
+    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Gathered on the device."""
+        return self.fetch(output[tuple(index.T)])
+
+    def fetch(self, output: Any) -> NDArray[np.float64]:
+        """Widened on the host."""
+        import numpy as np
+
+        return np.asarray(output).astype(np.float64)
+
+    def precision(self) -> dict[str, str]:
+        """The default precision of dot and convolution."""
+        import jax
+
+        wanted, found = MATMUL_PRECISION.get(self._dtype), jax.config.jax_default_matmul_precision
+        if wanted != found:
+            raise Unsupported(f"asked for matmul precision {wanted}, JAX reports {found}")
+        return {
+            "float32_multiply": "tf32" if self._dtype is Dtype.TF32 else "ieee",
+            "storage": str(self.dtype),
+        }
+
+    def timer(self) -> Timer:
+        """The CPU client may run queued steps side by side, so there each one is waited for."""
+        return HostTimer(self.wait, every_step=self.device.platform == "cpu")
+
+    def reset_peak(self) -> None:
+        """JAX cannot; a case has a process of its own, so the peak is the case's with its first call."""
+
+    def peak_device(self) -> Memory:
+        """Bytes in use at the peak since the process started."""
+        stats = self.device.memory_stats()
+        if not stats or "peak_bytes_in_use" not in stats:
+            return Memory(bytes=None, reason=f"JAX keeps no memory statistics on {self.device.platform}")
+        return Memory(bytes=int(stats["peak_bytes_in_use"]))
+
+
+def _describe(platform: str, index: int, device: Any) -> Device:
+    if platform == "cpu":
+        return Device(name="cpu" if index == 0 else f"cpu:{index}", device_class=DeviceClass.CPU, model="")
+    return Device(
+        name=f"{platform}:{index}", device_class=DeviceClass.ACCELERATOR, model=str(device.device_kind)
+    )
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].split(". ")[0]

@@ -1,0 +1,180 @@
+"""Short texts and tables for people: plans, devices, lists. Returns strings; prints nothing."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchbench import folder, store
+from benchbench.backends.base import Backend
+from benchbench.errors import UnreadableInput
+from benchbench.format import size, visible
+from benchbench.model import Failure, LeftOut, Probe, Record, RunInfo
+from benchbench.plan import estimate_s, footprint_bytes
+from benchbench.progress import Forecast, duration
+from benchbench.workloads.base import Workload
+
+Rows = list[dict[str, str]]
+UNWRAPPED = 10_000  # columns: wider than any row
+
+
+def table(rows: Sequence[Mapping[str, str]], width: int | None) -> str:
+    """Columns under their names; nothing in a cell is taken for markup. No width: nothing is wrapped."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return "none\n"
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in rows[0]:
+        grid.add_column(name.upper(), overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(visible(value)) for value in row.values()))
+    out = io.StringIO()
+    Console(file=out, width=width or UNWRAPPED, highlight=False).print(grid)
+    return "\n".join(text.rstrip() for text in out.getvalue().splitlines()) + "\n"
+
+
+def devices(probes: Sequence[Probe]) -> Rows:
+    """A row per device, and one per kind of device that is not there."""
+    return [row for probe in probes for row in _devices(probe)]
+
+
+def _devices(probe: Probe) -> Rows:
+    def row(device: str, status: str, note: str) -> dict[str, str]:
+        return {
+            "backend": probe.target.name,
+            "version": probe.version or "–",
+            "device": device,
+            "status": status,
+            "note": note,
+        }
+
+    if probe.status != "ready":
+        return [row("–", probe.status, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason)]
+    present = [row(device.name, "ready", device.model or device.note) for device in probe.devices]
+    return present + [row(kind, "unavailable", reason) for kind, reason in probe.missing]
+
+
+def workloads() -> Rows:
+    """Every workload with its parameters and the frameworks it is written in."""
+    rows = []
+    for name in folder.names("benchbench.workloads"):
+        kind = folder.load("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+        rows.append(
+            {
+                "workload": name,
+                "phase": kind.phase.value,
+                "parameters": " ".join(f"{key}={str(value).lower()}" for key, value in kind.fields().items()),
+                "frameworks": ", ".join(each for each in kind.frameworks() if each != "fake"),
+                "summary": kind.summary,
+            }
+        )
+    return rows
+
+
+def backends() -> Rows:
+    """Every backend with its modes, the usual one first."""
+    rows = []
+    for name in folder.names("benchbench.backends"):
+        kind = folder.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        rows.append({"backend": name, "modes": ", ".join(kind.modes), "summary": kind.summary})
+    return rows
+
+
+def suites() -> Rows:
+    """Every suite by name."""
+    from benchbench import suite
+
+    loaded = [(name, suite.load(name)) for name in suite.names()]
+    return [
+        {
+            "suite": name,
+            "workloads": ", ".join(dict.fromkeys(entry.workload for entry in each.cases)),
+            "description": each.description,
+        }
+        for name, each in loaded
+    ]
+
+
+def runs(results: Path) -> Rows:
+    """Every stored run, oldest first."""
+    rows = []
+    for name in store.runs(results):
+        try:
+            info = store.read(store.find(results, name)).info
+        except UnreadableInput as error:
+            rows.append({"run": name, "started": "–", "cases": "–", "command": f"unreadable: {error}"})
+            continue
+        command = " ".join(info.command)
+        rows.append({"run": name, "started": info.started, "cases": str(len(info.plan)), "command": command})
+    return rows
+
+
+LISTS: dict[str, Callable[[], Rows]] = {"workloads": workloads, "backends": backends, "suites": suites}
+
+
+def plan_fields(info: RunInfo) -> dict[str, object]:
+    """The plan for programs."""
+    return {
+        "cases": [{"case": case.id, "bytes": footprint_bytes(case)} for case in info.plan],
+        "left_out": [
+            {"case": each.case.id, "status": each.status.value, "reason": each.reason}
+            for each in info.left_out
+        ],
+        "rounds": info.policy.rounds,
+        "estimated_s": info.policy.rounds * sum(_estimates(info).values()),
+    }
+
+
+def forecast(info: RunInfo) -> Forecast:
+    """The time left of a run that has not begun."""
+    return Forecast(_estimates(info), info.policy.rounds)
+
+
+def _estimates(info: RunInfo) -> dict[str, float]:
+    classes = {
+        (probe.target.name, device.name): device.device_class
+        for probe in info.probes
+        for device in probe.devices
+    }
+    return {case.id: estimate_s(case, info.policy, classes[case.target, case.device]) for case in info.plan}
+
+
+def plan(info: RunInfo, width: int | None) -> str:
+    """The cases, what is left out and why, and what it will take."""
+    rows = [{"case": case.id, "at least": size(footprint_bytes(case))} for case in info.plan]
+    once = sum(_estimates(info).values())
+    memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
+    total = (
+        f"{len(info.plan)} cases, {len(info.left_out)} left out; {info.policy.rounds} rounds, "
+        f"about {duration(info.policy.rounds * once)}; largest case at least {memory} and its framework"
+    )
+    return (table(rows, width) if rows else "") + left_out(info.left_out) + total + "\n"
+
+
+def left_out(cases: Sequence[LeftOut]) -> str:
+    """One line for each reason, with how many cases it leaves out."""
+    counted = Counter((each.case.target, each.case.device, each.status.value, each.reason) for each in cases)
+    return "".join(
+        f"left out: {count} on {target}:{device}, {status}: {visible(reason)}\n"
+        for (target, device, status, reason), count in counted.items()
+    )
+
+
+def summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
+    """How many cases ended how."""
+    worst = {record.case.id: record.outcome for record in records}
+    counts = Counter(outcome.status.value for outcome in worst.values())
+    parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
+    if info.left_out:
+        parts.append(f"{len(info.left_out)} left out")
+    return f"{', '.join(parts)} in {duration(wall_s)}   run {info.id}\n"
+
+
+def failing(records: Sequence[Record]) -> bool:
+    """Whether any case failed; one that cannot run here has not."""
+    return any(isinstance(r.outcome, Failure) and r.outcome.status != "unsupported" for r in records)

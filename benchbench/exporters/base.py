@@ -1,0 +1,19 @@
+"""What an exporter is: a report in, the content of files out. It writes no file and reads none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from benchbench.report import Report
+
+
+class Exporter(ABC):
+    """One output format."""
+
+    extension: ClassVar[str]  # of its files, without the dot
+
+    @abstractmethod
+    def export(self, report: Report) -> dict[str, bytes]:
+        """File name → content, text in UTF-8. A format of text gives one file, plots give several."""

@@ -1,0 +1,31 @@
+"""CSV for spreadsheets: the columns of JSON; a text that a spreadsheet would run gets a quote before it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from benchbench.exporters.base import Exporter
+from benchbench.metrics import params_text
+from benchbench.report import Report
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # OWASP, CSV injection
+
+
+class Csv(Exporter):
+    """One line per row."""
+
+    extension: ClassVar[str] = "csv"
+
+    def export(self, report: Report) -> dict[str, bytes]:
+        """One table with a header; absent values are empty."""
+        text = report.rows.map(_cell).to_csv(index=False, lineterminator="\n")
+        return {"report.csv": text.encode("utf-8", "backslashreplace")}
+
+
+def _cell(value: Any) -> Any:
+    """Numbers untouched: a negative one is no formula."""
+    if isinstance(value, dict):
+        value = params_text(value)
+    if isinstance(value, tuple):
+        value = "; ".join(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

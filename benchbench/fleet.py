@@ -1,0 +1,132 @@
+"""The workers of a run: one per target, fresh each round, and one that only computes references."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from benchbench.backends.base import Backend
+from benchbench.folder import load
+from benchbench.launch import Answer, Worker, Workshop
+from benchbench.model import Case, Device, DeviceClass, Probe, Settings, Status, Target
+
+
+class Fleet:
+    """One worker per target, restarted each round, and one that only computes references."""
+
+    def __init__(self, targets: Sequence[Target], settings: Settings, python: str) -> None:
+        self._settings = settings
+        self._targets = {target.name: target for target in targets}
+        self._scholar = Target(name="reference", backend="fake", python=python)
+        self._workers: dict[str, Worker] = {}
+        self.stages_s: dict[str, float] = {}  # wall time of what no single case can be charged with
+
+    def __enter__(self) -> Self:
+        self._workshop = Workshop()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._workshop.close()
+
+    def start(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Start a fresh worker for each target, side by side; their first messages."""
+        begin = time.perf_counter()
+        self.stop()
+        self._workers = {name: self._worker(self._targets[name]) for name in names}
+        messages = {name: worker.ready() for name, worker in self._workers.items()}
+        self._charge("import", begin)
+        return messages
+
+    def stop(self) -> None:
+        """End every worker."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers = {}
+
+    def probe(self) -> list[Probe]:
+        """Ask every target what it has."""
+        messages = self.start(list(self._targets))
+        begin = time.perf_counter()
+        probes = [self._probe(name, message) for name, message in messages.items()]
+        self._charge("probe", begin)
+        return probes
+
+    def reference(self, case: Case) -> list[float]:
+        """What the case must give, in float64. Raises RuntimeError when it cannot be computed."""
+        begin = time.perf_counter()
+        if "reference" not in self._workers:
+            self._workers["reference"] = self._worker(self._scholar)
+            self._workers["reference"].ready()
+        job = {"kind": "reference", "workload": case.workload, "params": case.params, "dtype": case.dtype}
+        answer = self._workers["reference"].ask(job, self._settings.timeout_s, fork=True)
+        self._charge("reference", begin)
+        if answer.reply is None or "reference" not in answer.reply:
+            failed = answer.reply["outcome"]["message"] if answer.reply else answer.message
+            raise RuntimeError(f"its float64 reference cannot be computed: {failed}")
+        values: list[float] = answer.reply["reference"]
+        return values
+
+    def ask(self, case: Case, job: dict[str, Any]) -> tuple[Answer, str]:
+        """The answer, and the isolation the job had. A fork that hangs is tried again as a fresh process."""
+        job = {**job, "case": dataclasses.asdict(case)}
+        wanted = self._settings.isolation
+        if wanted == "spawn":
+            return self._spawned(case, job), "spawn"
+        answer = self._worker_for(case).ask(job, self._settings.timeout_s, fork=wanted == "fork")
+        if wanted == "fork" and answer.status is Status.TIMEOUT and "hung" in answer.message:
+            return self._spawned(case, job), "spawn (its fork hung)"
+        return answer, wanted
+
+    def _spawned(self, case: Case, job: dict[str, Any]) -> Answer:
+        worker = self._worker(self._targets[case.target])
+        try:
+            message = worker.ready()
+            if message["status"] != "ready":
+                return Answer(None, Status.CRASHED, message["reason"])
+            return worker.ask(job, self._settings.timeout_s, fork=False)
+        finally:
+            worker.close()
+
+    def _worker_for(self, case: Case) -> Worker:
+        worker = self._workers.get(case.target)
+        if worker is None or not worker.alive:
+            worker = self._workers[case.target] = self._worker(self._targets[case.target])
+            worker.ready()
+        return worker
+
+    def _worker(self, target: Target) -> Worker:
+        return Worker(target, self._settings, self._workshop)
+
+    def _probe(self, name: str, message: dict[str, Any]) -> Probe:
+        target = self._targets[name]
+        backend = load("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+        if message["status"] != "ready":
+            return Probe(
+                target=target,
+                version=None,
+                status=message["status"],
+                reason=message["reason"],
+                remedy=backend.install,
+            )
+        version = message["version"]
+        answer = self._workers[name].ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
+        if answer.reply is None or "devices" not in answer.reply:
+            reason = answer.message or answer.reply["outcome"]["message"]  # type: ignore[index]
+            return Probe(
+                target=target, version=version, status="broken", reason=f"asked for its devices: {reason}"
+            )
+        devices = [
+            Device(**{**fields, "device_class": DeviceClass(fields["device_class"])})
+            for fields in answer.reply["devices"]
+        ]
+        missing = tuple(answer.reply["missing"].items())
+        return Probe(target=target, version=version, devices=tuple(devices), missing=missing)
+
+    def _charge(self, stage: str, begin: float) -> None:
+        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + time.perf_counter() - begin

@@ -1,0 +1,86 @@
+"""Numbers as people read them: 3 significant digits, SI units. Text from data, made safe to show."""
+
+from __future__ import annotations
+
+import unicodedata
+from decimal import Decimal
+
+PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
+BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+# Controls, invisible format characters (bidi among them), surrogates, line and paragraph separators.
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def seconds(value: float) -> str:
+    """`1.20 ms`; never a prefix above one."""
+    power = second_power(value)
+    return f"{_shifted(value, power)} {PREFIXES[power]}s"
+
+
+def second_power(value: float) -> int:
+    """The power of ten of the unit that `seconds` would show `value` in."""
+    return min(0, si_power(value))
+
+
+def interval(low: float | None, mid: float, high: float | None) -> str:
+    """`18.4 ms [18.1, 18.7]`, the bounds in the middle's unit; without bounds as `seconds`."""
+    if low is None or high is None:
+        return seconds(mid)
+    power = second_power(mid)
+    return f"{seconds(mid)} [{_shifted(low, power)}, {_shifted(high, power)}]"
+
+
+def rate(value: float, unit: str) -> str:
+    """`117 GFLOP/s`: `unit` with an SI prefix."""
+    power = si_power(value)
+    return f"{_shifted(value, power)} {PREFIXES[power]}{unit}"
+
+
+def per_second(value: float, item: str) -> str:
+    """`1.24k image/s`: the prefix stays with the number, for things that are no unit."""
+    power = si_power(value)
+    return f"{_shifted(value, power)}{PREFIXES[power]} {item}/s"
+
+
+def size(value: float) -> str:
+    """`62.0 MiB`: bytes in powers of 1024."""
+    step = 0
+    while abs(value) >= 1024 and step < len(BINARY) - 1:
+        value /= 1024
+        step += 1
+    return f"{_shifted(value, 0)} {BINARY[step]}"
+
+
+def ratio(value: float) -> str:
+    """`1.23×`."""
+    return f"{_shifted(value, 0)}×"
+
+
+def percent(value: float) -> str:
+    """`1.23 %` of a fraction of 0.0123."""
+    return f"{_shifted(value, -2)} %"
+
+
+def si_power(value: float) -> int:
+    """The power of ten, a multiple of 3, that leaves one to three digits before the point."""
+    digits = _digits(value)
+    power = 3 * (digits.adjusted() // 3) if digits else 0
+    return max(min(PREFIXES), min(max(PREFIXES), power))
+
+
+def visible(text: str) -> str:
+    r"""`text` on one line, with every character that would act rather than show as `\x1b` or `\u202e`."""
+    return "".join(_escaped(c) if unicodedata.category(c) in HIDDEN else c for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _shifted(value: float, power: int) -> str:
+    return f"{_digits(value).scaleb(-power):f}"
+
+
+def _digits(value: float) -> Decimal:
+    # Rounded in decimal before the unit is chosen: 999.6 µs is 1.00 ms, not 1000 µs.
+    return Decimal(f"{value:.2e}")

@@ -1,0 +1,163 @@
+"""Warm up, choose a block size, sample until the median is known. The timer, and with it the clock, is
+passed in; nothing here knows a framework.
+
+Block → process → session (docs/measuring.md): this module makes the blocks of one process. Every block
+is kept, the warm-up's too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from benchbench.model import Policy
+from benchbench.stats import mad, median, median_interval
+
+POLICIES = {
+    "quick": Policy(
+        name="quick", rounds=3, precision=0.02, min_s=0.2, max_s=1.0,
+        warmup_min_s=0.2, warmup_max_s=1.5, warmup_min_blocks=3, window_s=0.1, slow_s=0.5,
+    ),
+    "default": Policy(name="default", rounds=5),
+    "rigorous": Policy(name="rigorous", rounds=10, precision=0.005, max_s=30.0),
+}  # fmt: skip
+OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
+SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
+AGREEMENTS = 3  # consecutive windows that must agree
+GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
+
+
+class Stopwatch(Protocol):
+    """The part of a backend's timer that measuring needs."""
+
+    batch_s: float
+
+    def now(self) -> float:
+        """Seconds on the clock that limits are judged by."""
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        """Seconds of each of `count` blocks of `iterations` steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What one process measured; seconds are of whole blocks."""
+
+    iterations: int
+    warmup_block_s: tuple[float, ...]
+    block_s: tuple[float, ...]
+    steady: bool
+    stop_reason: Literal["precision", "time", "count"]
+    timer_cost_s: float
+
+
+def measure(step: Callable[[], Any], timer: Stopwatch, policy: Policy) -> Samples:
+    """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached."""
+    cost = timer_cost(timer)
+    iterations, tried = block_size(step, timer, cost)
+    warm, steady = warm_up(step, timer, policy, iterations, tried)
+    blocks, reason = sample(step, timer, policy, iterations, warm[-1])
+    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost)
+
+
+def timer_cost(timer: Stopwatch) -> float:
+    """Seconds a block costs beyond its steps: the median of empty blocks, which include the wait."""
+    return max(median(timer.blocks(_nothing, 1, 21)), 0.0)
+
+
+def _nothing() -> None:
+    return None
+
+
+def block_size(step: Callable[[], Any], timer: Stopwatch, cost: float) -> tuple[int, float]:
+    """The smallest power of two of steps that lasts long enough, and what such a block took.
+
+    The shortest is best: long blocks average over interruptions that a median of many would set aside.
+    """
+    least = max(OVERHEAD * cost, SHORTEST_BLOCK_S)
+    iterations = 1
+    while True:
+        block = min(timer.blocks(step, iterations, 2))
+        if block >= least or iterations >= 2**30:
+            return iterations, block
+        iterations *= 2
+
+
+def warm_up(
+    step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, block: float
+) -> tuple[list[float], bool]:
+    """Blocks until adjacent windows agree three times in a row; False when the cap came first."""
+    start = timer.now()
+    window = clamp(policy.window_s / block, 3, 20)
+    blocks: list[float] = []
+    while True:
+        blocks += timer.blocks(step, iterations, batch(timer, block))
+        elapsed = timer.now() - start
+        if len(blocks) >= policy.warmup_min_blocks and elapsed >= policy.warmup_min_s:
+            if settled(blocks, window):
+                return blocks, True
+            if elapsed >= policy.warmup_max_s:
+                return blocks, False
+
+
+def settled(blocks: Sequence[float], window: int) -> bool:
+    """Whether the last windows agree: |mⱼ − mⱼ₊₁| ≤ max(1 % of mⱼ, 1.5 standard errors of the difference).
+
+    A sliding comparison of `AGREEMENTS` pairs of adjacent windows, each shifted by a third of a window, so
+    that slow steps need 2 windows and a little more instead of 4. 1.2533 is the standard error of a
+    median relative to that of a mean, 1.4826 makes a MAD a σ, both for normal data.
+    """
+    shift = max(1, window // AGREEMENTS)
+    needed = 2 * window + (AGREEMENTS - 1) * shift
+    if len(blocks) < needed:
+        return False
+    recent = blocks[-needed:]
+    return all(_agree(recent[i * shift : i * shift + 2 * window], window) for i in range(AGREEMENTS))
+
+
+def _agree(pair: Sequence[float], window: int) -> bool:
+    before, after = pair[:window], pair[window:]
+    noise = 1.5 * 1.2533 * 1.4826 * mad(pair) * math.sqrt(2 / window)
+    return abs(median(before) - median(after)) <= max(0.01 * median(before), noise)
+
+
+def sample(
+    step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, block: float
+) -> tuple[list[float], Literal["precision", "time", "count"]]:
+    """Blocks until the interval of their median is within `policy.precision`, or time or count is up.
+
+    The fewest blocks are measured whatever the time: slow steps have few, and the inference stands on
+    the processes.
+    """
+    start = timer.now()
+    look = least = clamp(policy.slow_s / block, 5, policy.min_blocks)
+    blocks: list[float] = []
+    while True:
+        blocks += timer.blocks(step, iterations, min(batch(timer, block), policy.max_blocks - len(blocks)))
+        elapsed = timer.now() - start
+        if len(blocks) >= look and elapsed >= policy.min_s:
+            if precise(blocks, policy.precision):
+                return blocks, "precision"
+            look = math.ceil(len(blocks) * GROWTH)
+        if len(blocks) >= policy.max_blocks:
+            return blocks, "count"
+        if elapsed >= policy.max_s and len(blocks) >= least:
+            return blocks, "time"
+
+
+def precise(blocks: Sequence[float], precision: float) -> bool:
+    """Whether half the width of the median's interval is within `precision` of the median."""
+    low, high = median_interval(blocks)
+    return (high - low) / 2 <= precision * median(blocks)
+
+
+def batch(timer: Stopwatch, block: float) -> int:
+    """Blocks that share one synchronisation on this timer."""
+    return max(1, int(timer.batch_s / block)) if block > 0 else 1
+
+
+def clamp(value: float, least: int, most: int) -> int:
+    """`value` as a whole number between the two."""
+    return int(min(max(value, least), most))

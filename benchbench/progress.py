@@ -1,0 +1,63 @@
+"""What a person is told while a run goes on: a line per record, and the time left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchbench.format import seconds, visible
+from benchbench.model import Failure, Record
+from benchbench.stats import median
+
+
+class Forecast:
+    """Seconds left: each case costs what it cost in the last round, scaled estimates before that."""
+
+    def __init__(self, estimates_s: Mapping[str, float], rounds: int) -> None:
+        """`estimates_s`: case id → seconds of one process."""
+        self._estimates = dict(estimates_s)
+        self._left = dict.fromkeys(estimates_s, rounds)
+        self._rounds = rounds
+        self._spent: dict[str, float] = {}
+
+    def add(self, record: Record) -> None:
+        """A case of the current round is done; after a failure it is not measured again."""
+        identity = record.case.id
+        self._spent[identity] = record.stages_s.get("wall", 0.0)
+        self._left[identity] = 0 if isinstance(record.outcome, Failure) else self._left[identity] - 1
+
+    @property
+    def done(self) -> int:
+        """Records made, those that a failure makes needless counted in."""
+        return len(self._left) * self._rounds - sum(self._left.values())
+
+    @property
+    def left(self) -> str:
+        """The time left, as text."""
+        return duration(self.remaining_s)
+
+    @property
+    def remaining_s(self) -> float:
+        """Of all cases and rounds."""
+        expected = sum(self._estimates[identity] for identity in self._spent)
+        scale = sum(self._spent.values()) / expected if expected else 1.0
+        return sum(
+            left * self._spent.get(identity, self._estimates[identity] * scale)
+            for identity, left in self._left.items()
+        )
+
+
+def line(record: Record) -> str:
+    """One record as a line of text."""
+    name = visible(record.case.id)
+    outcome = record.outcome
+    if isinstance(outcome, Failure):
+        return f"{outcome.status:<14} {name}  {visible(outcome.message)}"
+    step = median(outcome.block_s) / outcome.iterations
+    unsteady = "" if outcome.steady else "  (still warming up)"
+    return f"{outcome.status:<14} {name}  {seconds(step)}, round {record.round + 1}{unsteady}"
+
+
+def duration(value: float) -> str:
+    """Whole seconds, or minutes and seconds."""
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

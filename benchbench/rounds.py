@@ -1,0 +1,184 @@
+"""A run: float64 references, then rounds of every case in shuffled order, a process each."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from benchbench import __version__
+from benchbench.environment import machine
+from benchbench.errors import UnreadableInput
+from benchbench.fleet import Fleet
+from benchbench.folder import load
+from benchbench.launch import Answer
+from benchbench.model import (
+    Case,
+    Failure,
+    Measurement,
+    Phase,
+    Policy,
+    Record,
+    RunInfo,
+    Settings,
+    Status,
+)
+from benchbench.plan import Selection, check_devices, plan
+from benchbench.store import new_id, outcome
+from benchbench.suite import Entry
+from benchbench.workloads.base import Workload
+
+Announce = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for, checked but not yet matched with the devices at hand."""
+
+    entries: tuple[tuple[str, Entry], ...]
+    selection: Selection
+    policy: Policy
+    settings: Settings
+    seed: int | None
+    command: tuple[str, ...]
+
+
+def prepare(fleet: Fleet, request: Request) -> RunInfo:
+    """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
+    probes = fleet.probe()
+    check_devices(request.selection.devices, probes)
+    chosen = plan(request.entries, request.selection, probes)
+    now = time.time()
+    return RunInfo(
+        id=new_id(now),
+        started=datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+        command=request.command,
+        version=__version__,
+        machine=machine(),
+        settings=request.settings,
+        policy=request.policy,
+        seed=random.SystemRandom().randrange(2**32) if request.seed is None else request.seed,
+        probes=tuple(probes),
+        plan=chosen.cases,
+        left_out=chosen.left_out,
+    )
+
+
+def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]:
+    """Records in the order measured. A case that fails is not measured again in later rounds."""
+    session = _Session(fleet, info, references(fleet, info.plan, announce))
+    pending = list(info.plan)
+    for number in range(info.policy.rounds):
+        if number:
+            announce(f"round {number + 1} of {info.policy.rounds}: importing frameworks")
+            fleet.start(sorted({case.target for case in pending}))
+        for case in shuffled(pending, info.seed, number):
+            announce(f"round {number + 1} of {info.policy.rounds}: {case.id}")
+            record = session.record(case, number)
+            if isinstance(record.outcome, Failure):
+                pending.remove(case)
+            yield record
+
+
+def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
+    """The order of round `number`: it depends on the seed and the cases, on nothing else."""
+    order = sorted(cases, key=lambda case: case.id)
+    random.Random(f"{seed}/{number}").shuffle(order)
+    return order
+
+
+def references(fleet: Fleet, cases: Sequence[Case], announce: Announce) -> dict[str, list[float] | str]:
+    """Work → its float64 reference, or why there is none; computed once for all backends."""
+    found: dict[str, list[float] | str] = {}
+    for case in cases:
+        if case.work in found or (case.backend == "fake" and not _computes(case)):
+            continue
+        announce(f"float64 reference of {case.work}")
+        try:
+            found[case.work] = fleet.reference(case)
+        except RuntimeError as error:
+            found[case.work] = str(error)
+    return found
+
+
+def _computes(case: Case) -> bool:
+    """Whether the workload gives the fake backend something to compute, and so to verify."""
+    return load("benchbench.workloads", case.workload, Workload).build_fake is not Workload.build_fake  # type: ignore[type-abstract]
+
+
+class _Session:
+    """What the records of one run share."""
+
+    def __init__(self, fleet: Fleet, info: RunInfo, found: dict[str, list[float] | str]) -> None:
+        self._fleet = fleet
+        self._policy = info.policy
+        self._references = found
+        self._versions = {probe.target.name: probe.version for probe in info.probes}
+        self._models = {
+            (p.target.name, device.name): device.model for p in info.probes for device in p.devices
+        }
+        self._verified_errors: dict[str, float | None] = {}
+        self._order = 0
+
+    def record(self, case: Case, number: int) -> Record:
+        """Verify a training case the first time, then measure."""
+        started, begin = time.time(), time.perf_counter()
+        result, isolation, stages = self._measured(case, number)
+        stages["wall"] = time.perf_counter() - begin
+        self._order += 1
+        return Record(
+            case=case,
+            round=number,
+            order=self._order - 1,
+            started=started,
+            outcome=result,
+            framework_version=self._versions[case.target],
+            device_model=self._models.get((case.target, case.device), ""),
+            isolation=isolation,
+            stages_s=stages,
+        )
+
+    def _measured(self, case: Case, number: int) -> tuple[Measurement | Failure, str, dict[str, float]]:
+        reference = self._references.get(case.work)
+        if isinstance(reference, str):
+            return Failure(status=Status.FAILED, message=reference), "none", {}
+        stages: dict[str, float] = {}
+        job: dict[str, Any] = {"reference": reference}
+        if case.phase is Phase.TRAIN:
+            verified, isolation = self._verified(case, reference, stages)
+            if isinstance(verified, Failure):
+                return verified, isolation, stages
+            job["verified"] = verified
+        job |= {"kind": "measure", "warm": number > 0, "policy": dataclasses.asdict(self._policy)}
+        answer, isolation = self._fleet.ask(case, job)
+        return decoded(answer, stages), isolation, stages
+
+    def _verified(
+        self, case: Case, reference: list[float] | None, stages: dict[str, float]
+    ) -> tuple[Failure | float | None, str]:
+        """The relative error at the small size; asked once a run."""
+        if case.id in self._verified_errors:
+            return self._verified_errors[case.id], ""
+        begin = time.perf_counter()
+        answer, isolation = self._fleet.ask(case, {"kind": "verify", "reference": reference})
+        stages["verify_training"] = time.perf_counter() - begin
+        if answer.reply is None or "outcome" in answer.reply:
+            failure = decoded(answer, stages)
+            assert isinstance(failure, Failure)
+            return failure, isolation
+        self._verified_errors[case.id] = answer.reply["verified"]
+        return self._verified_errors[case.id], isolation
+
+
+def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
+    """The outcome in an answer; its stage times are added to `stages`."""
+    if answer.reply is None:
+        return Failure(status=answer.status, message=answer.message, log=answer.log)
+    try:
+        stages.update({str(name): float(seconds) for name, seconds in answer.reply["stages_s"].items()})
+        return outcome(answer.reply["outcome"])
+    except (KeyError, TypeError, ValueError, UnreadableInput) as error:
+        return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")

@@ -1,0 +1,116 @@
+"""One step of training an image classifier with SGD and momentum, in each framework and in float64.
+
+A network gives its forward function; the loss, the way back and the update stand here, side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from benchbench.workloads._weights import is_learnt, nhwc, put_jax, weights_of
+from benchbench.workloads.base import LEARNING_RATE, MOMENTUM, Place, Program
+
+if TYPE_CHECKING:
+    from benchbench.workloads._float64 import Node, Tape
+    from benchbench.workloads.base import Arrays
+
+
+def torch_training(place: Place, arrays: Arrays, model: Any) -> Program:
+    """`model` maps NCHW images to logits."""
+    import torch
+    import torch.nn.functional as F
+
+    images = place.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def step(images: Any, labels: Any) -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(images).float(), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def momenta() -> list[Any]:
+        # there is no buffer before the first step
+        return [optimizer.state[p].get("momentum_buffer", torch.zeros_like(p)) for p in parameters]
+
+    return Program(step, (images, place.put(arrays["labels"])), momenta=momenta)
+
+
+def tensorflow_training(place: Place, arrays: Arrays, model: Any) -> Program:
+    """`model`, of Keras, maps NHWC images to logits."""
+    import keras
+    import tensorflow as tf
+
+    weights = model.trainable_variables
+    with tf.device(place.device):
+        optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)
+        optimizer.build(weights)
+
+    def step(images: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            logits = tf.cast(model(images, training=True), tf.float32)
+            each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            loss = tf.reduce_mean(each)
+        optimizer.apply(tape.gradient(loss, weights), weights)
+        return loss
+
+    def momenta() -> list[Any]:
+        # Keras keeps -learning rate · v
+        return [tf.cast(v, tf.float32) / -LEARNING_RATE for v in optimizer.momentums]
+
+    return Program(step, (place.put(nhwc(arrays["images"])), place.put(arrays["labels"])), momenta=momenta)
+
+
+def jax_training(
+    place: Place, arrays: Arrays, forward: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]]
+) -> Program:
+    """`forward(weights, images)`, NHWC, returns the logits and the next running statistics.
+
+    The state is (parameters, velocity, running statistics), each by name.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def loss_of(parameters: Any, statistics: Any, images: Any, labels: Any) -> tuple[Any, Any]:
+        logits, statistics = forward(parameters | statistics, images)
+        log_softmax = jax.nn.log_softmax(logits.astype(jnp.float32))
+        return -jnp.take_along_axis(log_softmax, labels[:, None], axis=1).mean(), statistics
+
+    def step(parameters: Any, velocity: Any, statistics: Any, images: Any, labels: Any) -> Any:
+        gradient_of = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, statistics), gradient = gradient_of(parameters, statistics, images, labels)
+        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
+        parameters = jax.tree.map(lambda p, v: p - LEARNING_RATE * v, parameters, velocity)
+        return parameters, velocity, statistics, loss
+
+    weights = put_jax(place, arrays)
+    statistics = {name: weights.pop(name) for name in list(weights) if not is_learnt(name)}
+    inputs = (place.put(nhwc(arrays["images"])), place.put(arrays["labels"]))
+    velocity = jax.tree.map(jnp.zeros_like, weights)
+    return Program(step, inputs, (weights, velocity, statistics), momenta=lambda _p, v, _s: list(v.values()))
+
+
+def float64_training(
+    arrays: Arrays, steps: int, forward: Callable[[Tape, dict[str, Node], Node], Node]
+) -> list[tuple[float, float]]:
+    """(loss, gradient norm) of each step; `forward(tape, weights, images)` returns the logits."""
+    from benchbench.workloads._float64 import Node, Tape, cross_entropy, norm
+
+    images, labels = arrays["images"].astype(float), arrays["labels"]
+    values = {name: array.astype(float) for name, array in weights_of(arrays).items() if is_learnt(name)}
+    velocity = dict.fromkeys(values, 0.0)
+    losses = []
+    for _ in range(steps):
+        tape = Tape(training=True)
+        nodes = {name: Node(value) for name, value in values.items()}
+        logits = forward(tape, nodes, Node(images))
+        loss = tape.apply(cross_entropy, logits, labels=labels)
+        tape.backward(loss)
+        gradients = {name: node.gradient for name, node in nodes.items()}
+        losses.append((float(loss.value), norm(gradients.values())))
+        velocity = {name: MOMENTUM * velocity[name] + gradients[name] for name in values}
+        values = {name: values[name] - LEARNING_RATE * velocity[name] for name in values}
+    return losses

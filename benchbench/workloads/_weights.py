@@ -1,0 +1,64 @@
+"""The given weights, put into each framework's model.
+
+They are named as in PyTorch's state dict: `conv1.weight` is OIHW, `dense1.weight` (outputs, inputs).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, Place
+
+KERAS_ORDER = ("weight", "bias", "running_mean", "running_var")  # of a layer's weights
+
+
+def load_torch(place: Place, arrays: Arrays, model: Any) -> Any:
+    """`model`, made on the meta device, with its weights on the place's device, channels last."""
+    import torch
+
+    state = {name: place.put(array) for name, array in weights_of(arrays).items()}
+    model.load_state_dict(state, assign=True)
+    return model.to(device=place.device, memory_format=torch.channels_last)
+
+
+def load_keras(arrays: Arrays, model: Any) -> Any:
+    """`model`, whose layers bear the weights' names."""
+    weights = channels_last(arrays)
+    for layer in model.layers:
+        names = [f"{layer.name}.{part}" for part in KERAS_ORDER]
+        layer.set_weights([weights[name] for name in names if name in weights])
+    return model
+
+
+def put_jax(place: Place, arrays: Arrays) -> dict[str, Any]:
+    """Weights by name, on the place's device."""
+    return {name: place.put(array) for name, array in channels_last(arrays).items()}
+
+
+def weights_of(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """All but the images and their labels."""
+    return {name: array for name, array in arrays.items() if name not in ("images", "labels")}
+
+
+def is_learnt(name: str) -> bool:
+    """Whether the optimizer changes the weight; running statistics are only carried along."""
+    return not name.endswith((".running_mean", ".running_var"))
+
+
+def channels_last(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """The weights as TensorFlow and JAX have them: OIHW → HWIO, (outputs, inputs) → (inputs, outputs)."""
+    return {
+        name: array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+        for name, array in weights_of(arrays).items()
+    }
+
+
+def nhwc(images: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Images, NCHW → NHWC, laid out so in memory."""
+    import numpy as np
+
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1))

@@ -1,0 +1,117 @@
+"""Scaled dot-product attention: softmax(Q Kᵀ / √d) V, causal or not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchbench.model import Cost, Dtype
+from benchbench.workloads.base import Operation, Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, Draw, Place
+
+BTHD_OF_BHTD = (0, 2, 1, 3)
+
+
+@dataclass(frozen=True)
+class Attention(Operation):
+    """Self-attention's core: queries, keys and values of one length; no projections, no dropout."""
+
+    batch: int = 4
+    heads: int = 8
+    length: int = 512
+    dim: int = 64
+    causal: bool = False
+
+    summary = "scaled dot-product attention, fused where the framework has it"
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """4·d FLOPs per query-key pair: QKᵀ and PV; softmax is not counted.
+
+        A causal mask leaves T(T+1)/2 of the T² pairs. Q, K, V and the result move once. An item
+        is a token: batch × length.
+        """
+        pairs = self.length * (self.length + 1) // 2 if self.causal else self.length**2
+        heads = self.batch * self.heads
+        return Cost(
+            flops=4 * heads * pairs * self.dim,
+            bytes=4 * heads * self.length * self.dim * dtype.itemsize,
+            items=self.batch * self.length,
+            item="token",
+        )
+
+    @property
+    def reduction(self) -> int:
+        """d products to a score, then up to T to an output."""
+        return self.dim + self.length
+
+    @property
+    def roundings(self) -> int:
+        """Scores, weights and result, where they are stored in the dtype."""
+        return 3
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, length, dim)."""
+        return self.batch, self.heads, self.length, self.dim
+
+    def tiny(self) -> Attention:
+        """Odd length, distinct sizes."""
+        return Attention(2, 3, 37, 16, self.causal)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """q, k and v, each (batch, heads, length, dim)."""
+        return {name: draw.normal(name, *self.output_shape) for name in "qkv"}
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """One softmax row per sampled output."""
+        import numpy as np
+
+        def output(b: int, h: int, t: int, d: int) -> float:
+            seen = t + 1 if self.causal else self.length
+            keys = arrays["k"][b, h, :seen].astype(np.float64)
+            scores = keys @ arrays["q"][b, h, t].astype(np.float64) / math.sqrt(self.dim)
+            weights = np.exp(scores - scores.max())
+            return float(weights @ arrays["v"][b, h, :seen, d].astype(np.float64) / weights.sum())
+
+        return np.array([output(*at) for at in index])
+
+    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+        """F.scaled_dot_product_attention picks the fused kernel."""
+        import torch.nn.functional as F
+
+        def step(q: Any, k: Any, v: Any) -> Any:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+        return Program(step, tuple(place.put(arrays[name]) for name in "qkv"))
+
+    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+        """TensorFlow has no fused attention: products, mask and softmax as its users write them."""
+        import tensorflow as tf
+
+        q, k, v = (place.put(arrays[name]) for name in "qkv")
+        scale = tf.constant(1 / math.sqrt(self.dim), q.dtype)
+        mask = tf.linalg.band_part(tf.ones((self.length, self.length), tf.bool), -1, 0)
+
+        def step(q: Any, k: Any, v: Any) -> Any:
+            scores = tf.matmul(q * scale, k, transpose_b=True)
+            if self.causal:
+                scores = tf.where(mask, scores, scores.dtype.min)
+            return tf.matmul(tf.nn.softmax(scores), v)
+
+        return Program(step, (q, k, v))
+
+    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+        """jax.nn.dot_product_attention takes (batch, length, heads, dim)."""
+        import jax
+
+        def step(q: Any, k: Any, v: Any) -> Any:
+            return jax.nn.dot_product_attention(q, k, v, is_causal=self.causal)
+
+        inputs = tuple(place.put(arrays[name].transpose(BTHD_OF_BHTD)) for name in "qkv")
+        return Program(step, inputs, axes=BTHD_OF_BHTD)

@@ -1,0 +1,129 @@
+"""A batch of images convolved with a bank of square filters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchbench.model import Cost, Dtype
+from benchbench.workloads.base import Operation, Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, Draw, Place
+
+NHWC_OF_NCHW = (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Conv2d(Operation):
+    """Cross-correlation, as every framework calls convolution; no bias, no dilation, no groups."""
+
+    batch: int = 8
+    channels: int = 64
+    height: int = 28
+    width: int = 28
+    filters: int = 64
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+
+    summary = "2-D convolution of a batch of images"
+    may_be_zero = frozenset({"padding"})
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """2·N·K·P·Q·C·R·S FLOPs, padding counted as work; images, filters and result move once."""
+        _, _, rows, columns = self.output_shape
+        outputs = self.batch * self.filters * rows * columns
+        moved = (
+            self.batch * self.channels * self.height * self.width + self.filters * self.reduction + outputs
+        )
+        return Cost(
+            flops=2 * outputs * self.reduction, bytes=moved * dtype.itemsize, items=self.batch, item="image"
+        )
+
+    @property
+    def reduction(self) -> int:
+        """Each output sums C·R·S products."""
+        return self.channels * self.kernel * self.kernel
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """NCHW."""
+        rows = (self.height + 2 * self.padding - self.kernel) // self.stride + 1
+        columns = (self.width + 2 * self.padding - self.kernel) // self.stride + 1
+        return self.batch, self.filters, rows, columns
+
+    def tiny(self) -> Conv2d:
+        """Odd sizes; kernel, stride and padding as they are."""
+        side = 2 * self.kernel + 3
+        return Conv2d(2, 5, side, side + 2, 7, self.kernel, self.stride, self.padding)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Images NCHW, filters KCRS."""
+        return {
+            "images": draw.normal("images", self.batch, self.channels, self.height, self.width),
+            "filters": draw.normal("filters", self.filters, self.channels, self.kernel, self.kernel),
+        }
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The patch under each sampled output times its filter."""
+        import numpy as np
+
+        pad, size = self.padding, self.kernel
+        images = np.pad(arrays["images"], ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+
+        def patch(image: int, row: int, column: int) -> Any:
+            top, left = row * self.stride, column * self.stride
+            return images[image, :, top : top + size, left : left + size]
+
+        patches = np.stack([patch(n, p, q) for n, _, p, q in index]).astype(np.float64)
+        filters = arrays["filters"][index[:, 1]].astype(np.float64)
+        return np.asarray(np.einsum("scij,scij->s", patches, filters))
+
+    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+        """F.conv2d on channels-last memory; the result's shape stays NCHW."""
+        import torch
+        import torch.nn.functional as F
+
+        images = place.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
+        filters = place.put(arrays["filters"]).contiguous(memory_format=torch.channels_last)
+
+        def step(images: Any, filters: Any) -> Any:
+            return F.conv2d(images, filters, stride=self.stride, padding=self.padding)
+
+        return Program(step, (images, filters))
+
+    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+        """tf.nn.conv2d, NHWC and HWIO; explicit padding, since SAME is lopsided under a stride."""
+        import tensorflow as tf
+
+        pad = [self.padding, self.padding]
+
+        def step(images: Any, filters: Any) -> Any:
+            return tf.nn.conv2d(images, filters, self.stride, [[0, 0], pad, pad, [0, 0]])
+
+        images = place.put(arrays["images"].transpose(NHWC_OF_NCHW))
+        filters = place.put(arrays["filters"].transpose(2, 3, 1, 0))
+        return Program(step, (images, filters), axes=NHWC_OF_NCHW)
+
+    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+        """lax.conv_general_dilated, NHWC and HWIO."""
+        from jax import lax
+
+        pad = (self.padding, self.padding)
+
+        def step(images: Any, filters: Any) -> Any:
+            return lax.conv_general_dilated(
+                images,
+                filters,
+                (self.stride, self.stride),
+                (pad, pad),
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+
+        images = place.put(arrays["images"].transpose(NHWC_OF_NCHW))
+        filters = place.put(arrays["filters"].transpose(2, 3, 1, 0))
+        return Program(step, (images, filters), axes=NHWC_OF_NCHW)

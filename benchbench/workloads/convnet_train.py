@@ -1,0 +1,168 @@
+"""A training step of a small convolutional network on 32 × 32 images, two convolutions and two dense."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Self
+
+from benchbench.model import Cost, Dtype
+from benchbench.workloads._layers import Conv, Dense, bias, training_cost
+from benchbench.workloads._sgd import float64_training, jax_training, tensorflow_training, torch_training
+from benchbench.workloads._weights import load_keras, load_torch
+from benchbench.workloads.base import Draw, Place, Program, Training
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads._float64 import Node, Tape
+    from benchbench.workloads.base import Arrays
+
+LAYERS = (
+    Conv(name="conv1", inputs=3, outputs=32, kernel=3, side=32),
+    Conv(name="conv2", inputs=32, outputs=64, kernel=3, side=16),
+    Dense(name="dense1", inputs=64 * 8 * 8, outputs=512),
+    Dense(name="dense2", inputs=512, outputs=10),
+)
+CONV1, CONV2, DENSE1, DENSE2 = LAYERS
+PARAMETERS = sum(prod(layer.shape) + layer.outputs for layer in LAYERS)
+
+
+@dataclass(frozen=True)
+class ConvnetTrain(Training):
+    """Forward, backward and SGD with momentum: 2,122,186 parameters, 10 classes."""
+
+    summary = "train a small CNN: 2 convolutions and 2 dense layers, 32 × 32 images"
+
+    batch: int = 128
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Counted over the convolutions and dense layers; see `training_cost`."""
+        return training_cost(LAYERS, self.batch, PARAMETERS, dtype)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Images NCHW, labels, and for each layer its weight and bias."""
+        return {
+            "images": draw.normal("images", self.batch, 3, 32, 32),
+            "labels": draw.labels("labels", self.batch, DENSE2.outputs),
+            **{f"{layer.name}.weight": layer.draw(draw) for layer in LAYERS},
+            **{f"{layer.name}.bias": bias(draw, layer) for layer in LAYERS},
+        }
+
+    @property
+    def reduction(self) -> int:
+        """Summed over the layers, on the way forward."""
+        return sum(layer.products for layer in LAYERS)
+
+    @property
+    def roundings(self) -> int:
+        """Each layer's product and its bias, on the way forward; ReLU and pooling are exact."""
+        return 2 * len(LAYERS)
+
+    def tiny(self) -> Self:
+        """Four images."""
+        return dataclasses.replace(self, batch=4)
+
+    def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
+        """(loss, gradient norm) of the first steps."""
+        return float64_training(arrays, steps, _float64_forward)
+
+    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+        """`nn.Sequential`, channels last."""
+        return torch_training(place, arrays, _torch_model(place, arrays))
+
+    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+        """`keras.Sequential`, NHWC."""
+        return tensorflow_training(place, arrays, _keras_model(place, _flattened_nhwc(arrays)))
+
+    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+        """Functions of NHWC arrays; nothing is carried along but the parameters and their velocity."""
+        return jax_training(place, _flattened_nhwc(arrays), _jax_forward)
+
+
+def _torch_model(place: Place, arrays: Arrays) -> Any:
+    from torch import nn
+
+    layers = OrderedDict(
+        conv1=nn.Conv2d(CONV1.inputs, CONV1.outputs, CONV1.kernel, padding="same", device="meta"),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(CONV2.inputs, CONV2.outputs, CONV2.kernel, padding="same", device="meta"),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        dense1=nn.Linear(DENSE1.inputs, DENSE1.outputs, device="meta"),
+        relu3=nn.ReLU(),
+        dense2=nn.Linear(DENSE2.inputs, DENSE2.outputs, device="meta"),
+    )
+    return load_torch(place, arrays, nn.Sequential(layers))
+
+
+def _keras_model(place: Place, arrays: Arrays) -> Any:
+    import tensorflow as tf
+    from keras import Sequential, layers
+
+    dtype = place.dtype.name
+    with tf.device(place.device):
+        model = Sequential(
+            [
+                layers.Input((32, 32, 3), dtype=dtype),
+                layers.Conv2D(
+                    CONV1.outputs, CONV1.kernel, padding="same", activation="relu", name="conv1", dtype=dtype
+                ),
+                layers.MaxPooling2D(2, dtype=dtype),
+                layers.Conv2D(
+                    CONV2.outputs, CONV2.kernel, padding="same", activation="relu", name="conv2", dtype=dtype
+                ),
+                layers.MaxPooling2D(2, dtype=dtype),
+                layers.Flatten(dtype=dtype),
+                layers.Dense(DENSE1.outputs, activation="relu", name="dense1", dtype=dtype),
+                layers.Dense(DENSE2.outputs, name="dense2", dtype=dtype),
+            ]
+        )
+        return load_keras(arrays, model)
+
+
+def _jax_forward(weights: dict[str, Any], images: Any) -> tuple[Any, dict[str, Any]]:
+    import jax
+
+    def conv(x: Any, name: str) -> Any:
+        y = jax.lax.conv_general_dilated(
+            x, weights[f"{name}.weight"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        y = jax.nn.relu(y + weights[f"{name}.bias"])
+        return jax.lax.reduce_window(y, -jax.numpy.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    def dense(x: Any, name: str) -> Any:
+        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    x = conv(conv(images, "conv1"), "conv2")
+    x = jax.nn.relu(dense(x.reshape(len(x), -1), "dense1"))
+    return dense(x, "dense2"), {}
+
+
+def _float64_forward(tape: Tape, weights: dict[str, Node], images: Node) -> Node:
+    from benchbench.workloads._float64 import add_bias, conv2d, dense, flatten, max_pool, relu
+
+    def biased(x: Node, layer: Conv | Dense) -> Node:
+        weight, offset = weights[f"{layer.name}.weight"], weights[f"{layer.name}.bias"]
+        if isinstance(layer, Conv):
+            x = tape.apply(conv2d, x, weight, stride=1, padding=layer.padding)
+        else:
+            x = tape.apply(dense, x, weight)
+        return tape.apply(add_bias, x, offset)
+
+    x = images
+    for conv in (CONV1, CONV2):
+        x = tape.apply(max_pool, tape.apply(relu, biased(x, conv)), kernel=2, stride=2, padding=0)
+    x = tape.apply(relu, biased(tape.apply(flatten, x), DENSE1))
+    return biased(x, DENSE2)
+
+
+def _flattened_nhwc(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """The first dense layer's inputs in the order in which an NHWC image is flattened."""
+    weight = arrays["dense1.weight"].reshape(DENSE1.outputs, CONV2.outputs, 8, 8)
+    return {**arrays, "dense1.weight": weight.transpose(0, 2, 3, 1).reshape(DENSE1.shape)}

@@ -1,0 +1,78 @@
+"""A training step of ResNet-50 v1.5."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchbench.model import Cost, Dtype
+from benchbench.workloads import _resnet50 as resnet50
+from benchbench.workloads._layers import training_cost
+from benchbench.workloads._resnet50_models import float64_forward, jax_forward, keras_model, torch_model
+from benchbench.workloads._sgd import float64_training, jax_training, tensorflow_training, torch_training
+from benchbench.workloads.base import Draw, Place, Program, Training
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays
+
+
+@dataclass(frozen=True)
+class Resnet50Train(Training):
+    """Forward, backward and SGD with momentum: 25,557,032 parameters, 1000 classes."""
+
+    batch: int = 32
+    image: int = 224
+
+    summary = "train ResNet-50 v1.5"
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a side that is no multiple of 32."""
+        super().__post_init__()
+        resnet50.check(self.image)
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Counted over the convolutions and the dense layer; see `training_cost`."""
+        return training_cost(resnet50.layers(self.image), self.batch, resnet50.parameters(), dtype)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Images NCHW, labels, and the weights by PyTorch's names."""
+        return {
+            "images": draw.normal("images", self.batch, 3, self.image, self.image),
+            "labels": draw.labels("labels", self.batch, resnet50.HEAD.outputs),
+            **resnet50.weights(draw),
+        }
+
+    @property
+    def reduction(self) -> int:
+        """Summed over the layers of the longest path, forward."""
+        return resnet50.reduction()
+
+    @property
+    def roundings(self) -> int:
+        """On the longest path, forward and back."""
+        return 2 * resnet50.roundings()
+
+    def tiny(self) -> Resnet50Train:
+        """Two images of 64 × 64: four pixels reach the last stage, so that its batch norm has a spread."""
+        return dataclasses.replace(self, batch=2, image=64)
+
+    def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
+        """(loss, gradient norm) of the first steps."""
+        return float64_training(arrays, steps, float64_forward)
+
+    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+        """`nn.Module`, channels last."""
+        return torch_training(place, arrays, torch_model(place, arrays, self.image).train())
+
+    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+        """Functional Keras model, NHWC."""
+        return tensorflow_training(place, arrays, keras_model(place, arrays, self.image))
+
+    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+        """Functions of NHWC arrays."""
+        return jax_training(place, arrays, partial(jax_forward, training=True))

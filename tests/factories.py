@@ -1,0 +1,160 @@
+"""Builders of valid objects: build one, override what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchbench.model import (
+    Case,
+    Cost,
+    Device,
+    DeviceClass,
+    Dtype,
+    Failure,
+    LeftOut,
+    Machine,
+    Measurement,
+    Memory,
+    Phase,
+    Policy,
+    Probe,
+    Record,
+    Run,
+    RunInfo,
+    Settings,
+    Status,
+    Target,
+)
+
+VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
+CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="Example CPU")
+
+
+def a_case(**over: Any) -> Case:
+    """gemm on torch; a `backend` alone also names the target."""
+    base: dict[str, Any] = {
+        "suite": "quick",
+        "workload": "gemm",
+        "params": {"m": 64, "n": 64, "k": 64},
+        "dtype": Dtype.FLOAT32,
+        "mode": "eager",
+        "phase": Phase.FORWARD,
+        "target": over.get("backend", "torch"),
+        "backend": "torch",
+        "device": "cpu",
+    }
+    return Case(**(base | over))
+
+
+def a_cost(**over: Any) -> Cost:
+    """Of gemm 64 × 64 × 64."""
+    base: dict[str, Any] = {"flops": 524_288, "bytes": 49_152, "items": 1, "item": "product"}
+    return Cost(**(base | over))
+
+
+def a_measurement(**over: Any) -> Measurement:
+    """Five blocks of ten steps of 1 ms, all equal."""
+    base: dict[str, Any] = {
+        "cost": a_cost(),
+        "iterations": 10,
+        "warmup_block_s": (0.012, 0.01),
+        "block_s": (0.01,) * 5,
+        "steady": True,
+        "stop_reason": "precision",
+        "cold_s": 0.25,
+        "compile_cache": "empty",
+        "timer": "perf_counter",
+        "timer_cost_s": 1e-7,
+        "peak_device": Memory(bytes=None, reason="the CPU has no memory of its own"),
+        "peak_host": Memory(bytes=65_011_712),
+        "relative_error": 1e-7,
+        "precision": {"matmul": "highest"},
+    }
+    return Measurement(**(base | over))
+
+
+def a_failure(**over: Any) -> Failure:
+    """A crash."""
+    return Failure(**({"status": Status.CRASHED, "message": "worker killed by signal 11"} | over))
+
+
+def a_record(outcome: Measurement | Failure | None = None, **over: Any) -> Record:
+    """Round 0 of `a_case`, measured unless `outcome` says otherwise."""
+    case = over.get("case", a_case())
+    base: dict[str, Any] = {
+        "case": case,
+        "round": 0,
+        "order": 0,
+        "started": 1_790_000_000.0,
+        "outcome": outcome or a_measurement(),
+        "framework_version": VERSIONS.get(case.backend, "1.0"),
+        "device_model": CPU.model,
+        "isolation": "fork",
+    }
+    return Record(**(base | over))
+
+
+def some_rounds(*seconds: float, case: Case | None = None, **over: Any) -> list[Record]:
+    """One record per value: a process whose steps all took that many seconds."""
+    return [
+        a_record(a_measurement(block_s=(10 * s,) * 5, **over), case=case or a_case(), round=number)
+        for number, s in enumerate(seconds)
+    ]
+
+
+def a_machine(**over: Any) -> Machine:
+    """Two threads of an example CPU."""
+    base: dict[str, Any] = {
+        "cpu": CPU.model,
+        "cores": 2,
+        "threads": 2,
+        "memory_bytes": 8 * 2**30,
+        "architecture": "x86_64",
+        "os": "Linux 6.8",
+        "python": "3.13.0",
+    }
+    return Machine(**(base | over))
+
+
+def a_probe(backend: str = "torch", **over: Any) -> Probe:
+    """A backend that is ready, with a CPU."""
+    target = Target(name=backend, backend=backend, python="python3")
+    base: dict[str, Any] = {"target": target, "version": VERSIONS.get(backend, "1.0"), "devices": (CPU,)}
+    return Probe(**(base | over))
+
+
+def a_left_out(**over: Any) -> LeftOut:
+    """A case for a device that is not there."""
+    base: dict[str, Any] = {
+        "case": a_case(device="cuda:0"),
+        "status": Status.UNAVAILABLE,
+        "reason": "this torch is a CPU build",
+    }
+    return LeftOut(**(base | over))
+
+
+def a_run_info(**over: Any) -> RunInfo:
+    """The head of a run of three rounds that plans `a_case`."""
+    base: dict[str, Any] = {
+        "id": "20260102-030405-abcd",
+        "started": "2026-01-02T03:04:05Z",
+        "command": ("accelbench", "run", "--suite", "quick"),
+        "version": "0.1.0",
+        "machine": a_machine(),
+        "settings": Settings(threads=2),
+        "policy": Policy(name="quick", rounds=3),
+        "seed": 1,
+        "probes": tuple(a_probe(backend) for backend in VERSIONS),
+        "plan": (a_case(),),
+        "left_out": (),
+    }
+    return RunInfo(**(base | over))
+
+
+def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] = (), **over: Any) -> Run:
+    """A run of `records`, planned in their order; what else is given goes into its head."""
+    records = some_rounds(0.001, 0.00102, 0.00098) if records is None else records
+    plan = {(record.case.suite, record.case.id): record.case for record in records}
+    info = a_run_info(**({"plan": tuple(plan.values())} | over))
+    return Run(info=info, records=tuple(records), damaged=damaged)

@@ -1,0 +1,118 @@
+"""Numbers and text as people read them."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench import format as fmt
+
+# Within the prefixes: below a picosecond or above a peta-anything digits are lost or zeros appear.
+positive = st.floats(min_value=1e-12, max_value=1e18)
+POWERS = {prefix: 10.0**power for power, prefix in fmt.PREFIXES.items()}
+STEPS = {unit: 1024.0**step for step, unit in enumerate(fmt.BINARY)}
+
+
+def read_seconds(text: str) -> float:
+    number, unit = text.split(" ")
+    return float(number) * POWERS[unit.removesuffix("s")]
+
+
+def read_rate(text: str) -> float:
+    number, unit = text.split(" ")
+    return float(number) * POWERS[unit.removesuffix("FLOP/s")]
+
+
+def read_per_second(text: str) -> float:
+    number, unit = text.split(" ")
+    assert unit == "image/s"
+    prefix = number.lstrip("0123456789.")
+    return float(number.removesuffix(prefix)) * POWERS[prefix]
+
+
+def read_size(text: str) -> float:
+    number, unit = text.split(" ")
+    return float(number) * STEPS[unit]
+
+
+FORMS: list[tuple[Callable[[float], str], Callable[[str], float]]] = [
+    (fmt.seconds, read_seconds),
+    (lambda value: fmt.rate(value, "FLOP/s"), read_rate),
+    (lambda value: fmt.per_second(value, "image"), read_per_second),
+    (fmt.size, read_size),
+    (fmt.ratio, lambda text: float(text.removesuffix("×"))),
+    (fmt.percent, lambda text: float(text.removesuffix(" %")) / 100),
+]
+forms = pytest.mark.parametrize(
+    ("write", "read"), FORMS, ids=["seconds", "rate", "per_second", "size", "ratio", "percent"]
+)
+
+
+@forms
+@given(value=positive)
+def test_what_is_shown_is_within_half_a_percent(
+    write: Callable[[float], str], read: Callable[[str], float], value: float
+) -> None:
+    assert read(write(value)) == pytest.approx(value, rel=0.0050001)
+
+
+@forms
+@given(one=positive, other=positive)
+def test_a_larger_value_never_reads_as_smaller(
+    write: Callable[[float], str], read: Callable[[str], float], one: float, other: float
+) -> None:
+    low, high = sorted((one, other))
+    assert read(write(low)) <= read(write(high)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (fmt.seconds(0.0012), "1.20 ms"),
+        (fmt.seconds(0.0009996), "1.00 ms"),
+        (fmt.seconds(151), "151 s"),
+        (fmt.seconds(12_345), "12300 s"),
+        (fmt.seconds(0), "0.00 s"),
+        (fmt.rate(117e9, "FLOP/s"), "117 GFLOP/s"),
+        (fmt.per_second(1240, "image"), "1.24k image/s"),
+        (fmt.per_second(9.756, "token"), "9.76 token/s"),
+        (fmt.size(65_011_712), "62.0 MiB"),
+        (fmt.size(512), "512 B"),
+        (fmt.size(1024), "1.00 KiB"),
+        (fmt.ratio(1.2345), "1.23×"),
+        (fmt.percent(0.0123), "1.23 %"),
+        (fmt.percent(-0.5), "-50.0 %"),
+        (fmt.interval(0.0181, 0.0184, 0.0187), "18.4 ms [18.1, 18.7]"),
+        (fmt.interval(0.0009, 0.0011, 0.0013), "1.10 ms [0.900, 1.30]"),
+        (fmt.interval(None, 0.0184, None), "18.4 ms"),
+    ],
+)
+def test_three_digits_and_a_unit(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain µ × 数字", "plain µ × 数字"),
+        ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+        ("\x9b31m", r"\x9b31m"),
+        ("a\u202eb", r"a\u202eb"),
+        ("a\u200bb\ufeff", r"a\u200bb\ufeff"),
+        ("one\ntwo\r\tthree", r"one\ntwo\r\tthree"),
+        ("line\u2028separator", r"line\u2028separator"),
+        ("\ud800", r"\ud800"),
+        ("\U000e0041", r"\U000e0041"),
+    ],
+)
+def test_x4_characters_that_act_become_visible(text: str, expected: str) -> None:
+    assert fmt.visible(text) == expected
+
+
+@given(st.text())
+def test_visible_text_is_one_line_of_printable_characters(text: str) -> None:
+    shown = fmt.visible(text)
+    assert fmt.visible(shown) == shown
+    assert len(shown.splitlines()) <= 1
+    assert shown.encode()

@@ -1,0 +1,156 @@
+"""Warm-up, block size and stop rule on a scripted clock: every number is exact."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.measure import POLICIES, block_size, measure, precise, sample, settled, timer_cost, warm_up
+from benchbench.model import Policy
+
+DEFAULT = POLICIES["default"]
+
+
+class Script:
+    """A step and its timer: each call lasts what the script says; each block costs `cost` more."""
+
+    def __init__(self, durations: Iterator[float], cost: float = 0.0, batch_s: float = 0.0) -> None:
+        self._durations = durations
+        self._cost = cost
+        self._clock = 0.0
+        self.batch_s = batch_s
+        self.calls = 0
+
+    def now(self) -> float:
+        return self._clock
+
+    def step(self) -> None:
+        self.calls += 1
+        self._clock += next(self._durations)
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        return [self._block(step, iterations) for _ in range(count)]
+
+    def _block(self, step: Callable[[], Any], iterations: int) -> float:
+        start = self._clock
+        for _ in range(iterations):
+            step()
+        self._clock += self._cost
+        return self._clock - start
+
+
+def constant(seconds: float, cost: float = 0.0) -> Script:
+    return Script(repeat(seconds), cost)
+
+
+def test_the_timer_cost_is_what_an_empty_block_takes() -> None:
+    assert timer_cost(constant(1.0, cost=2e-7)) == pytest.approx(2e-7)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "cost_s", "iterations"),
+    [(10e-6, 0.0, 128), (1e-3, 0.0, 1), (0.1, 0.0, 1), (3.0, 0.0, 1), (10e-6, 20e-6, 2048)],
+)
+def test_a_block_is_the_shortest_power_of_two_that_hides_the_timer(
+    step_s: float, cost_s: float, iterations: int
+) -> None:
+    script = constant(step_s, cost_s)
+    found, block = block_size(script.step, script, cost_s)
+    assert found == iterations
+    assert block >= max(1e-3, 1000 * cost_s)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "warmup", "samples"), [(10e-6, 391, 391), (1e-3, 500, 500), (0.1, 12, 30), (3.0, 8, 5)]
+)
+def test_steady_steps_of_any_length_end_in_precision(step_s: float, warmup: int, samples: int) -> None:
+    script = constant(step_s)
+    found = measure(script.step, script, DEFAULT)
+    assert found.steady
+    assert found.stop_reason == "precision"
+    assert len(found.warmup_block_s) == pytest.approx(warmup, abs=1)
+    assert len(found.block_s) == pytest.approx(samples, abs=1)
+    assert found.block_s[0] / found.iterations == pytest.approx(step_s)
+
+
+def test_warm_up_lasts_until_a_slow_start_is_over() -> None:
+    script = Script(0.01 * (1 + 2 * math.exp(-i / 40)) for i in itertools.count())
+    blocks, steady = warm_up(script.step, script, DEFAULT, 1, 0.01)
+    assert steady
+    assert len(blocks) > 100
+    assert blocks[-1] == pytest.approx(0.01, rel=0.05)
+
+
+def test_steps_that_never_settle_are_said_to_be_unsteady() -> None:
+    script = Script(0.01 * 1.02**i for i in range(10_000))
+    blocks, steady = warm_up(script.step, script, replace(DEFAULT, warmup_max_s=5.0), 1, 0.01)
+    assert not steady
+    assert sum(blocks) >= 5.0
+
+
+def test_noise_too_wide_stops_at_the_time_limit() -> None:
+    source = np.random.default_rng(3)
+    script = Script(float(value) for value in source.lognormal(-3, 1.0, 100_000))
+    _, reason = sample(script.step, script, replace(DEFAULT, max_s=5.0), 1, 0.05)
+    assert reason == "time"
+
+
+def test_noise_too_wide_stops_at_the_count_limit() -> None:
+    source = np.random.default_rng(4)
+    script = Script(float(value) for value in source.lognormal(-7, 1.0, 100_000))
+    blocks, reason = sample(script.step, script, replace(DEFAULT, max_blocks=50, min_s=0.0), 1, 0.001)
+    assert (len(blocks), reason) == (50, "count")
+
+
+def test_the_interval_is_looked_at_after_30_45_and_68_blocks_only() -> None:
+    source = np.random.default_rng(5)
+    script = Script(float(value) for value in source.lognormal(-3, 0.03, 100_000))
+    blocks, reason = sample(script.step, script, replace(DEFAULT, min_s=0.0), 1, 0.05)
+    assert reason == "precision"
+    assert len(blocks) in (30, 45, 68, 102, 153)
+
+
+def test_batches_share_a_synchronisation_and_never_exceed_the_limit() -> None:
+    script = Script(repeat(0.001), batch_s=0.05)
+    blocks, _ = sample(script.step, script, replace(DEFAULT, max_blocks=70, precision=0.0), 1, 0.001)
+    assert len(blocks) == 70
+
+
+def test_precision_stops_are_within_the_precision_nine_times_in_ten() -> None:
+    source = np.random.default_rng(6)
+    policy = replace(DEFAULT, min_s=0.0, max_s=1e9, max_blocks=10_000)
+    within = 0
+    for _ in range(200):
+        script = Script(float(value) for value in source.lognormal(0.0, 0.04, 10_000))
+        blocks, reason = sample(script.step, script, policy, 1, 1.0)
+        assert reason == "precision"
+        within += abs(np.median(blocks) - 1.0) <= 0.01
+    assert within >= 175
+
+
+def test_every_block_after_the_choice_of_its_size_is_kept() -> None:
+    script = constant(0.01)
+    found = measure(script.step, script, DEFAULT)
+    assert script.calls == 2 + len(found.warmup_block_s) + len(found.block_s)
+
+
+def test_windows_that_differ_have_not_settled() -> None:
+    assert not settled([2.0] * 30 + [1.0] * 30, 20)
+    assert settled([1.0] * 60, 20)
+    assert not settled([1.0] * 20, 20)
+
+
+def test_a_wide_interval_is_not_precise() -> None:
+    assert precise([1.0] * 30, 0.01)
+    assert not precise([1.0, 2.0] * 15, 0.01)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_every_policy_asks_for_fewer_seconds_than_it_allows(policy: Policy) -> None:
+    assert policy.warmup_min_s < policy.warmup_max_s
+    assert policy.min_s < policy.max_s

@@ -1,0 +1,309 @@
+"""Rows: what is derived from the raw samples, and why a column is empty."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.metrics import COLUMNS, METRICS, P99_SAMPLES, Row, rows
+from benchbench.model import Failure, Measurement, Memory, Record, Run, Status
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_failure,
+    a_left_out,
+    a_measurement,
+    a_probe,
+    a_record,
+    a_run,
+    some_rounds,
+)
+
+SPEED = [name for name in COLUMNS if name.startswith("latency") or name.endswith("_per_s")]
+
+
+def the_rows(run: Run) -> list[Row]:
+    return [dict(zip(COLUMNS, values, strict=True)) for values in rows(run).to_numpy()]
+
+
+def the_row(*outcomes: Measurement | Failure, **over: Any) -> Row:
+    """The one row of a run in which `outcomes` came of a case's rounds."""
+    records = [a_record(outcome, round=number) for number, outcome in enumerate(outcomes)]
+    (row,) = the_rows(a_run(records, **over))
+    return row
+
+
+def a_wrong_result(**over: Any) -> Failure:
+    return a_failure(
+        **(
+            {"status": Status.WRONG_RESULT, "message": "relative error 1 > 1e-05", "relative_error": 1.0}
+            | over
+        )
+    )
+
+
+def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
+    documented = (
+        "case, suite, workload, params, dtype, mode, phase, backend, framework_version, device, device_name, "
+        "status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, latency_min_s, "
+        "latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, bytes, flops_per_s, "
+        "bytes_per_s, peak_device_bytes, peak_host_bytes, relative_error, energy_j, notes"
+    )
+
+    assert list(rows(a_run()).columns) == documented.split(", ")
+
+
+def test_a_row_says_what_was_measured_and_on_what() -> None:
+    row = the_row(a_measurement(), a_measurement(), a_measurement())
+
+    assert {name: row[name] for name in COLUMNS[:15]} == {
+        "case": "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu",
+        "suite": "quick",
+        "workload": "gemm",
+        "params": {"m": 64, "n": 64, "k": 64},
+        "dtype": "float32",
+        "mode": "eager",
+        "phase": "forward",
+        "backend": "torch",
+        "framework_version": "2.13.0",
+        "device": "cpu",
+        "device_name": "Example CPU",
+        "status": "ok",
+        "message": "",
+        "rounds": 3,
+        "samples": 15,
+    }
+
+
+def test_the_backend_column_is_the_target() -> None:
+    (row,) = the_rows(a_run([a_record(case=a_case(target="torch@2.12"))]))
+
+    assert row["backend"] == "torch@2.12"
+
+
+def test_latency_is_the_geometric_mean_of_the_processes_medians() -> None:
+    row = the_row(
+        a_measurement(iterations=10, block_s=(0.01, 0.01, 0.5)),
+        a_measurement(iterations=2, block_s=(0.008, 0.008, 0.001)),
+    )
+
+    assert row["latency_s"] == pytest.approx(0.002)  # √(1 ms × 4 ms)
+    assert row["latency_low_s"] < 0.002 < row["latency_high_s"]
+
+
+def test_quantiles_are_over_the_steps_of_all_processes() -> None:
+    row = the_row(
+        a_measurement(iterations=10, block_s=(0.01, 0.02)), a_measurement(iterations=10, block_s=(0.03,))
+    )
+
+    assert row["latency_min_s"] == pytest.approx(0.001)
+    assert row["latency_p50_s"] == pytest.approx(0.002)
+    assert row["latency_p90_s"] == pytest.approx(0.0028)
+
+
+@pytest.mark.parametrize(("samples", "known"), [(P99_SAMPLES - 1, False), (P99_SAMPLES, True)])
+def test_p99_needs_662_samples(samples: int, known: bool) -> None:
+    row = the_row(a_measurement(block_s=(0.01,) * samples))
+
+    assert (row["latency_p99_s"] is not None) == known
+    assert (f"latency_p99_s: {samples} samples, needs 662" in row["notes"]) != known
+
+
+seconds = st.floats(min_value=1e-6, max_value=10)
+
+
+@given(st.lists(st.lists(seconds, min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 1000))
+def test_a_rate_is_all_work_over_the_latency_never_a_mean_of_rates(
+    processes: list[list[float]], items: int
+) -> None:
+    row = the_row(*(a_measurement(block_s=tuple(p), cost=a_cost(items=items)) for p in processes))
+
+    assert row["items_per_s"] * row["latency_s"] == pytest.approx(items)
+    assert row["flops_per_s"] * row["latency_s"] == pytest.approx(row["flops"])
+    assert row["bytes_per_s"] * row["latency_s"] == pytest.approx(row["bytes"])
+
+
+def test_one_process_gives_no_interval_and_says_so() -> None:
+    row = the_row(a_measurement())
+
+    assert (row["latency_low_s"], row["latency_high_s"]) == (None, None)
+    assert "latency_low_s: one process gives no interval" in row["notes"]
+
+
+def test_work_without_flops_has_no_flop_rate() -> None:
+    row = the_row(a_measurement(cost=a_cost(flops=0)))
+
+    assert row["flops_per_s"] is None
+    assert "flops_per_s: the work counts no FLOPs" in row["notes"]
+
+
+def test_cold_start_counts_only_empty_compile_caches() -> None:
+    row = the_row(
+        a_measurement(cold_s=3.0, compile_cache="empty"),
+        a_measurement(cold_s=1.0, compile_cache="warm"),
+        a_measurement(cold_s=5.0, compile_cache="empty"),
+    )
+
+    assert row["cold_s"] == 4.0
+
+
+def test_without_an_empty_compile_cache_there_is_no_cold_start() -> None:
+    row = the_row(a_measurement(compile_cache="warm"))
+
+    assert row["cold_s"] is None
+    assert "cold_s: no round began with an empty compile cache" in row["notes"]
+
+
+def test_a_peak_is_the_largest_of_any_process() -> None:
+    row = the_row(
+        a_measurement(peak_host=Memory(bytes=10)),
+        a_measurement(peak_host=Memory(bytes=30)),
+        a_measurement(peak_host=Memory(bytes=None, reason="no /proc")),
+    )
+
+    assert row["peak_host_bytes"] == 30
+
+
+def test_an_unknown_peak_gives_the_records_reason() -> None:
+    row = the_row(a_measurement(peak_device=Memory(bytes=None, reason="no allocator statistics")))
+
+    assert row["peak_device_bytes"] is None
+    assert "peak_device_bytes: no allocator statistics" in row["notes"]
+
+
+def test_the_relative_error_is_the_worst_round() -> None:
+    row = the_row(
+        a_measurement(relative_error=1e-7),
+        a_measurement(relative_error=3e-7),
+        a_measurement(relative_error=None),
+    )
+
+    assert row["relative_error"] == 3e-7
+
+
+@pytest.mark.parametrize("status", [Status.WRONG_RESULT, Status.IMPLAUSIBLE])
+def test_a_wrong_or_implausible_round_takes_the_cases_speed_away(status: Status) -> None:
+    row = the_row(a_measurement(), a_wrong_result(status=status), a_failure())
+
+    assert row["status"] == str(status)  # before the crash
+    assert {row[name] for name in SPEED} == {None}
+    assert row["relative_error"] == 1.0
+
+
+def test_a_case_with_a_failed_round_is_failed_and_has_no_speed() -> None:
+    row = the_row(a_measurement(), a_failure(), a_measurement())
+
+    assert row["status"] == "crashed"
+    assert row["message"] == "worker killed by signal 11 (1 of 3 rounds)"
+    assert {row[name] for name in SPEED} == {None}
+    assert (row["rounds"], row["samples"], row["flops"]) == (2, 10, 524_288)
+
+
+def test_a_case_that_always_fails_keeps_its_message_as_it_is() -> None:
+    assert the_row(a_failure(), a_failure())["message"] == "worker killed by signal 11"
+
+
+def test_rounds_missing_at_the_end_are_noted_and_cost_nothing_else() -> None:
+    row = the_row(a_measurement(), a_measurement())
+
+    assert row["status"] == "ok"
+    assert row["notes"][0] == "2 of 3 rounds"
+    assert row["latency_s"] == pytest.approx(0.001)
+
+
+def test_a_round_cut_short_counts_as_missing() -> None:
+    row = the_row(a_measurement(), a_failure(status=Status.INTERRUPTED, message="stopped by hand"))
+
+    assert row["status"] == "ok"
+    assert row["notes"][0] == "1 of 3 rounds"
+
+
+def test_a_planned_case_without_a_record_is_interrupted() -> None:
+    measured, missing = the_rows(a_run(plan=(a_case(), a_case(mode="compile"))))
+
+    assert (measured["status"], missing["status"]) == ("ok", "interrupted")
+    assert missing["message"] == "the run ended before its turn"
+    assert missing["framework_version"] == "2.13.0"  # from the probe
+    assert missing["device_name"] == "Example CPU"
+
+
+def test_rows_follow_the_plan_and_end_with_what_was_left_out() -> None:
+    one, two = a_case(mode="eager"), a_case(mode="compile")
+    records = [*some_rounds(0.001, case=two), *some_rounds(0.001, case=one)]
+
+    found = the_rows(a_run(records, plan=(one, two), left_out=(a_left_out(),)))
+
+    assert [row["case"] for row in found[:2]] == [one.id, two.id]
+    assert (found[2]["status"], found[2]["message"]) == ("unavailable", "this torch is a CPU build")
+    assert found[2]["rounds"] == 0
+
+
+def test_the_same_case_in_two_suites_is_two_rows() -> None:
+    quick, full = a_case(suite="quick"), a_case(suite="full")
+    records = [*some_rounds(0.001, case=quick), *some_rounds(0.002, case=full)]
+
+    assert [row["latency_s"] for row in the_rows(a_run(records))] == pytest.approx([0.001, 0.002])
+
+
+def test_notes_say_what_a_reader_must_know_to_trust_the_number() -> None:
+    row = the_row(
+        a_measurement(steady=False, notes=("denormals flushed",)),
+        a_measurement(stop_reason="time", notes=("denormals flushed",)),
+        a_measurement(stop_reason="count"),
+    )
+
+    assert row["notes"][:3] == (
+        "still warming up when measured, in 1 of 3 rounds",
+        "less precise than asked in 2 of 3 rounds (stopped by count and time)",
+        "denormals flushed",
+    )
+
+
+def test_every_empty_column_of_a_measured_case_has_a_note() -> None:
+    row = the_row(a_measurement(cost=a_cost(flops=0, bytes=0), relative_error=None, compile_cache="warm"))
+
+    empty = {name for name in COLUMNS if row[name] is None}
+    assert {note.partition(":")[0] for note in row["notes"]} == empty | {"1 of 3 rounds"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_s7_a_number_that_is_none_becomes_null_with_a_note(value: float) -> None:
+    row = the_row(a_wrong_result(relative_error=value))
+
+    assert row["relative_error"] is None
+    assert row["notes"] == (f"relative_error: {value}",)
+
+
+def test_absent_values_are_none_and_not_nan() -> None:
+    frame = rows(a_run(plan=(a_case(), a_case(mode="compile"))))
+
+    assert {str(dtype) for dtype in frame.dtypes} == {"object"}
+    assert list(frame["cold_s"]) == [0.25, None]
+
+
+def test_a_run_without_cases_has_no_rows_but_all_columns() -> None:
+    frame = rows(a_run([]))
+
+    assert (len(frame), tuple(frame.columns)) == (0, COLUMNS)
+
+
+def test_a_target_nobody_probed_has_no_version() -> None:
+    (row,) = the_rows(a_run([], plan=(a_case(backend="jax"),), probes=(a_probe("torch"),)))
+
+    assert row["framework_version"] is None
+
+
+def test_metrics_are_columns_and_say_which_way_is_better() -> None:
+    assert {metric.name for metric in METRICS} <= set(COLUMNS)
+    assert {metric.name for metric in METRICS if metric.better == "higher"} == {
+        "items_per_s",
+        "flops_per_s",
+        "bytes_per_s",
+    }
+
+
+def test_records_of_any_order_give_the_same_rows() -> None:
+    records: list[Record] = some_rounds(0.001, 0.002, 0.003)
+
+    assert the_rows(a_run(records)) == the_rows(a_run(records[::-1]))
