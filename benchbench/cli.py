@@ -421,7 +421,7 @@ def _dtype(name: str) -> Dtype:
     try:
         return Dtype(name)
     except ValueError:
-        raise UsageError(f"No dtype named {name!r}.", unknown("dtypes", name, list(Dtype))) from None
+        raise UsageError(f"No dtype named {name!r}.", unknown("dtypes", name, [each.value for each in Dtype])) from None
 
 
 def _policy(suites: Sequence[Suite], quick: bool, rigorous: bool, rounds: int | None) -> Policy:

@@ -168,7 +168,7 @@ def left_out(cases: Sequence[LeftOut]) -> str:
 def summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     """How many cases ended how."""
     worst = {record.case.id: record.outcome for record in records}
-    counts = Counter(outcome.status.value for outcome in worst.values())
+    counts = Counter(str(outcome.status) for outcome in worst.values())
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")

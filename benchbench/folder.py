@@ -48,8 +48,10 @@ def _defined_in(module: ModuleType, value: object, base: type) -> bool:
 def _package(name: str) -> ModuleType:
     package = import_module(name)
     if name == "benchbench.workloads":
-        for extra in filter(None, os.environ.get(WORKLOAD_PATH, "").split(os.pathsep)):
-            folder = str(Path(extra).resolve())
-            if folder not in package.__path__:
-                package.__path__.append(folder)
+        package.__path__.extend(each for each in extra_folders() if each not in package.__path__)
     return package
+
+
+def extra_folders() -> list[str]:
+    """Absolute paths of the folders named in ACCELBENCH_WORKLOADS."""
+    return [str(Path(each).resolve()) for each in os.environ.get(WORKLOAD_PATH, "").split(os.pathsep) if each]

@@ -67,6 +67,7 @@ class Workshop:
         if target.python == sys.executable:  # another interpreter must not see this one's packages
             own += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         extra["PYTHONPATH"] = os.pathsep.join(own)
+        extra[folder.WORKLOAD_PATH] = os.pathsep.join(folder.extra_folders())
         return worker_environment(settings, extra, os.environ)
 
     def close(self) -> None:

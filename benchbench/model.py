@@ -144,7 +144,7 @@ class Memory:
 class Measurement:
     """Raw samples of one process; every statistic is derived from them on reading."""
 
-    status: Literal[Status.OK] = Status.OK
+    status: Literal["ok"] = "ok"
     cost: Cost
     iterations: int  # steps in a block
     warmup_block_s: tuple[float, ...]

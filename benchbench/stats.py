@@ -42,11 +42,12 @@ def headline(medians: Sequence[float], confidence: float = 0.95) -> Interval:
     logs = [math.log(value) for value in medians]
     count = len(logs)
     centre = math.fsum(logs) / count
+    mid = math.exp(centre)
     if count < 2:
-        return Interval(None, math.exp(centre), None)
+        return Interval(None, mid, None)
     deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in logs) / (count - 1))
     half = t_quantile((1 + confidence) / 2, count - 1) * deviation / math.sqrt(count)
-    return Interval(math.exp(centre - half), math.exp(centre), math.exp(centre + half))
+    return Interval(mid / math.exp(half), mid, mid * math.exp(half))
 
 
 @cache

@@ -158,3 +158,32 @@ def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] =
     plan = {(record.case.suite, record.case.id): record.case for record in records}
     info = a_run_info(**({"plan": tuple(plan.values())} | over))
     return Run(info=info, records=tuple(records), damaged=damaged)
+
+
+def a_hostile_run(text: str) -> Run:
+    """`text` in every string that comes from outside: a run in five cases."""
+    case = a_case(
+        suite=text,
+        workload=text,
+        params={text: text},
+        mode=text,
+        target=text,
+        backend=text,
+        device=text,
+    )
+    where: dict[str, Any] = {"framework_version": text, "device_model": text}
+    other = a_case(workload="other", mode=text, target=text, device=text)
+    measured = a_measurement(
+        cost=a_cost(item=text), notes=(text,), peak_device=Memory(bytes=None, reason=text)
+    )
+    return a_run(
+        [
+            a_record(measured, case=case, **where),
+            a_record(a_failure(message=text), case=other, **where),
+            a_record(a_failure(message=text * 50), case=a_case(workload="long", mode="jit"), **where),
+        ],
+        left_out=(a_left_out(case=a_case(device=f"{text}2"), reason=text),),
+        machine=a_machine(cpu=text, os=text),
+        damaged=(text,),
+        command=(text,),
+    )

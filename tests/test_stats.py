@@ -55,6 +55,14 @@ def test_a_change_of_unit_scales_the_headline_and_its_interval(values: list[floa
     assert after.low == pytest.approx(before.low * factor, rel=1e-6)
 
 
+@given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=10))
+def test_the_interval_holds_the_headline(values: list[float]) -> None:
+    found = headline(values)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.mid <= found.high
+
+
 @pytest.mark.parametrize("degrees", [1, 2, 4, 9, 30])
 def test_t_quantiles_are_those_of_scipy(degrees: int) -> None:
     assert t_quantile(0.975, degrees) == pytest.approx(oracle.t.ppf(0.975, degrees))

@@ -42,10 +42,10 @@ AROUND = 0.95  # inches of a panel's title, axis and margins
 DPI, PIXELS = 150, 60_000  # Agg draws no more than 2¹⁶ pixels either way
 CUT = 2  # two processes that differ can give an interval of any length; the bars stay readable
 WIDE = 10  # a latency axis is logarithmic when its ends are this many times apart
-BARS = f"Bars have their 95 % interval over processes, cut off at {CUT} times the longest bar."
+BARS = "Bars have their 95 % interval over processes, which may run off the axis."
 STRIPS = (
     "A dot is a block of steps, a lane is a process, its tick the median; "
-    "the diamond is the headline with its 95 % interval over processes."
+    "the diamond is the headline with its 95 % interval over processes, which may run off the axis."
 )
 
 
@@ -82,7 +82,7 @@ def _image(report: Report, extension: str, plot: _Plot) -> bytes:
         figure.supxlabel(fill(plot.reading, int(width * 15)), fontsize=8)
         content = BytesIO()
         metadata = {"Date": None} if extension == "svg" else None
-        figure.savefig(content, format=extension, dpi=min(DPI, PIXELS // int(height)), metadata=metadata)
+        figure.savefig(content, format=extension, dpi=min(DPI, PIXELS / height), metadata=metadata)
     return content.getvalue()
 
 
@@ -173,7 +173,7 @@ def _strips(axes: Axes, rows: Rows) -> None:
         if cell.ok:
             _strip(axes, y, cell, colour, 10.0**-power)
             _value(axes, y, fmt.seconds(cell.row["latency_s"]))
-    _time_axis(axes, min(steps), max(steps))
+    _time_axis(axes, min(steps) / 10.0**power, max(steps) / 10.0**power)
     logarithmic = ", logarithmic" if axes.get_xscale() == "log" else ""
     axes.set_xlabel(f"{fmt.PREFIXES[power]}s{logarithmic}")
 
@@ -205,6 +205,8 @@ def _time_axis(axes: Axes, low: float, high: float) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    left, right = axes.get_xlim()
+    axes.set_xlim(max(left, low / CUT), min(right, high * CUT))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 

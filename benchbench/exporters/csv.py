@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from benchbench.exporters.base import Exporter
+from benchbench.format import visible
 from benchbench.metrics import params_text
 from benchbench.report import Report
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # OWASP, CSV injection
+FORMULA = ("=", "+", "-", "@")  # OWASP, CSV injection; tab and CR, its other two, are made visible
 
 
 class Csv(Exporter):
@@ -19,7 +20,7 @@ class Csv(Exporter):
     def export(self, report: Report) -> dict[str, bytes]:
         """One table with a header; absent values are empty."""
         text = report.rows.map(_cell).to_csv(index=False, lineterminator="\n")
-        return {"report.csv": text.encode("utf-8", "backslashreplace")}
+        return {"report.csv": text.encode()}
 
 
 def _cell(value: Any) -> Any:
@@ -28,4 +29,7 @@ def _cell(value: Any) -> Any:
         value = params_text(value)
     if isinstance(value, tuple):
         value = "; ".join(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = visible(value)  # a line per row, whatever the text
+    return f"'{text}" if text.startswith(FORMULA) else text

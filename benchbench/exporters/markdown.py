@@ -13,7 +13,7 @@ from benchbench.report import Report
 # zero-width space between is what stops it.
 LINKED = re.compile(r"(?<=[@#])(?=\w)|(?<=://)|(?<=\bwww\.)|(?<=\bGH-)(?=\d)", re.IGNORECASE)
 # Underscores within a word and brackets that no link follows are no markup, and stay readable.
-MARKUP = re.compile(r"[\\`*~|$!]|(?<!\w)_|_(?!\w)|](?=[(\[:])", re.ASCII)
+MARKUP = re.compile(r"[\\`*~|$!]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|](?=[(\[:])", re.ASCII)
 HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 

@@ -1,12 +1,12 @@
 """Layers in float64, forward and backward: what the frameworks' results are compared with.
 
 A layer is a function of arrays that returns its output and `back`, which takes the gradient of the
-output to the gradients of the inputs (None for one that has none). Images are NCHW.
+output to the gradients of the inputs. Images are NCHW.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-    Gradients = tuple[Array | None, ...]
-    Layer = Callable[..., tuple[Array, Callable[[Array], Gradients]]]
+    Gradients = tuple[Array, ...]
+    Back = Callable[[Array], Gradients]
+    Layer = Callable[..., tuple[Array, Back]]
 
 EPSILON = 1e-5  # of batch normalisation
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A value, and after `Tape.backward` the gradient of the loss with respect to it."""
+    """A value on a tape, told from others by identity."""
 
     value: Array
-    gradient: Array | None = None
 
 
 class Tape:
@@ -37,7 +37,7 @@ class Tape:
 
     def __init__(self, *, training: bool) -> None:
         self.training = training
-        self._applied: list[tuple[Node, tuple[Node, ...], Callable[[Array], Gradients]]] = []
+        self._applied: list[tuple[Node, tuple[Node, ...], Back]] = []
 
     def apply(self, layer: Layer, *inputs: Node, **options: Any) -> Node:
         """The node of the layer's output."""
@@ -47,21 +47,18 @@ class Tape:
             self._applied.append((output, inputs, back))
         return output
 
-    def backward(self, loss: Node) -> None:
-        """Leave d loss / d node in every node that the loss depends on."""
+    def gradients(self, loss: Node, nodes: Mapping[str, Node]) -> dict[str, Array]:
+        """d loss / d node for each of `nodes`, all of which the loss must depend on."""
         import numpy as np
 
-        loss.gradient = np.ones_like(loss.value)
+        found: dict[Node, Array] = {loss: np.ones_like(loss.value)}
         for output, inputs, back in reversed(self._applied):
-            assert output.gradient is not None
-            for node, gradient in zip(inputs, back(output.gradient), strict=True):
-                if gradient is not None:
-                    node.gradient = gradient if node.gradient is None else node.gradient + gradient
+            for node, gradient in zip(inputs, back(found[output]), strict=True):
+                found[node] = found[node] + gradient if node in found else gradient
+        return {name: found[node] for name, node in nodes.items()}
 
 
-def conv2d(
-    x: Array, weight: Array, *, stride: int, padding: int
-) -> tuple[Array, Callable[[Array], Gradients]]:
+def conv2d(x: Array, weight: Array, *, stride: int, padding: int) -> tuple[Array, Back]:
     """Cross-correlation as one matrix product over the unfolded patches (im2col); weight is OIHW."""
     import numpy as np
 
@@ -79,14 +76,14 @@ def conv2d(
     return (columns @ matrix.T).reshape(*sides, outputs).transpose(0, 3, 1, 2), back
 
 
-def add_bias(x: Array, bias: Array) -> tuple[Array, Callable[[Array], Gradients]]:
+def add_bias(x: Array, bias: Array) -> tuple[Array, Back]:
     """One number per channel, the second axis."""
     shape = (-1,) + (1,) * (x.ndim - 2)
     others = (0, *range(2, x.ndim))
     return x + bias.reshape(shape), lambda dy: (dy, dy.sum(axis=others))
 
 
-def batch_norm(x: Array, gamma: Array, beta: Array) -> tuple[Array, Callable[[Array], Gradients]]:
+def batch_norm(x: Array, gamma: Array, beta: Array) -> tuple[Array, Back]:
     """Normalised by the batch's own mean and biased variance (Ioffe and Szegedy 2015, algorithm 1)."""
     import numpy as np
 
@@ -104,9 +101,7 @@ def batch_norm(x: Array, gamma: Array, beta: Array) -> tuple[Array, Callable[[Ar
     return scale * normal + beta.reshape(-1, 1, 1), back
 
 
-def running_norm(
-    x: Array, gamma: Array, beta: Array, mean: Array, variance: Array
-) -> tuple[Array, Callable[[Array], Gradients]]:
+def running_norm(x: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Array, Back]:
     """Batch normalisation in inference: by the running mean and variance."""
     import numpy as np
 
@@ -115,21 +110,19 @@ def running_norm(
     return x * scale.reshape(-1, 1, 1) + offset.reshape(-1, 1, 1), _no_way_back
 
 
-def relu(x: Array) -> tuple[Array, Callable[[Array], Gradients]]:
+def relu(x: Array) -> tuple[Array, Back]:
     """max(x, 0), with derivative 0 at 0."""
     import numpy as np
 
     return np.maximum(x, 0), lambda dy: (dy * (x > 0),)
 
 
-def add(a: Array, b: Array) -> tuple[Array, Callable[[Array], Gradients]]:
+def add(a: Array, b: Array) -> tuple[Array, Back]:
     """Elementwise sum."""
     return a + b, lambda dy: (dy, dy)
 
 
-def max_pool(
-    x: Array, *, kernel: int, stride: int, padding: int
-) -> tuple[Array, Callable[[Array], Gradients]]:
+def max_pool(x: Array, *, kernel: int, stride: int, padding: int) -> tuple[Array, Back]:
     """The largest of each window; the gradient goes to the first of equals."""
     import numpy as np
 
@@ -145,7 +138,7 @@ def max_pool(
     return np.take_along_axis(windows, first, axis=-1)[..., 0].transpose(0, 3, 1, 2), back
 
 
-def global_average(x: Array) -> tuple[Array, Callable[[Array], Gradients]]:
+def global_average(x: Array) -> tuple[Array, Back]:
     """Mean over height and width: (N, C)."""
     import numpy as np
 
@@ -153,17 +146,17 @@ def global_average(x: Array) -> tuple[Array, Callable[[Array], Gradients]]:
     return x.mean(axis=(2, 3)), lambda dy: (np.broadcast_to(dy[:, :, None, None] / area, x.shape),)
 
 
-def flatten(x: Array) -> tuple[Array, Callable[[Array], Gradients]]:
+def flatten(x: Array) -> tuple[Array, Back]:
     """(N, everything else), channels slowest."""
     return x.reshape(len(x), -1), lambda dy: (dy.reshape(x.shape),)
 
 
-def dense(x: Array, weight: Array) -> tuple[Array, Callable[[Array], Gradients]]:
+def dense(x: Array, weight: Array) -> tuple[Array, Back]:
     """X · weightᵀ; weight is (outputs, inputs)."""
     return x @ weight.T, lambda dy: (dy @ weight, dy.T @ x)
 
 
-def cross_entropy(logits: Array, *, labels: NDArray[np.int64]) -> tuple[Array, Callable[[Array], Gradients]]:
+def cross_entropy(logits: Array, *, labels: NDArray[np.int64]) -> tuple[Array, Back]:
     """Mean over the batch of −log softmax(logits)[label]."""
     import numpy as np
 

@@ -48,11 +48,10 @@ class Conv:
         """Of one image, all channels: read, written."""
         return self.inputs * (self.side * self.stride) ** 2, self.outputs * self.side**2
 
-    def draw(self, draw: Draw) -> NDArray[np.float32]:
-        """The weight, N(0, 2 / (outputs · kernel²)): He et al. 2015, fan-out."""
-        return draw.normal(
-            f"{self.name}.weight", *self.shape, scale=sqrt(2 / (self.outputs * self.kernel**2))
-        )
+    def draw(self, draw: Draw, gain: float = 1.0) -> NDArray[np.float32]:
+        """The weight, N(0, gain² · 2 / (outputs · kernel²)): He et al. 2015, fan-out."""
+        scale = gain * sqrt(2 / (self.outputs * self.kernel**2))
+        return draw.normal(f"{self.name}.weight", *self.shape, scale=scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ def _torch_block() -> Any:
     import torch.nn.functional as F
     from torch import Tensor, nn
 
-    class Bottleneck(nn.Module):
+    class Bottleneck(nn.Module):  # type: ignore[misc]
         def __init__(self, block: Block) -> None:
             super().__init__()
             conv1, conv2, conv3 = block.convs

@@ -12,7 +12,7 @@ from benchbench.workloads._weights import is_learnt, nhwc, put_jax, weights_of
 from benchbench.workloads.base import LEARNING_RATE, MOMENTUM, Place, Program
 
 if TYPE_CHECKING:
-    from benchbench.workloads._float64 import Node, Tape
+    from benchbench.workloads._float64 import Array, Node, Tape
     from benchbench.workloads.base import Arrays
 
 
@@ -97,20 +97,28 @@ def float64_training(
     arrays: Arrays, steps: int, forward: Callable[[Tape, dict[str, Node], Node], Node]
 ) -> list[tuple[float, float]]:
     """(loss, gradient norm) of each step; `forward(tape, weights, images)` returns the logits."""
-    from benchbench.workloads._float64 import Node, Tape, cross_entropy, norm
+    import numpy as np
 
-    images, labels = arrays["images"].astype(float), arrays["labels"]
+    from benchbench.workloads._float64 import norm
+
     values = {name: array.astype(float) for name, array in weights_of(arrays).items() if is_learnt(name)}
-    velocity = dict.fromkeys(values, 0.0)
-    losses = []
+    velocity = {name: np.zeros_like(value) for name, value in values.items()}
+    results = []
     for _ in range(steps):
-        tape = Tape(training=True)
-        nodes = {name: Node(value) for name, value in values.items()}
-        logits = forward(tape, nodes, Node(images))
-        loss = tape.apply(cross_entropy, logits, labels=labels)
-        tape.backward(loss)
-        gradients = {name: node.gradient for name, node in nodes.items()}
-        losses.append((float(loss.value), norm(gradients.values())))
+        loss, gradients = _float64_gradients(arrays, values, forward)
+        results.append((loss, norm(gradients.values())))
         velocity = {name: MOMENTUM * velocity[name] + gradients[name] for name in values}
         values = {name: values[name] - LEARNING_RATE * velocity[name] for name in values}
-    return losses
+    return results
+
+
+def _float64_gradients(
+    arrays: Arrays, values: dict[str, Array], forward: Callable[[Tape, dict[str, Node], Node], Node]
+) -> tuple[float, dict[str, Array]]:
+    from benchbench.workloads._float64 import Node, Tape, cross_entropy
+
+    tape = Tape(training=True)
+    nodes = {name: Node(value) for name, value in values.items()}
+    logits = forward(tape, nodes, Node(arrays["images"].astype(float)))
+    loss = tape.apply(cross_entropy, logits, labels=arrays["labels"])
+    return float(loss.value), tape.gradients(loss, nodes)

@@ -54,13 +54,13 @@ class ConvnetTrain(Training):
 
     @property
     def reduction(self) -> int:
-        """Summed over the layers, on the way forward."""
+        """Summed over the layers, forward."""
         return sum(layer.products for layer in LAYERS)
 
     @property
     def roundings(self) -> int:
-        """Each layer's product and its bias, on the way forward; ReLU and pooling are exact."""
-        return 2 * len(LAYERS)
+        """Each layer's product and its bias, forward and back; ReLU and pooling are exact."""
+        return 4 * len(LAYERS)
 
     def tiny(self) -> Self:
         """Four images."""

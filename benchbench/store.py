@@ -1,0 +1,342 @@
+"""Runs on disk: `<root>/runs/<id>/` holds run.json and records.jsonl, one record per line. Lines of JSON are
+the truth; nothing else is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from benchbench.errors import CannotWrite, UnreadableInput
+from benchbench.model import SCHEMA, Failure, Measurement, Record, Run, RunInfo, Status
+
+T = TypeVar("T")
+
+RUNS, HEAD, RECORDS = "runs", "run.json", "records.jsonl"
+LINE_LIMIT = 8 * 2**20  # bytes; a record of 1000 blocks is 20 KiB
+HEAD_LIMIT = 64 * 2**20  # bytes; a plan of 10,000 cases is 4 MiB
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
+LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Line(Record):
+    """A record whose outcome is still JSON values: msgspec has no union of dataclasses."""
+
+    outcome: Any
+
+
+class IdSource:
+    """Makes ids that sort by time; each is greater than the one before, whatever the clock does."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def __call__(self, now: float | None = None, randomness: Callable[[int], bytes] = os.urandom) -> str:
+        """A ULID: 48 bits of Unix milliseconds and 80 random bits in base 32 (github.com/ulid/spec)."""
+        milliseconds = int((time.time() if now is None else now) * 1000)
+        fresh = milliseconds << 80 | int.from_bytes(randomness(10))
+        if fresh <= self._last:  # a random step, not 1: processes forked just now share `_last`
+            fresh = self._last + 1 + int.from_bytes(randomness(8))
+        self._last = fresh
+        return "".join(CROCKFORD[fresh >> shift & 31] for shift in range(125, -1, -5))
+
+
+new_id = IdSource()
+
+
+class RunWriter:
+    """Appends records to the run in a folder: a new one, or one that was interrupted."""
+
+    def __init__(self, folder: Path, write: Callable[[int, bytes], int] = os.write) -> None:
+        """Raises CannotWrite."""
+        self._path = folder / RECORDS
+        self._write = write
+        with _writing(self._path):
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def append(self, record: Record) -> None:
+        """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
+        line = encode(record) + b"\n"
+        with _writing(self._path, f" (the record has {len(line)} bytes)"):
+            end = os.fstat(self._descriptor).st_size
+            if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
+                line = b"\n" + line  # the last record was torn; this one must not be lost with it
+            try:
+                self._store(line)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._descriptor, end)
+                raise
+
+    def _store(self, line: bytes) -> None:
+        written = self._write(self._descriptor, line)
+        if written != len(line):
+            raise OSError(f"only {written} of {len(line)} bytes could be written")
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Nothing is pending: every record is on disk already."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def create(root: Path, info: RunInfo) -> RunWriter:
+    """Make the folder of a new run and write its head. Raises CannotWrite; then nothing is left behind."""
+    if not NAME.fullmatch(info.id):
+        raise ValueError(f"{info.id!r} cannot be the id of a run")
+    folder = root / RUNS / info.id
+    with _writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    try:
+        with _writing(folder):
+            _replace(folder / HEAD, _json(info, indent=1) + b"\n")
+            writer = RunWriter(folder)
+            _sync(folder)
+            _sync(folder.parent)
+    except CannotWrite:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return writer
+
+
+def save(path: Path, content: bytes) -> None:
+    """A file made from a run, its folder made if need be; never half of it. Raises CannotWrite."""
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = path.resolve()  # else a link would be replaced, not what it points to
+        if target.is_file() or not target.exists():
+            _replace(target, content)
+        else:  # /dev/stdout, a pipe
+            target.write_bytes(content)
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON without its newline. Raises ValueError for NaN and infinity: JSON has neither."""
+    return _json(record)
+
+
+def decode(line: bytes) -> Record:
+    """The record in a line. Fields not known here are ignored. Raises UnreadableInput."""
+    if len(line) > LINE_LIMIT:
+        raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
+    found = _converted(_parsed(line), _Line)
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
+    return Record(**(fields | {"outcome": outcome(found.outcome)}))
+
+
+def outcome(raw: object) -> Measurement | Failure:
+    """A measurement or failure from JSON values, all numbers finite and none below zero.
+
+    Raises UnreadableInput.
+    """
+    if not isinstance(raw, dict):
+        raise UnreadableInput("outcome: not an object")
+    if raw.get("status") != Status.OK:
+        failure = _converted(raw, Failure, "outcome: ")
+        _check_numbers([failure.relative_error or 0.0])
+        return failure
+    found = _converted(raw, Measurement, "outcome: ")
+    if found.iterations < 1 or not found.block_s:
+        raise UnreadableInput("outcome: a measurement without a block or a step")
+    _check_numbers([found.cold_s, found.timer_cost_s, found.relative_error or 0.0])
+    _check_numbers([*found.warmup_block_s, *found.block_s])
+    return found
+
+
+def read(path: Path) -> Run:
+    """The run in the folder `path`. Lines that cannot be read are named in `damaged` and cost only themselves.
+
+    Raises UnreadableInput when run.json is missing, damaged or from a newer version.
+    """
+    info = _head(path / HEAD)
+    records: list[Record] = []
+    damaged: list[str] = []
+    for number, line in enumerate(_lines(path / RECORDS), start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(decode(line.removesuffix(b"\n")))
+        except UnreadableInput as error:
+            damaged.append(f"line {number}: {error}")
+    return Run(info=info, records=tuple(records), damaged=tuple(damaged))
+
+
+def runs(root: Path) -> list[str]:
+    """The ids of the stored runs, newest last. Raises UnreadableInput where they cannot be listed."""
+    folder = root / RUNS
+    with _reading(folder):
+        if not folder.is_dir():
+            return []
+        found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and _is_run(each)]
+    return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+
+
+def find(root: Path, selector: str) -> Path:
+    """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
+
+    Raises UnreadableInput.
+    """
+    ids = runs(root)
+    if latest := LATEST.fullmatch(selector):
+        return root / RUNS / _back(root, ids, int(latest[1] or 0))
+    matching = [name for name in ids if selector and name.upper().startswith(selector.upper())]
+    exact = [name for name in matching if name.upper() == selector.upper()]
+    if len(exact or matching) == 1:
+        return root / RUNS / (exact or matching)[0]
+    if selector and _is_run(Path(selector)):
+        return Path(selector)
+    if matching:
+        raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
+    raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(selector, ids))
+
+
+def _back(root: Path, ids: list[str], steps: int) -> str:
+    if not ids:
+        raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite quick")
+    if steps >= len(ids):
+        oldest = "latest" if len(ids) == 1 else f"latest~{len(ids) - 1}"
+        raise UnreadableInput(f"There is no latest~{steps} in {root / RUNS}.", f"The oldest is {oldest}.")
+    return ids[-1 - steps]
+
+
+def _some(ids: list[str]) -> str:
+    return f"Type more of it: {', '.join(ids[-5:])}{', …' if len(ids) > 5 else ''}"
+
+
+def _nearest(selector: str, ids: list[str]) -> str:
+    if not ids:
+        return "There are no runs yet: accelbench run --suite quick"
+    near = get_close_matches(selector[:100].upper(), ids, n=1)
+    return f"Did you mean {near[0]!r}?" if near else "accelbench list runs shows what there is."
+
+
+def _is_run(folder: Path) -> bool:
+    with suppress(OSError, ValueError):  # a name too long, or with a NUL
+        return (folder / HEAD).is_file()
+    return False
+
+
+def _head(path: Path) -> RunInfo:
+    with _reading(path):
+        if path.stat().st_size > HEAD_LIMIT:
+            raise UnreadableInput(f"{path}: larger than {HEAD_LIMIT} bytes", "It is no run of accelbench.")
+        text = path.read_bytes()
+    try:
+        return _converted(_parsed(text), RunInfo)
+    except UnreadableInput as error:
+        hint = error.hint or f"The records in {path.with_name(RECORDS)} need it: restore it from a copy."
+        raise UnreadableInput(f"{path}: {error}", hint) from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Lines with their newline; of one beyond the limit only the beginning."""
+    with _reading(path):
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise UnreadableInput(f"{path} is not a file.")
+        with path.open("rb") as file:
+            while line := file.readline(LINE_LIMIT + 2):
+                rest = line
+                while rest and not rest.endswith(b"\n"):
+                    rest = file.readline(LINE_LIMIT)
+                yield line
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        raw = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableInput(f"not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise UnreadableInput("not a JSON object")
+    schema = raw.get("schema")
+    if type(schema) is not int or schema < 1:
+        raise UnreadableInput("schema: not a version of this format")
+    if schema > SCHEMA:
+        raise UnreadableInput("written by a newer accelbench", "Update accelbench, then read it again.")
+    return raw
+
+
+def _converted(raw: object, kind: type[T], where: str = "") -> T:
+    try:
+        return msgspec.convert(raw, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnreadableInput(f"{where}{str(error)[:200]}") from error
+
+
+def _check_numbers(numbers: list[float]) -> None:
+    if not all(0 <= number < math.inf for number in numbers):  # NaN fails this too
+        raise UnreadableInput("outcome: a number is negative or not finite")
+
+
+def _json(value: Any, indent: int | None = None) -> bytes:
+    separators = (",", ": ") if indent else (",", ":")
+    fields = dataclasses.asdict(value)
+    text = json.dumps(fields, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
+    return text.encode(errors="replace")  # half a surrogate pair, from a file name, is not worth a run
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Afterwards `path` holds `content`, or what it held before."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Names in a folder survive a power cut only once the folder itself is on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _writing(path: Path, detail: str = "") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        hint = "Free space there or make it writable, or choose another folder."
+        raise CannotWrite(f"{where}: {error.strerror or error}{detail}", hint) from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableInput(f"{path}: {error.strerror or error}", "accelbench list runs") from error

@@ -1,0 +1,48 @@
+"""Starting the program as a user does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+WORKLOADS = Path(__file__).parent / "workloads"
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "ACCELBENCH_WORKLOADS": str(WORKLOADS), "COLUMNS": "100", **more}
+
+
+def accelbench(*arguments: str, cwd: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run to the end and check the exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchbench.cli", *arguments],
+        cwd=cwd,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def started(*arguments: str, cwd: Path, **options: Any) -> subprocess.Popen[str]:
+    """In the background."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchbench.cli", *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def rows(cwd: Path, run: str = "latest") -> list[dict[str, Any]]:
+    """Of a stored run, as `report --format json` gives them."""
+    report = json.loads(accelbench("report", run, "--format", "json", cwd=cwd).stdout)
+    found: list[dict[str, Any]] = report["rows"]
+    return found

@@ -1,0 +1,77 @@
+"""The house rules that no linter knows."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "benchbench"
+HEAVY = {"torch", "tensorflow", "jax", "keras", "numpy", "pandas", "scipy", "matplotlib", "rich.progress"}
+PRINTING = {"print", "exit", "quit"}
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["--version"], ["run", "--help"], ["list", "workloads", "--format", "json"]],
+    ids=" ".join,
+)
+def test_start_up_loads_nothing_heavy(command: list[str]) -> None:
+    program = (
+        "import sys\nfrom benchbench import cli\n"
+        f"sys.argv[1:] = {command!r}\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "print('LOADED', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.rpartition("LOADED")[2].split())
+    assert "benchbench.cli" in loaded
+    assert not loaded & HEAVY
+
+
+def test_a_worker_needs_the_standard_library_and_numpy_only() -> None:
+    program = "import sys, benchbench.worker, benchbench.workloads.gemm\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    third_party = {"msgspec", "typer", "rich", "psutil", "pydantic"} | (HEAVY - {"numpy"})
+    assert not set(done.stdout.split()) & third_party
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_command_line_prints_or_exits(path: Path) -> None:
+    if path.name == "cli.py":
+        return
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    assert not {call.id for call in calls if isinstance(call, ast.Name)} & PRINTING
+    assert "sys.exit" not in {ast.unparse(call) for call in calls}
+
+
+def test_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert "pickle" not in ast.unparse(node), path
+            if isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in {"eval", "exec", "os.system", "torch.load"}, path
+                assert not any(keyword.arg == "shell" for keyword in node.keywords), path
+
+
+def test_the_top_level_holds_what_was_agreed_and_what_tools_need() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    top = {line.partition("/")[0] for line in tracked.splitlines()}
+    assert {name for name in top if not name.startswith(".")} <= {
+        "pyproject.toml",
+        "constraints.txt",
+        "README.md",
+        "LICENSE",
+        "benchbench",
+        "suites",
+        "results",
+        "tests",
+        "docs",
+    }

@@ -1,0 +1,325 @@
+"""The program from outside, on the fake backend: output, exit codes, and what survives what."""
+
+import json
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+from tests.program import accelbench, rows, started
+
+FIELDS = [
+    *(
+        "case",
+        "suite",
+        "workload",
+        "params",
+        "dtype",
+        "mode",
+        "phase",
+        "backend",
+        "framework_version",
+        "device",
+    ),
+    *(
+        "device_name",
+        "status",
+        "message",
+        "rounds",
+        "samples",
+        "latency_s",
+        "latency_low_s",
+        "latency_high_s",
+    ),
+    *("latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s", "items_per_s", "item"),
+    *("flops", "bytes", "flops_per_s", "bytes_per_s", "peak_device_bytes", "peak_host_bytes"),
+    *("relative_error", "energy_j", "notes"),
+]
+FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
+
+
+def records(cwd: Path) -> list[str]:
+    return [line for path in sorted(cwd.rglob("records.jsonl")) for line in path.read_text().splitlines()]
+
+
+def mentioning(text: str) -> list[str]:
+    """Command lines of live processes that hold `text`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if text in command and state != "Z":
+            found.append(command)
+    return found
+
+
+def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(tmp_path: Path) -> None:
+    accelbench(*FAKE, "-w", "gemm", "-p", "m=1000", "-p", "n=1000", "-p", "k=500", cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert list(row) == FIELDS
+    assert row["status"] == "ok"
+    assert row["flops"] == 1_000_000_000
+    assert row["latency_s"] == pytest.approx(1e-3)
+    assert row["latency_low_s"] <= row["latency_s"] <= row["latency_high_s"]
+    assert row["flops_per_s"] == pytest.approx(row["flops"] / row["latency_s"])
+    assert row["flops_per_s"] == pytest.approx(1e12)
+    assert row["items_per_s"] == pytest.approx(1e3)
+    assert row["rounds"] == 3
+
+
+def test_the_report_is_a_table_and_two_plots(tmp_path: Path) -> None:
+    accelbench(*FAKE, "-w", "gemm", "-p", "m=1000", "-p", "n=1000", "-p", "k=500", cwd=tmp_path)
+    done = accelbench("report", cwd=tmp_path)
+    table = done.stdout[done.stdout.index("gemm") : done.stdout.index("memory")]
+    assert table == snapshot("""\
+gemm m=1000 n=1000 k=500, float32, forward
+            fake 0.1.0
+            cpu eager
+latency     1.00 ms [1.00, 1.00]¹
+rate        1.00k product/s
+FLOP/s      1.00 TFLOP/s
+""")
+    plots = sorted((tmp_path / "results/runs").glob("*/plots/*.png"))
+    assert [path.name for path in plots] == ["latency.png", "throughput.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
+
+
+@pytest.mark.parametrize("name", ["markdown", "csv", "json", "terminal"])
+def test_every_text_format_goes_to_standard_output_or_a_file(tmp_path: Path, name: str) -> None:
+    accelbench(*FAKE, "-w", "gemm", cwd=tmp_path)
+    shown = accelbench("report", "--format", name, cwd=tmp_path).stdout
+    accelbench("report", "--format", name, "--output", "file.txt", cwd=tmp_path)
+    assert "gemm" in shown
+    assert (tmp_path / "file.txt").read_text() == shown
+
+
+@pytest.mark.parametrize(("name", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_plots_go_to_the_folder_that_is_named(tmp_path: Path, name: str, start: bytes) -> None:
+    accelbench(*FAKE, "-w", "gemm", cwd=tmp_path)
+    accelbench("report", "--format", name, "--output", "plots", cwd=tmp_path)
+    found = sorted((tmp_path / "plots").iterdir())
+    assert [path.name for path in found] == [f"latency.{name}", f"throughput.{name}"]
+    assert all(path.read_bytes().startswith(start) for path in found)
+
+
+def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_measured(
+    tmp_path: Path,
+) -> None:
+    wanted = {
+        "honest": "ok",
+        "talkative": "ok",
+        "parenting": "ok",
+        "zeros": "wrong_result",
+        "halved": "wrong_result",
+        "infinite": "wrong_result",
+        "crashing": "crashed",
+        "failing": "failed",
+        "hungry": "out_of_memory",
+    }
+    done = accelbench(*FAKE, "-w", ",".join(wanted), cwd=tmp_path, code=4)
+    found = {row["workload"]: row for row in rows(tmp_path)}
+    assert {name: row["status"] for name, row in found.items()} == wanted
+    assert all(row["latency_s"] is None for row in found.values() if row["status"] != "ok")
+    assert found["honest"]["relative_error"] < 1e-6
+    assert found["zeros"]["relative_error"] == pytest.approx(1.0)
+    assert "SIGSEGV" in found["crashing"]["message"]
+    assert "3 ok" in done.stderr
+    assert not mentioning("sleep 61.25")
+
+
+def test_failed_cases_may_be_allowed(tmp_path: Path) -> None:
+    accelbench(*FAKE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
+
+
+def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> None:
+    accelbench(*FAKE, "-w", "hanging,honest", "--timeout", "3", "--rounds", "1", cwd=tmp_path, code=4)
+    found = {row["workload"]: row["status"] for row in rows(tmp_path)}
+    assert found == {"hanging": "timeout", "honest": "ok"}
+
+
+@pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
+def test_the_record_says_what_a_case_shared_its_process_with(tmp_path: Path, isolation: str) -> None:
+    arguments = ("-w", "honest,crashing,gemm", "--isolation", isolation)
+    accelbench(*FAKE, *arguments, cwd=tmp_path, code=4)
+    stored = [json.loads(line) for line in records(tmp_path)]
+    assert {record["isolation"] for record in stored} == {isolation}
+    found = {row["workload"]: row["status"] for row in rows(tmp_path)}
+    assert found == {"honest": "ok", "crashing": "crashed", "gemm": "ok"}
+
+
+def test_the_order_of_cases_follows_the_seed(tmp_path: Path) -> None:
+    sizes = ("-w", "gemm", "-p", "m=8,16,32,64,128", "-p", "n=8", "-p", "k=8")
+    for number, seed in enumerate(["7", "7", "8"]):
+        accelbench(*FAKE, *sizes, "--seed", seed, "--results", f"r{number}", cwd=tmp_path)
+    orders = [
+        [json.loads(line)["case"]["params"]["m"] for line in records(tmp_path / f"r{number}")]
+        for number in range(3)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0][:5] != orders[0][5:10]
+
+
+def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "twice.py").write_text(
+        textwrap.dedent(
+            '''
+            """C = 2 A B."""
+            from dataclasses import dataclass
+            from benchbench.workloads.base import Operation, Program
+            from benchbench.workloads.gemm import Gemm
+
+            @dataclass(frozen=True)
+            class Twice(Operation):
+                n: int = 16
+                summary = "twice a product"
+                reduction = property(lambda self: self.n)
+                output_shape = property(lambda self: (self.n, self.n))
+
+                def cost(self, dtype):
+                    return Gemm(self.n, self.n, self.n).cost(dtype)
+
+                def tiny(self):
+                    return Twice(4)
+
+                def arrays(self, draw):
+                    return {"a": draw.normal("a", self.n, self.n), "b": draw.normal("b", self.n, self.n)}
+
+                def reference(self, arrays, index):
+                    a, b = arrays["a"].astype("f8"), arrays["b"].astype("f8")
+                    return (2 * a @ b)[tuple(index.T)]
+
+                def build_fake(self, place, arrays):
+                    return Program(lambda: 2 * arrays["a"] @ arrays["b"])
+            '''
+        )
+    )
+    listed = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine").stdout
+    assert "twice a product" in listed
+    accelbench(*FAKE, "-w", "twice", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    assert [row["status"] for row in rows(tmp_path)] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message", "hint"),
+    [
+        (("run", "--suite", "quik"), 2, "No suite named 'quik'.", "Did you mean 'quick'?"),
+        (("run", "-w", "gem"), 2, "No workload named 'gem'.", "Did you mean 'gemm'?"),
+        (("run", "-b", "pytorch"), 2, "No backend named 'pytorch'.", "Did you mean 'torch'?"),
+        (("run", "--dtype", "float23"), 2, "No dtype named 'float23'.", "Did you mean 'float32'?"),
+        (("run", "-b", "fake", "--mode", "compiled"), 2, "mode 'compiled'", "Did you mean 'compile'?"),
+        (("run", "-b", "fake", "-d", "cdua"), 2, "No device named 'cdua'.", "Did you mean 'cuda'?"),
+        (("run", "-p", "bacth=3"), 2, "parameter 'bacth'", "Did you mean 'batch'?"),
+        (("run", "-p", "batch"), 2, "Cannot read -p 'batch'.", "name=value"),
+        (("run", "--quick", "--rigorous"), 2, "exclude each other", "one of them"),
+        (("run", "-b", "fake", "-d", "cuda"), 3, "No case", "accelbench devices"),
+        (("run", "-b", "fake", "-d", "cpu", "--dtype", "tf32"), 3, "No case", "accelbench devices"),
+        (("report",), 5, "no runs", "accelbench run --suite quick"),
+        (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
+    ],
+)  # fmt: skip
+def test_every_mistake_has_its_code_and_a_hint(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
+) -> None:
+    done = accelbench(*arguments, cwd=tmp_path, code=code)
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_results_that_cannot_be_written_are_found_out_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file, not a folder")
+    done = accelbench(*FAKE, "-w", "gemm", cwd=tmp_path, code=6)
+    assert "results" in done.stderr
+    assert "round" not in done.stderr
+
+
+def test_a_dry_run_tells_cases_omissions_time_and_memory_and_stores_nothing(tmp_path: Path) -> None:
+    arguments = (*FAKE, "-w", "gemm", "--dtype", "float32,tf32", "--dry-run")
+    done = accelbench(*arguments, cwd=tmp_path)
+    assert done.stdout == snapshot("""\
+CASE                                            AT LEAST
+gemm(m=512,n=512,k=512)/float32/eager@fake:cpu  3.00 MiB
+left out: 1 on fake:cpu, unsupported: TF32 is a mode of NVIDIA tensor cores; a CPU has none
+1 cases, 1 left out; 3 rounds, about 4 s; largest case at least 3.00 MiB and its framework
+""")
+    fields = json.loads(accelbench(*arguments, "--format", "json", cwd=tmp_path).stdout)
+    assert [len(fields[key]) for key in ("cases", "left_out")] == [1, 1]
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("what", ["workloads", "backends", "suites", "runs"])
+def test_every_list_has_a_form_for_programs(tmp_path: Path, what: str) -> None:
+    accelbench(*FAKE, "-w", "gemm", cwd=tmp_path)
+    shown = accelbench("list", what, cwd=tmp_path).stdout
+    parsed = json.loads(accelbench("list", what, "--format", "json", cwd=tmp_path).stdout)
+    assert parsed
+    assert len(shown.splitlines()) == len(parsed) + 1
+
+
+def test_devices_are_listed_for_people_and_programs(tmp_path: Path) -> None:
+    done = accelbench("devices", "-b", "fake", cwd=tmp_path)
+    assert "virtual accelerator" in done.stdout
+    parsed = json.loads(accelbench("devices", "-b", "fake", "--format", "json", cwd=tmp_path).stdout)
+    assert [row["device"] for row in parsed] == ["cpu", "sim:0"]
+
+
+def wait_for(condition: object, seconds: float = 30.0) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.05)
+
+
+def begun(tmp_path: Path, **options: object) -> subprocess.Popen[str]:
+    """A run that has finished a case and now hangs in another."""
+    suite = tmp_path / "hang.toml"
+    suite.write_text('description = "d"\n[[cases]]\nworkload = "honest"\n[[cases]]\nworkload = "hanging"\n')
+    arguments = ("run", "--suite", "hang.toml", "-b", "fake", "-d", "cpu", "--seed", "6")
+    process = started(*arguments, cwd=tmp_path, **options)
+    wait_for(lambda: records(tmp_path))
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=str,
+)
+def test_a_signal_keeps_what_is_finished_ends_the_children_and_says_so(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    process = begun(tmp_path)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code, errors
+    assert "kept" in errors
+    assert not mentioning(f" {process.pid}")
+    statuses = {row["workload"]: row["status"] for row in rows(tmp_path)}
+    assert statuses["honest"] == "ok"
+    assert statuses["hanging"] == "interrupted"
+
+
+def test_an_interrupt_is_heeded_where_the_shell_had_it_ignored(tmp_path: Path) -> None:
+    process = begun(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_path: Path) -> None:
+    process = begun(tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: not mentioning(f" {process.pid}"), 10)
+    assert {row["workload"]: row["status"] for row in rows(tmp_path)}["honest"] == "ok"

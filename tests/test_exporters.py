@@ -1,0 +1,422 @@
+"""Every format: what it looks like, and that no text from data acts in it."""
+
+import csv
+import io
+import json
+import math
+import struct
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from markdown_it import MarkdownIt
+from rich.cells import cell_len
+
+from benchbench.exporters.base import Exporter
+from benchbench.exporters.csv import Csv
+from benchbench.exporters.json import Json
+from benchbench.exporters.markdown import Markdown, escaped
+from benchbench.exporters.png import Png
+from benchbench.exporters.svg import Svg
+from benchbench.exporters.terminal import Terminal
+from benchbench.folder import load, names
+from benchbench.format import visible
+from benchbench.metrics import COLUMNS
+from benchbench.model import Phase, Run, Status
+from benchbench.report import report
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_failure,
+    a_hostile_run,
+    a_left_out,
+    a_measurement,
+    a_record,
+    a_run,
+    some_rounds,
+)
+
+PACKAGE = "benchbench.exporters"
+FORMATS = ["csv", "json", "markdown", "png", "svg", "terminal"]
+HOSTILE = [
+    "[red]markup[/red]",
+    "[/red]",
+    ":smile:",
+    "a|b|c",
+    "`code`",
+    "**bold** __bold__ _it_ ~~gone~~",
+    "[link](http://example.com) ![image](http://example.com/x.png)",
+    "[ref]: http://example.com",
+    "https://example.com www.example.com someone@example.com",
+    "@someone #1 GH-1",
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "</td> &amp; &#64;someone",
+    "back\\slash \\| \\`",
+    "\x1b]0;title\x07\x1b[31mred",
+    "\u202egnp.exe",
+    "line\nbreak\r\n::error::x",
+    r"$\frac{$",
+    "$x$ and $y$",
+    "=cmd()",
+    "+1",
+    "-1",
+    "@sum",
+    "\t=1",
+    "\r=1",
+    "数字 😀",
+    "",
+]
+
+
+def a_typical_run() -> Run:
+    """Two works on three backends: one case gives a wrong result, one runs out of memory, one is noisy."""
+    torch, tensorflow, jax = (
+        {"backend": "torch", "mode": "eager"},
+        {"backend": "tensorflow", "mode": "function"},
+        {"backend": "jax", "mode": "jit"},
+    )
+    train: dict[str, Any] = {"workload": "resnet50", "params": {"batch": 64}, "phase": Phase.TRAIN}
+    wrong = a_failure(status=Status.WRONG_RESULT, message="relative error 1 > 1e-05")
+    full = a_failure(
+        status=Status.OUT_OF_MEMORY,
+        message="worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32",
+    )
+    gemm = {"cost": a_cost(flops=2_147_483_648, bytes=12_582_912)}
+    images = {"cost": a_cost(flops=1_570_000_000_000, bytes=2_000_000_000, items=64, item="image")}
+    return a_run(
+        [
+            *some_rounds(0.0181, 0.0184, 0.0187, case=a_case(**torch), **gemm),
+            *some_rounds(0.0188, 0.0190, 0.0191, case=a_case(**tensorflow), **gemm, steady=False),
+            *(a_record(wrong, case=a_case(**jax), round=number) for number in range(3)),
+            a_record(full, case=a_case(**train, **torch)),
+            *some_rounds(13.1, 13.2, 13.3, case=a_case(**train, **tensorflow), **images, cold_s=21.0),
+            *some_rounds(9.8, 9.9, 10.0, case=a_case(**train, **jax), **images, cold_s=31.0),
+        ],
+        left_out=(a_left_out(), a_left_out(case=a_case(device="cuda:0", **train))),
+    )
+
+
+def markdown_of(run: Run) -> str:
+    return Markdown().export(report(run))["report.md"].decode()
+
+
+def csv_of(run: Run) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(Csv().export(report(run))["report.csv"].decode(), newline="")))
+
+
+def json_of(run: Run) -> dict[str, Any]:
+    def refuse(text: str) -> float:
+        raise AssertionError(f"{text} is no JSON")
+
+    found: dict[str, Any] = json.loads(Json().export(report(run))["report.json"], parse_constant=refuse)
+    return found
+
+
+def test_the_folder_is_the_registry() -> None:
+    assert names(PACKAGE) == FORMATS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_names_its_files_by_its_extension(name: str) -> None:
+    exporter: type[Exporter] = load(PACKAGE, name, Exporter)  # type: ignore[type-abstract]
+
+    files = exporter().export(report(a_run()))
+
+    assert {file.rpartition(".")[2] for file in files} == {exporter.extension}
+    assert {file.rpartition(".")[0] for file in files} == (
+        {"throughput", "latency"} if name in ("png", "svg") else {"report"}
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("text", HOSTILE)
+def test_s10_no_text_from_data_breaks_a_format(name: str, text: str) -> None:
+    exporter = load(PACKAGE, name, Exporter)()  # type: ignore[type-abstract]
+
+    assert all(exporter.export(report(a_hostile_run(text))).values())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "run",
+    [
+        a_run([]),
+        a_run([], left_out=(a_left_out(),)),
+        a_run([a_record(a_failure())]),
+        a_run([], plan=(a_case(),)),
+    ],
+    ids=["nothing", "all left out", "all failed", "not begun"],
+)
+def test_a_run_without_a_number_can_be_shown_in_every_format(name: str, run: Run) -> None:
+    exporter = load(PACKAGE, name, Exporter)()  # type: ignore[type-abstract]
+
+    assert all(exporter.export(report(run)).values())
+
+
+def test_the_terminal_shows_backends_side_by_side() -> None:
+    assert Terminal(100).render(report(a_typical_run())) == snapshot("""\
+run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
+machine: Example CPU, 2 threads, Linux 6.8
+suites: quick; rounds: 3
+cases: 4 ok, 1 wrong_result, 1 out_of_memory, 2 unavailable
+latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add
+
+gemm m=64 n=64 k=64, float32, forward
+            torch 2.13.0                  tensorflow 2.21.0             jax 0.10.2
+            cpu eager                     cpu function                  cpu jit
+latency     18.4 ms [17.7, 19.2]          19.0 ms [18.6, 19.4]¹         wrong_result: relative error
+                                                                        1 > 1e-05
+rate        54.4 product/s                52.7 product/s
+FLOP/s      117 GFLOP/s                   113 GFLOP/s
+memory      62.0 MiB host                 62.0 MiB host
+cold start  250 ms                        250 ms
+vs fastest  1.00×                         1.03× ?
+
+resnet50 batch=64, float32, train
+            torch 2.13.0                  tensorflow 2.21.0             jax 0.10.2
+            cpu eager                     cpu function                  cpu jit
+latency     out_of_memory²                13.2 s [13.0, 13.5]           9.90 s [9.65, 10.2]
+rate                                      4.85 image/s                  6.46 image/s
+FLOP/s                                    119 GFLOP/s                   159 GFLOP/s
+memory                                    62.0 MiB host                 62.0 MiB host
+cold start                                21.0 s                        31.0 s
+vs fastest                                1.33×                         1.00×
+
+¹ still warming up when measured, in 3 of 3 rounds
+² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32
+? intervals overlap or are missing: cannot tell
+left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
+""")
+
+
+def test_a_narrow_terminal_gets_several_tables_with_fewer_backends() -> None:
+    assert Terminal(60).render(report(a_typical_run())).split("\n\n")[1] == snapshot("""\
+gemm m=64 n=64 k=64, float32, forward
+            torch 2.13.0             tensorflow 2.21.0
+            cpu eager                cpu function
+latency     18.4 ms [17.7, 19.2]     19.0 ms [18.6, 19.4]¹
+rate        54.4 product/s           52.7 product/s
+FLOP/s      117 GFLOP/s              113 GFLOP/s
+memory      62.0 MiB host            62.0 MiB host
+cold start  250 ms                   250 ms
+vs fastest  1.00×                    1.03× ?
+            jax 0.10.2
+            cpu jit
+latency     wrong_result: relative
+            error 1 > 1e-05\
+""")
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = Terminal(width).render(report(a_typical_run())).splitlines()
+
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_three_backends_fit_into_80_characters() -> None:
+    assert "torch 2.13.0           tensorflow 2.21.0      jax 0.10.2" in Terminal(80).render(
+        report(a_typical_run())
+    )
+
+
+def test_colour_is_only_where_it_is_asked_for() -> None:
+    made = report(a_typical_run())
+
+    assert "\x1b[" in Terminal(color=True).render(made)
+    assert "\x1b" not in Terminal(color=False).render(made)
+
+
+@pytest.mark.parametrize("text", ["[red]markup[/red]", "[/red]", ":smile:", "[link=http://x]y[/link]"])
+def test_x4_the_terminal_never_parses_markup(text: str) -> None:
+    shown = Terminal(400).render(report(a_hostile_run(text)))
+
+    assert text in shown
+
+
+def test_x4_no_escape_of_data_reaches_the_terminal() -> None:
+    shown = Terminal(400).render(report(a_hostile_run("\x1b]0;title\x07")))
+
+    assert r"\x1b]0;title\x07" in shown
+    assert "\x1b" not in shown
+
+
+def test_markdown_is_a_table_to_paste() -> None:
+    assert markdown_of(a_typical_run()) == snapshot("""\
+- run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
+- machine: Example CPU, 2 threads, Linux 6.8
+- suites: quick; rounds: 3
+- cases: 4 ok, 1 wrong_result, 1 out_of_memory, 2 unavailable
+- latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add
+
+|  | torch 2.13.0<br>cpu eager | tensorflow 2.21.0<br>cpu function | jax 0.10.2<br>cpu jit |
+| --- | --- | --- | --- |
+| **gemm m=64 n=64 k=64, float32, forward** |  |  |  |
+| latency | 18.4 ms [17.7, 19.2] | 19.0 ms [18.6, 19.4]¹ | wrong_result: relative error 1 &gt; 1e-05 |
+| rate | 54.4 product/s | 52.7 product/s |  |
+| FLOP/s | 117 GFLOP/s | 113 GFLOP/s |  |
+| memory | 62.0 MiB host | 62.0 MiB host |  |
+| cold start | 250 ms | 250 ms |  |
+| vs fastest | 1.00× | 1.03× ? |  |
+| **resnet50 batch=64, float32, train** |  |  |  |
+| latency | out_of_memory² | 13.2 s [13.0, 13.5] | 9.90 s [9.65, 10.2] |
+| rate |  | 4.85 image/s | 6.46 image/s |
+| FLOP/s |  | 119 GFLOP/s | 159 GFLOP/s |
+| memory |  | 62.0 MiB host | 62.0 MiB host |
+| cold start |  | 21.0 s | 31.0 s |
+| vs fastest |  | 1.33× | 1.00× |
+
+- ¹ still warming up when measured, in 3 of 3 rounds
+- ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32
+- ? intervals overlap or are missing: cannot tell
+- left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
+""")
+
+
+def tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Type and content of everything in a Markdown document, as CommonMark with tables reads it."""
+    for block in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
+        yield block.type, block.content
+        for part in block.children or ():
+            yield part.type, part.content
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_x3_markdown_keeps_its_shape_whatever_the_data(text: str) -> None:
+    def shape(run: Run) -> list[str]:
+        return [kind for kind, _ in tokens(markdown_of(run)) if kind not in ("text", "text_special")]
+
+    assert shape(a_hostile_run(text)) == shape(a_hostile_run("x" * len(visible(text))))
+
+
+@given(st.text(st.sampled_from("ab1 _*`~|[]()!<>&\\#@$:/.-+=^"), max_size=20))
+@settings(max_examples=300)
+def test_x3_escaped_text_reads_back_letter_by_letter(text: str) -> None:
+    text = " ".join(text.split())
+    rendered = [
+        content
+        for kind, content in tokens(f"| x |\n| --- |\n| a {escaped(text)} a |\n")
+        if kind not in ("inline", "html_inline", "code_inline") and content not in ("", "x")
+    ]
+
+    assert "".join(rendered).replace("\u200b", "") == f"a {text} a"
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("@someone", "@\u200bsomeone"),
+        ("#12", "#\u200b12"),
+        ("GH-12", "GH-\u200b12"),
+        ("https://example.com", "https://\u200bexample.com"),
+        ("www.example.com", "www.\u200bexample.com"),
+    ],
+)
+def test_x3_what_github_would_link_is_broken(text: str, broken: str) -> None:
+    assert escaped(text) == broken
+
+
+def test_x2_a_formula_in_any_text_is_quoted_in_csv() -> None:
+    for formula in ("=cmd()", "+1", "-1", "@sum"):
+        row = csv_of(a_hostile_run(formula))[0]
+
+        assert row["workload"] == row["mode"] == row["item"] == f"'{formula}"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_x2_no_field_of_csv_begins_like_a_formula(text: str) -> None:
+    content = Csv().export(report(a_hostile_run(text)))["report.csv"].decode()
+
+    fields = [field for row in csv.reader(io.StringIO(content, newline="")) for field in row]
+    assert not [field for field in fields if field.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert len(content.splitlines()) == 5  # a header and a line per case
+
+
+def test_x2_numbers_in_csv_are_untouched() -> None:
+    case = a_case(params={"shift": -3})
+    row = csv_of(a_run([a_record(a_measurement(relative_error=-3e-7), case=case)]))[0]
+
+    assert row["relative_error"] == "-3e-07"
+    assert row["params"] == "shift=-3"
+
+
+def test_csv_has_the_columns_of_the_rows_and_a_line_per_case() -> None:
+    run = a_typical_run()
+    found = csv_of(run)
+
+    assert tuple(found[0]) == COLUMNS
+    assert len(found) == len(run.info.plan) + len(run.info.left_out)
+    assert found[0]["params"] == "m=64 n=64 k=64"
+    assert found[0]["energy_j"] == ""
+    assert found[0]["notes"].endswith("; energy_j: not measured")
+
+
+def test_json_is_an_object_of_schema_run_and_rows() -> None:
+    run = a_typical_run()
+    found = json_of(run)
+
+    assert list(found) == ["schema", "run", "rows"]
+    assert found["run"]["id"] == run.info.id
+    assert found["run"]["command"] == ["accelbench", "run", "--suite", "quick"]
+    assert found["run"]["machine"]["threads"] == 2
+    assert tuple(found["rows"][0]) == COLUMNS
+    assert found["rows"][0]["params"] == {"m": 64, "n": 64, "k": 64}
+    assert found["rows"][0]["energy_j"] is None
+    assert "energy_j: not measured" in found["rows"][0]["notes"]
+
+
+def test_s7_json_never_holds_nan_or_infinity() -> None:
+    for value in (math.nan, math.inf):
+        wrong = a_failure(status=Status.WRONG_RESULT, relative_error=value)
+
+        assert json_of(a_run([a_record(wrong)]))["rows"][0]["relative_error"] is None
+
+
+def test_svg_of_one_report_is_the_same_bytes_every_time() -> None:
+    made = report(a_typical_run())
+
+    assert Svg().export(made) == Svg().export(made)
+
+
+def test_svg_holds_no_date() -> None:
+    for content in Svg().export(report(a_run())).values():
+        root = ET.fromstring(content)
+
+        assert not [element for element in root.iter() if element.tag.endswith("}date")]
+
+
+@pytest.mark.parametrize("plot", ["throughput.svg", "latency.svg"])
+def test_a_plot_shows_the_status_where_there_is_no_number(plot: str) -> None:
+    drawn = Svg().export(report(a_typical_run()))[plot].decode()
+
+    for text in ("wrong_result", "out_of_memory", "torch cpu eager", "resnet50 batch=64, float32, train"):
+        assert f"<!-- {text} -->" in drawn  # matplotlib's own label of a text drawn as shapes
+
+
+def test_a_bar_is_flops_of_a_forward_pass_and_items_of_training() -> None:
+    drawn = Svg().export(report(a_typical_run()))["throughput.svg"].decode()
+
+    assert "<!-- 117 GFLOP/s -->" in drawn
+    assert "<!-- 6.46 image/s -->" in drawn
+
+
+def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
+    drawn = Svg().export(report(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
+
+    assert r"<!-- $\frac{$ $\frac{$ $\frac{$ -->" in drawn
+
+
+def test_png_is_a_picture_with_room_for_every_work() -> None:
+    def height(count: int) -> int:
+        cases = [a_case(params={"m": number}) for number in range(count)]
+        records = [record for case in cases for record in some_rounds(0.001, case=case)]
+        content = Png().export(report(a_run(records)))["throughput.png"]
+        assert content.startswith(b"\x89PNG")
+        found: int = struct.unpack(">I", content[20:24])[0]
+        return found
+
+    assert height(1) < height(3) < height(5)

@@ -1,0 +1,185 @@
+"""Suite × devices → cases: pure, so no backend is started."""
+
+import pytest
+
+from benchbench.errors import UsageError
+from benchbench.measure import POLICIES
+from benchbench.model import Device, DeviceClass, Dtype, Probe, Status, Target
+from benchbench.plan import (
+    Plan,
+    Selection,
+    check_devices,
+    estimate_s,
+    footprint_bytes,
+    parse_params,
+    plan,
+    select,
+    targets,
+)
+from benchbench.suite import Entry, Suite
+
+CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="a CPU")
+GPU0 = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="a GPU")
+GPU1 = Device(name="cuda:1", device_class=DeviceClass.ACCELERATOR, model="a GPU")
+SQUARES = Entry(
+    workload="gemm",
+    cpu=[{"m": [8, 16], "n": 4, "k": 4}],
+    accelerator=[{"m": 512, "n": 512, "k": 512}],
+)
+
+
+def probe(backend: str, *devices: Device, missing: dict[str, str] | None = None) -> Probe:
+    target = Target(name=backend, backend=backend, python="python")
+    return Probe(target=target, version="1", devices=devices, missing=tuple((missing or {}).items()))
+
+
+def planned(entry: Entry, *probes: Probe, **narrowed: object) -> Plan:
+    selection = Selection(**narrowed)  # type: ignore[arg-type]
+    suite = Suite(description="d", cases=[entry], name="mine")
+    return plan(select([suite], selection), selection, probes)
+
+
+def ids(found: Plan) -> list[str]:
+    return [case.id for case in found.cases]
+
+
+def test_lists_are_axes_and_the_id_tells_every_choice() -> None:
+    found = planned(SQUARES, probe("torch", CPU))
+    assert ids(found) == [
+        "gemm(m=8,n=4,k=4)/float32/eager@torch:cpu",
+        "gemm(m=16,n=4,k=4)/float32/eager@torch:cpu",
+    ]
+
+
+def test_sizes_adapt_to_the_class_of_the_device() -> None:
+    assert ids(planned(SQUARES, probe("torch", CPU, GPU0))) == [
+        "gemm(m=512,n=512,k=512)/float32/eager@torch:cuda:0"
+    ]
+
+
+def test_each_backend_runs_in_the_mode_its_users_usually_run() -> None:
+    found = planned(Entry(workload="gemm"), probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU))
+    assert [(case.backend, case.mode) for case in found.cases] == [
+        ("torch", "eager"),
+        ("tensorflow", "function"),
+        ("jax", "jit"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device"),
+    [("cpu", "cpu"), ("gpu", "cuda:0"), ("cuda", "cuda:0"), ("gpu:1", "cuda:1"), ("accelerator", "cuda:0")],
+)
+def test_a_device_is_meant_by_name_kind_or_class(wanted: str, device: str) -> None:
+    found = planned(SQUARES, probe("torch", CPU, GPU0, GPU1), devices=(wanted,))
+    assert {case.device for case in found.cases} == {device}
+
+
+def test_a_device_that_is_not_there_leaves_its_cases_out_with_the_frameworks_reason() -> None:
+    found = planned(SQUARES, probe("torch", CPU, missing={"cuda": "a CPU build"}), devices=("gpu",))
+    assert not found.cases
+    assert [(each.status, each.reason) for each in found.left_out] == [(Status.UNAVAILABLE, "a CPU build")]
+
+
+def test_a_backend_that_is_missing_leaves_its_cases_out_with_the_line_to_type() -> None:
+    target = Target(name="jax", backend="jax", python="python")
+    absent = Probe(
+        target=target, version=None, status="unavailable", reason="no jax", remedy="pip install jax"
+    )
+    found = planned(SQUARES, probe("torch", CPU), absent)
+    assert {case.backend for case in found.cases} == {"torch"}
+    assert {each.reason for each in found.left_out} == {"no jax → pip install jax"}
+
+
+def test_tf32_on_a_cpu_is_unsupported_with_a_reason() -> None:
+    found = planned(SQUARES, probe("torch", CPU), dtypes=(Dtype.TF32,))
+    assert not found.cases
+    assert {each.status for each in found.left_out} == {Status.UNSUPPORTED}
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("xla", "modes eager, compile"), ("jit", "modes eager, compile")]
+)
+def test_a_mode_another_backend_has_is_left_out_with_those_there_are(mode: str, reason: str) -> None:
+    found = planned(SQUARES, probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU), modes=(mode,))
+    assert reason in next(each.reason for each in found.left_out if each.case.backend == "torch")
+
+
+def test_a_refused_mode_says_why() -> None:
+    found = planned(SQUARES, probe("jax", CPU), probe("torch", CPU), modes=("eager",))
+    assert "jax.jit" in found.left_out[0].reason
+
+
+def test_a_mode_nobody_has_is_an_error() -> None:
+    with pytest.raises(UsageError, match="'eagr'") as caught:
+        planned(SQUARES, probe("torch", CPU), modes=("eagr",))
+    assert caught.value.hint == "Did you mean 'eager'?"
+
+
+def test_a_device_nobody_knows_is_an_error() -> None:
+    with pytest.raises(UsageError, match="'cdua'") as caught:
+        check_devices(["cdua"], [probe("torch", CPU)])
+    assert caught.value.hint == "Did you mean 'cuda'?"
+
+
+def test_parameters_of_the_command_line_replace_those_of_the_suite() -> None:
+    found = planned(SQUARES, probe("torch", CPU), params={"m": [3]})
+    assert ids(found) == ["gemm(m=3,n=4,k=4)/float32/eager@torch:cpu"]
+
+
+def test_a_parameter_no_selected_workload_has_is_an_error() -> None:
+    with pytest.raises(UsageError, match="'bacth'"):
+        planned(SQUARES, probe("torch", CPU), params={"bacth": [3]})
+
+
+def test_a_size_no_tensor_can_have_is_an_error() -> None:
+    with pytest.raises(UsageError, match="m=0"):
+        planned(SQUARES, probe("torch", CPU), params={"m": [0]})
+
+
+def test_workloads_narrow_the_suite_and_one_it_lacks_is_added_at_its_defaults() -> None:
+    found = planned(SQUARES, probe("torch", CPU), workloads=("attention",))
+    assert ids(found) == ["attention(batch=4,heads=8,length=512,dim=64,causal=false)/float32/eager@torch:cpu"]
+
+
+def test_an_unknown_workload_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match="'atention'") as caught:
+        planned(SQUARES, probe("torch", CPU), workloads=("atention",))
+    assert caught.value.hint == "Did you mean 'attention'?"
+
+
+def test_the_same_case_in_two_suites_is_planned_once() -> None:
+    suites = [Suite(description="d", cases=[SQUARES], name=name) for name in ("a", "b")]
+    found = plan(select(suites, Selection()), Selection(), [probe("torch", CPU)])
+    assert len(found.cases) == 2
+
+
+def test_every_backend_but_the_fake_is_a_target_unless_some_are_named() -> None:
+    assert {"torch", "tensorflow", "jax"} <= {each.name for each in targets([], "python")}
+    assert "fake" not in {each.name for each in targets([], "python")}
+    assert [each.name for each in targets(["fake", "fake"], "python")] == ["fake"]
+
+
+def test_an_unknown_backend_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match="'pytorch'") as caught:
+        targets(["pytorch"], "python")
+    assert caught.value.hint == "Did you mean 'torch'?"
+
+
+def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:
+    assert parse_params(["batch=32,64", "causal=true"]) == {"batch": [32, 64], "causal": [True]}
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=", "=3"])
+def test_a_parameter_without_name_or_value_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError, match="Cannot read"):
+        parse_params([text])
+
+
+def test_estimates_grow_with_the_work() -> None:
+    small, large = planned(
+        SQUARES, probe("torch", CPU), params={"m": [8, 8000], "n": [8000], "k": [8000]}
+    ).cases
+    policy = POLICIES["quick"]
+    assert estimate_s(small, policy, DeviceClass.CPU) < estimate_s(large, policy, DeviceClass.CPU)
+    assert footprint_bytes(small) < footprint_bytes(large)

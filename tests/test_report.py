@@ -1,0 +1,232 @@
+"""The comparison table: backends side by side, and the reason where there is no number."""
+
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from benchbench.model import Memory, Record, Status
+from benchbench.report import Group, Report, report
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_failure,
+    a_hostile_run,
+    a_left_out,
+    a_measurement,
+    a_record,
+    a_run,
+    some_rounds,
+)
+
+TORCH, TENSORFLOW, JAX = (
+    a_case(backend="torch"),
+    a_case(backend="tensorflow", mode="function"),
+    a_case(backend="jax", mode="jit"),
+)
+
+
+def side_by_side(*records: Record, **over: Any) -> Group:
+    """The one group of a run of `records`."""
+    (group,) = report(a_run(records, **over)).groups
+    return group
+
+
+def texts(group: Group, label: str) -> tuple[str, ...]:
+    (line,) = [line for line in group.lines if line.label == label]
+    return line.texts
+
+
+def test_backends_stand_side_by_side_in_the_order_of_the_plan() -> None:
+    made = report(
+        a_run([*some_rounds(0.001, case=TORCH), *some_rounds(1, case=TENSORFLOW), *some_rounds(1, case=JAX)])
+    )
+
+    assert [column.name for column in made.columns] == [
+        "torch cpu eager",
+        "tensorflow cpu function",
+        "jax cpu jit",
+    ]
+    assert [column.version for column in made.columns] == ["2.13.0", "2.21.0", "0.10.2"]
+    assert [group.title for group in made.groups] == ["gemm m=64 n=64 k=64, float32, forward"]
+
+
+def test_a_group_shows_the_numbers_of_each_case() -> None:
+    group = side_by_side(*some_rounds(0.00099, 0.001, 0.00101, case=TORCH))
+
+    assert {line.label: line.texts for line in group.lines} == snapshot(
+        {
+            "latency": ("1.00 ms [0.975, 1.03]",),
+            "rate": ("1.00k product/s",),
+            "FLOP/s": ("524 MFLOP/s",),
+            "memory": ("62.0 MiB host",),
+            "cold start": ("250 ms",),
+        }
+    )
+
+
+def test_different_work_is_never_in_one_group() -> None:
+    others = [
+        a_case(workload="conv2d"),
+        a_case(params={"m": 65, "n": 64, "k": 64}),
+        a_case(dtype="bfloat16"),
+        a_case(suite="full"),
+    ]
+    records = [record for case in (TORCH, *others) for record in some_rounds(0.001, case=case)]
+
+    assert len(report(a_run(records)).groups) == 5
+
+
+def test_the_memory_of_the_device_goes_before_that_of_the_host() -> None:
+    on_device = a_measurement(peak_device=Memory(bytes=2**30), peak_host=Memory(bytes=2**20))
+    nowhere = a_measurement(peak_host=Memory(bytes=None, reason="no /proc"))
+
+    group = side_by_side(
+        a_record(on_device, case=TORCH),
+        a_record(case=TENSORFLOW),
+        a_record(nowhere, case=JAX),
+    )
+
+    assert texts(group, "memory") == ("1.00 GiB device", "62.0 MiB host", "")
+
+
+def test_work_without_flops_shows_bytes() -> None:
+    group = side_by_side(a_record(a_measurement(cost=a_cost(flops=0))))
+
+    assert "FLOP/s" not in [line.label for line in group.lines]
+    assert texts(group, "bytes/s") == ("49.2 MB/s",)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        ((0.99, 1.00, 1.01), (1.49, 1.50, 1.51), ("1.00×", "1.50×")),
+        ((1.49, 1.50, 1.51), (0.99, 1.00, 1.01), ("1.50×", "1.00×")),
+        ((0.90, 1.00, 1.10), (0.95, 1.03, 1.13), ("1.00×", "1.04× ?")),
+        ((1.00,), (1.50,), ("1.00×", "1.50× ?")),
+        ((0.99, 1.00, 1.01), (1.50,), ("1.00×", "1.50× ?")),
+    ],
+    ids=["apart", "apart the other way", "overlap", "no interval", "one interval"],
+)
+def test_a_difference_the_intervals_do_not_carry_is_questioned(
+    one: tuple[float, ...], other: tuple[float, ...], shown: tuple[str, ...]
+) -> None:
+    made = report(a_run([*some_rounds(*one, case=TORCH), *some_rounds(*other, case=JAX)]))
+
+    assert texts(made.groups[0], "vs fastest") == shown
+    assert ("? intervals overlap or are missing: cannot tell" in made.foot) == ("?" in shown[1])
+
+
+def test_one_number_is_compared_with_nothing() -> None:
+    group = side_by_side(a_record(case=TORCH), a_record(a_failure(), case=JAX))
+
+    assert "vs fastest" not in [line.label for line in group.lines]
+
+
+def test_a_short_reason_stands_where_the_number_would() -> None:
+    wrong = a_failure(status=Status.WRONG_RESULT, message="relative error 1 > 1e-05")
+
+    group = side_by_side(a_record(case=TORCH), a_record(wrong, case=JAX))
+
+    assert texts(group, "latency")[1] == "wrong_result: relative error 1 > 1e-05"
+    assert {line.texts[1] for line in group.lines if line.label != "latency"} == {""}
+
+
+def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
+    long = a_failure(status=Status.OUT_OF_MEMORY, message="needs about 31 GiB, the limit is 23 GiB")
+
+    made = report(
+        a_run(
+            [
+                a_record(long, case=TORCH),
+                a_record(long, case=TENSORFLOW),
+                a_record(a_measurement(steady=False), case=JAX),
+            ]
+        )
+    )
+
+    assert texts(made.groups[0], "latency") == ("out_of_memory¹", "out_of_memory¹", "1.00 ms² ³")
+    assert made.foot == (
+        "¹ out_of_memory: needs about 31 GiB, the limit is 23 GiB",
+        "² 1 of 3 rounds",
+        "³ still warming up when measured, in 1 of 1 rounds",
+    )
+
+
+def test_the_reason_of_an_empty_cell_is_no_footnote() -> None:
+    assert report(a_run()).foot == ()  # though energy, p99 and device memory are empty
+
+
+def test_a_case_left_out_is_a_cell_where_its_column_is_shown() -> None:
+    missing = a_left_out(case=JAX, status=Status.UNSUPPORTED, reason="no builder")
+    elsewhere = a_case(backend="jax", mode="jit", workload="conv2d")
+
+    made = report(
+        a_run([*some_rounds(0.001, case=TORCH), *some_rounds(0.001, case=elsewhere)], left_out=(missing,))
+    )
+
+    assert texts(made.groups[0], "latency")[1] == "unsupported: no builder"
+    assert made.groups[1].cells[0] is None
+
+
+def test_columns_without_a_planned_case_are_told_below_the_table() -> None:
+    missing = [a_left_out(), a_left_out(case=a_case(device="cuda:0", workload="conv2d"))]
+
+    made = report(a_run(left_out=tuple(missing)))
+
+    assert [column.name for column in made.columns] == ["torch cpu eager"]
+    assert len(made.groups) == 1
+    assert made.foot == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
+
+
+def test_the_head_says_what_was_run_where_and_what_flops_are() -> None:
+    on_gpu = a_record(case=a_case(device="cuda:0"), device_model="Example GPU")
+
+    head = report(
+        a_run(
+            [*some_rounds(0.001, case=a_case(suite="conv")), on_gpu],
+            left_out=(a_left_out(),),
+            damaged=("records.jsonl:7",),
+        )
+    ).head
+
+    assert head == snapshot(
+        (
+            "run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0",
+            "machine: Example CPU, 2 threads, Linux 6.8",
+            "device cuda:0: Example GPU",
+            "suites: conv, quick; rounds: 3",
+            "cases: 2 ok, 1 unavailable",
+            "latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add",
+            "damaged, not in this report: records.jsonl:7",
+        )
+    )
+
+
+def test_a_version_unknown_in_one_case_is_taken_from_another() -> None:
+    dead = a_record(a_failure(), framework_version=None)
+    alive = a_record(case=a_case(workload="conv2d"), framework_version="2.13.0")
+
+    assert report(a_run([dead, alive])).columns[0].version == "2.13.0"
+
+
+def test_a_run_in_which_nothing_could_be_planned_is_still_a_report() -> None:
+    made = report(a_run([], left_out=(a_left_out(),)))
+
+    assert (made.columns, made.groups) == ((), ())
+    assert len(made.foot) == 1
+
+
+HOSTILE = "\x1b[31m\u202e\n"
+
+
+def all_text(made: Report) -> list[str]:
+    lines = [line for group in made.groups for line in group.lines]
+    columns = [text for c in made.columns for text in (c.target, c.version, c.device, c.mode)]
+    titles = [group.title for group in made.groups]
+    return [*made.head, *made.foot, *columns, *titles, *(text for line in lines for text in line.texts)]
+
+
+def test_x4_nothing_in_the_table_acts_on_a_terminal() -> None:
+    for text in all_text(report(a_hostile_run(HOSTILE))):
+        assert not set(text) & {"\x1b", "\u202e", "\n"}

@@ -1,0 +1,21 @@
+"""A result that is not finite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchbench.workloads.honest import Honest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Infinite(Honest):
+    summary = "A result that is not finite"
+
+    def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.full((self.size, self.size), np.inf, np.float32)

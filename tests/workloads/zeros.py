@@ -1,0 +1,21 @@
+"""A build that returns zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchbench.workloads.honest import Honest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Zeros(Honest):
+    summary = "A build that returns zeros"
+
+    def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.zeros((self.size, self.size), np.float32)
