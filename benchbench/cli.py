@@ -118,12 +118,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"accelbench {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
 def root(
     version: Annotated[
@@ -421,7 +415,9 @@ def _dtype(name: str) -> Dtype:
     try:
         return Dtype(name)
     except ValueError:
-        raise UsageError(f"No dtype named {name!r}.", unknown("dtypes", name, [each.value for each in Dtype])) from None
+        raise UsageError(
+            f"No dtype named {name!r}.", unknown("dtypes", name, [each.value for each in Dtype])
+        ) from None
 
 
 def _policy(suites: Sequence[Suite], quick: bool, rigorous: bool, rounds: int | None) -> Policy:

@@ -119,11 +119,22 @@ class Worker:
 
     def ask(self, job: Message, timeout_s: float, *, fork: bool) -> Answer:
         """Run one job; `fork`: in a process of its own."""
+        self.post(job, fork=fork)
+        return self.collect(timeout_s)
+
+    def post(self, job: Message, *, fork: bool) -> None:
+        """Have a job begun; `collect` must follow before the next."""
         self._log_start = self._log.stat().st_size
+        message = {**job, "fork": fork, "threads": self._settings.threads, "affinity": self._affinity()}
+        with suppress(BrokenPipeError, ConnectionResetError):  # collect will find out
+            self._channel.settimeout(None)
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
+
+    def collect(self, timeout_s: float) -> Answer:
+        """The answer to the job posted, within `timeout_s` from now and what it takes to end it."""
         deadline = monotonic() + timeout_s
         pid: int | None = None
         try:
-            self._send({**job, "fork": fork, "threads": self._settings.threads, "affinity": self._affinity()})
             while True:
                 message = self._receive(deadline - monotonic())
                 if message is None:
@@ -136,7 +147,7 @@ class Worker:
             self._end_job(pid)
             what = f"no answer after {timeout_s:.0f} s" + (": it hung without computing" if idle else "")
             return self._failed(Status.TIMEOUT, what)
-        except (BrokenPipeError, ConnectionResetError):
+        except ConnectionResetError:
             return self._failed(Status.CRASHED, self._ending())
         except ValueError as error:
             self.close()
@@ -187,10 +198,6 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
         return _describe(self._process.returncode or 0)
-
-    def _send(self, message: Message) -> None:
-        self._channel.settimeout(None)
-        self._channel.sendall(json.dumps(message).encode() + b"\n")
 
     def _receive(self, timeout_s: float) -> Message | None:
         """The next message; None when the channel is closed. Raises TimeoutError, ValueError."""

@@ -18,7 +18,8 @@ from benchbench.stats import mad, median, median_interval
 POLICIES = {
     "quick": Policy(
         name="quick", rounds=3, precision=0.02, min_s=0.2, max_s=1.0,
-        warmup_min_s=0.2, warmup_max_s=1.5, warmup_min_blocks=3, window_s=0.1, slow_s=0.5,
+        warmup_min_s=0.2, warmup_max_s=1.5, warmup_min_blocks=3,
+        least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
     "default": Policy(name="default", rounds=5),
     "rigorous": Policy(name="rigorous", rounds=10, precision=0.005, max_s=30.0),
@@ -26,6 +27,7 @@ POLICIES = {
 OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
 AGREEMENTS = 3  # consecutive windows that must agree
+MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 
 
@@ -56,8 +58,8 @@ class Samples:
 def measure(step: Callable[[], Any], timer: Stopwatch, policy: Policy) -> Samples:
     """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached."""
     cost = timer_cost(timer)
-    iterations, tried = block_size(step, timer, cost)
-    warm, steady = warm_up(step, timer, policy, iterations, tried)
+    iterations, first = block_size(step, timer, cost)
+    warm, steady = warm_up(step, timer, policy, iterations, first)
     blocks, reason = sample(step, timer, policy, iterations, warm[-1])
     return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost)
 
@@ -71,35 +73,41 @@ def _nothing() -> None:
     return None
 
 
-def block_size(step: Callable[[], Any], timer: Stopwatch, cost: float) -> tuple[int, float]:
-    """The smallest power of two of steps that lasts long enough, and what such a block took.
+def block_size(step: Callable[[], Any], timer: Stopwatch, cost: float) -> tuple[int, list[float]]:
+    """The smallest power of two of steps that lasts long enough, and the blocks of that size it took.
 
     The shortest is best: long blocks average over interruptions that a median of many would set aside.
+    A block much longer than needed settles it at once; a close one is confirmed by a second.
     """
     least = max(OVERHEAD * cost, SHORTEST_BLOCK_S)
     iterations = 1
     while True:
-        block = min(timer.blocks(step, iterations, 2))
-        if block >= least or iterations >= 2**30:
-            return iterations, block
+        blocks = timer.blocks(step, iterations, 1)
+        if blocks[0] < 10 * least:
+            blocks += timer.blocks(step, iterations, 1)
+        if min(blocks) >= least or iterations >= MOST_ITERATIONS:
+            return iterations, blocks
         iterations *= 2
 
 
 def warm_up(
-    step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, block: float
+    step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, first: Sequence[float]
 ) -> tuple[list[float], bool]:
-    """Blocks until adjacent windows agree three times in a row; False when the cap came first."""
-    start = timer.now()
-    window = clamp(policy.window_s / block, 3, 20)
-    blocks: list[float] = []
+    """Blocks until adjacent windows agree three times in a row; False when the cap came first.
+
+    `first`: the blocks already made, at least one.
+    """
+    blocks = list(first)
+    start = timer.now() - sum(blocks)
+    window = clamp(policy.window_s / min(blocks), 3, 20)
     while True:
-        blocks += timer.blocks(step, iterations, batch(timer, block))
         elapsed = timer.now() - start
         if len(blocks) >= policy.warmup_min_blocks and elapsed >= policy.warmup_min_s:
             if settled(blocks, window):
                 return blocks, True
             if elapsed >= policy.warmup_max_s:
                 return blocks, False
+        blocks += timer.blocks(step, iterations, batch(timer, blocks[-1]))
 
 
 def settled(blocks: Sequence[float], window: int) -> bool:
@@ -132,7 +140,7 @@ def sample(
     the processes.
     """
     start = timer.now()
-    look = least = clamp(policy.slow_s / block, 5, policy.min_blocks)
+    look = least = clamp(policy.slow_s / block, policy.least_blocks, policy.min_blocks)
     blocks: list[float] = []
     while True:
         blocks += timer.blocks(step, iterations, min(batch(timer, block), policy.max_blocks - len(blocks)))

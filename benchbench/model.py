@@ -198,12 +198,13 @@ class Policy:
     min_s: float = 0.5  # of measuring, per process
     max_s: float = 10.0
     max_blocks: int = 1000
-    min_blocks: int = 30
+    min_blocks: int = 30  # of fast steps
+    least_blocks: int = 5  # of slow ones
     warmup_min_s: float = 0.5
     warmup_min_blocks: int = 8
     warmup_max_s: float = 20.0
     window_s: float = 0.5  # what a warm-up window of at most 20 blocks spans
-    slow_s: float = 3.0  # what at most `min_blocks` blocks span: slow steps need fewer
+    slow_s: float = 3.0  # fewer than `min_blocks` will do where they span this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from benchbench.suite import Entry
 from benchbench.workloads.base import Workload
 
 Announce = Callable[[str], None]
+References = dict[str, list[float] | str]  # work → its float64 reference, or why there is none
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,9 @@ def prepare(fleet: Fleet, request: Request) -> RunInfo:
 
 def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]:
     """Records in the order measured. A case that fails is not measured again in later rounds."""
-    session = _Session(fleet, info, references(fleet, info.plan, announce))
+    found = references(fleet, info.plan, announce)
+    announce("verifying training at a small size")
+    session = _Session(fleet, info, found, verified(fleet, info.plan, found))
     pending = list(info.plan)
     for number in range(info.policy.rounds):
         if number:
@@ -90,9 +93,9 @@ def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
     return order
 
 
-def references(fleet: Fleet, cases: Sequence[Case], announce: Announce) -> dict[str, list[float] | str]:
+def references(fleet: Fleet, cases: Sequence[Case], announce: Announce) -> References:
     """Work → its float64 reference, or why there is none; computed once for all backends."""
-    found: dict[str, list[float] | str] = {}
+    found: References = {}
     for case in cases:
         if case.work in found or (case.backend == "fake" and not _computes(case)):
             continue
@@ -109,10 +112,35 @@ def _computes(case: Case) -> bool:
     return load("benchbench.workloads", case.workload, Workload).build_fake is not Workload.build_fake  # type: ignore[type-abstract]
 
 
+def verified(fleet: Fleet, cases: Sequence[Case], found: References) -> dict[str, float | Failure | None]:
+    """Training case id → relative error at the small size; a Failure where it is wrong or has no answer."""
+    jobs = [
+        (case, {"kind": "verify", "reference": found.get(case.work)})
+        for case in cases
+        if case.phase is Phase.TRAIN and not isinstance(found.get(case.work), str)
+    ]
+    return {name: _error_in(answer) for name, answer in fleet.ask_together(jobs).items()}
+
+
+def _error_in(answer: Answer) -> float | Failure | None:
+    if answer.reply is not None and "verified" in answer.reply:
+        error: float | None = answer.reply["verified"]
+        return error
+    failure = decoded(answer, {})
+    assert isinstance(failure, Failure)
+    return failure
+
+
 class _Session:
     """What the records of one run share."""
 
-    def __init__(self, fleet: Fleet, info: RunInfo, found: dict[str, list[float] | str]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        info: RunInfo,
+        found: References,
+        verified: dict[str, float | Failure | None],
+    ) -> None:
         self._fleet = fleet
         self._policy = info.policy
         self._references = found
@@ -120,11 +148,11 @@ class _Session:
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
-        self._verified_errors: dict[str, float | None] = {}
+        self._verified = verified
         self._order = 0
 
     def record(self, case: Case, number: int) -> Record:
-        """Verify a training case the first time, then measure."""
+        """Measure, unless the case is known to fail."""
         started, begin = time.time(), time.perf_counter()
         result, isolation, stages = self._measured(case, number)
         stages["wall"] = time.perf_counter() - begin
@@ -147,30 +175,12 @@ class _Session:
             return Failure(status=Status.FAILED, message=reference), "none", {}
         stages: dict[str, float] = {}
         job: dict[str, Any] = {"reference": reference}
-        if case.phase is Phase.TRAIN:
-            verified, isolation = self._verified(case, reference, stages)
-            if isinstance(verified, Failure):
-                return verified, isolation, stages
-            job["verified"] = verified
-        job |= {"kind": "measure", "warm": number > 0, "policy": dataclasses.asdict(self._policy)}
+        if isinstance(error := self._verified.get(case.id), Failure):
+            return error, "fork", {}
+        job |= {"verified": error, "kind": "measure", "warm": number > 0}
+        job["policy"] = dataclasses.asdict(self._policy)
         answer, isolation = self._fleet.ask(case, job)
         return decoded(answer, stages), isolation, stages
-
-    def _verified(
-        self, case: Case, reference: list[float] | None, stages: dict[str, float]
-    ) -> tuple[Failure | float | None, str]:
-        """The relative error at the small size; asked once a run."""
-        if case.id in self._verified_errors:
-            return self._verified_errors[case.id], ""
-        begin = time.perf_counter()
-        answer, isolation = self._fleet.ask(case, {"kind": "verify", "reference": reference})
-        stages["verify_training"] = time.perf_counter() - begin
-        if answer.reply is None or "outcome" in answer.reply:
-            failure = decoded(answer, stages)
-            assert isinstance(failure, Failure)
-            return failure, isolation
-        self._verified_errors[case.id] = answer.reply["verified"]
-        return self._verified_errors[case.id], isolation
 
 
 def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:

@@ -1,5 +1,4 @@
-"""Runs on disk: `<root>/runs/<id>/` holds run.json and records.jsonl, one record per line. Lines of JSON are
-the truth; nothing else is kept."""
+"""Runs on disk: a folder `<root>/runs/<id>/` with run.json and records.jsonl, one record per line."""
 
 from __future__ import annotations
 
@@ -168,7 +167,7 @@ def outcome(raw: object) -> Measurement | Failure:
 
 
 def read(path: Path) -> Run:
-    """The run in the folder `path`. Lines that cannot be read are named in `damaged` and cost only themselves.
+    """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
 
     Raises UnreadableInput when run.json is missing, damaged or from a newer version.
     """

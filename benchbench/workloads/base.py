@@ -10,7 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from zlib import crc32
 
 from benchbench.errors import UsageError
@@ -127,7 +127,8 @@ class Workload(ABC):
     @classmethod
     def fields(cls) -> dict[str, Scalar]:
         """Parameter → default."""
-        return {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # each subclass is a dataclass
+        return {field.name: cast(Scalar, field.default) for field in fields}
 
     @abstractmethod
     def cost(self, dtype: Dtype) -> Cost:
