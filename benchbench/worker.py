@@ -22,10 +22,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchbench import folder, telemetry, verify
+from benchbench import folder, verify
 from benchbench.backends.base import Backend, Session, Unsupported
 from benchbench.measure import measure
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
+from benchbench.telemetry import peak_host, reset_host_peak
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 PR_SET_PDEATHSIG = 1
@@ -182,7 +183,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     precision = session.precision()
     with stage(stages, "build"):
         runner = build(backend, session, workload, case.dtype)
-    host_reset = telemetry.reset_host_peak()
+    host_reset = reset_host_peak()
     session.reset_peak()
     timer = session.timer()
     with stage(stages, "cold"):
@@ -207,7 +208,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
         peak_device=session.peak_device(),
-        peak_host=telemetry.peak_host(host_reset),
+        peak_host=peak_host(host_reset),
         relative_error=error,
         precision=precision,
         notes=notes,

@@ -105,16 +105,17 @@ def float64_training(
     velocity = {name: np.zeros_like(value) for name, value in values.items()}
     results = []
     for _ in range(steps):
-        loss, gradients = _float64_gradients(arrays, values, forward)
+        loss, gradients = float64_gradients(arrays, values, forward)
         results.append((loss, norm(gradients.values())))
         velocity = {name: MOMENTUM * velocity[name] + gradients[name] for name in values}
         values = {name: values[name] - LEARNING_RATE * velocity[name] for name in values}
     return results
 
 
-def _float64_gradients(
+def float64_gradients(
     arrays: Arrays, values: dict[str, Array], forward: Callable[[Tape, dict[str, Node], Node], Node]
 ) -> tuple[float, dict[str, Array]]:
+    """The loss, and its gradient with respect to each of `values`."""
     from benchbench.workloads._float64 import Node, Tape, cross_entropy
 
     tape = Tape(training=True)

@@ -68,22 +68,23 @@ class ConvnetTrain(Training):
 
     def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
         """(loss, gradient norm) of the first steps."""
-        return float64_training(arrays, steps, _float64_forward)
+        return float64_training(arrays, steps, float64_forward)
 
     def build_torch(self, place: Place, arrays: Arrays) -> Program:
         """`nn.Sequential`, channels last."""
-        return torch_training(place, arrays, _torch_model(place, arrays))
+        return torch_training(place, arrays, torch_model(place, arrays))
 
     def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
         """`keras.Sequential`, NHWC."""
-        return tensorflow_training(place, arrays, _keras_model(place, _flattened_nhwc(arrays)))
+        return tensorflow_training(place, arrays, keras_model(place, _flattened_nhwc(arrays)))
 
     def build_jax(self, place: Place, arrays: Arrays) -> Program:
         """Functions of NHWC arrays; nothing is carried along but the parameters and their velocity."""
-        return jax_training(place, _flattened_nhwc(arrays), _jax_forward)
+        return jax_training(place, _flattened_nhwc(arrays), jax_forward)
 
 
-def _torch_model(place: Place, arrays: Arrays) -> Any:
+def torch_model(place: Place, arrays: Arrays) -> Any:
+    """A module from NCHW images, channels last in memory, to logits."""
     from torch import nn
 
     layers = OrderedDict(
@@ -101,7 +102,8 @@ def _torch_model(place: Place, arrays: Arrays) -> Any:
     return load_torch(place, arrays, nn.Sequential(layers))
 
 
-def _keras_model(place: Place, arrays: Arrays) -> Any:
+def keras_model(place: Place, arrays: Arrays) -> Any:
+    """A model from NHWC images to logits."""
     import tensorflow as tf
     from keras import Sequential, layers
 
@@ -126,7 +128,8 @@ def _keras_model(place: Place, arrays: Arrays) -> Any:
         return load_keras(arrays, model)
 
 
-def _jax_forward(weights: dict[str, Any], images: Any) -> tuple[Any, dict[str, Any]]:
+def jax_forward(weights: dict[str, Any], images: Any) -> tuple[Any, dict[str, Any]]:
+    """Logits of NHWC images; there are no running statistics."""
     import jax
 
     def conv(x: Any, name: str) -> Any:
@@ -144,7 +147,8 @@ def _jax_forward(weights: dict[str, Any], images: Any) -> tuple[Any, dict[str, A
     return dense(x, "dense2"), {}
 
 
-def _float64_forward(tape: Tape, weights: dict[str, Node], images: Node) -> Node:
+def float64_forward(tape: Tape, weights: dict[str, Node], images: Node) -> Node:
+    """Logits of NCHW images."""
     from benchbench.workloads._float64 import add_bias, conv2d, dense, flatten, max_pool, relu
 
     def biased(x: Node, layer: Conv | Dense) -> Node:

@@ -1,0 +1,193 @@
+"""The contract of every workload on every installed backend, at its tiny size: it is the same computation."""
+
+import importlib.util
+import itertools
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchbench import folder, verify
+from benchbench.backends.base import Backend, Session, Unsupported
+from benchbench.model import Dtype
+from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
+
+WORKLOADS = folder.names("benchbench.workloads")
+REAL = [name for name in folder.names("benchbench.backends") if name != "fake"]
+INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
+THREADS = 2
+
+# What a framework deprecates within itself is its own affair.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def workload(name: str) -> Workload:
+    return folder.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+
+
+@cache
+def backend(name: str) -> Backend:
+    if name not in INSTALLED:
+        pytest.skip(f"{name} is not installed")
+    loaded = folder.load("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    loaded.load()
+    return loaded
+
+
+def variants(name: str) -> list[Workload]:
+    """The tiny workload, and with every truth value it has turned."""
+    tiny = workload(name)
+    flags = [key for key, value in tiny.params.items() if isinstance(value, bool)]
+    return [tiny] + [type(tiny)(**{**tiny.params, flag: not tiny.params[flag]}) for flag in flags]
+
+
+class Built:
+    """A workload's program on one backend, compiled."""
+
+    def __init__(self, name: str, work: Workload, dtype: Dtype, mode: str | None = None) -> None:
+        runtime = backend(name)
+        self.session: Session = runtime.open("cpu", dtype, mode or runtime.modes[0], THREADS)
+        self.session.precision()
+        build = getattr(work, f"build_{runtime.framework}")
+        self.program: Program = build(self.session, work.arrays(Draw(dtype)))
+        self._compiled = self.session.compile(self.program.step, len(self.program.state))
+        self.state = self.program.state
+
+    def step(self) -> Any:
+        result = self._compiled(*self.state, *self.program.inputs)
+        if not self.state:
+            return result
+        *state, output = result
+        self.state = tuple(state)
+        return output
+
+
+def error(built: Built, work: Workload, dtype: Dtype) -> float:
+    expected = verify.reference(work, dtype)
+    if isinstance(work, Operation):
+        output = built.step()
+        built.session.wait(output)
+        return verify.operation_error(work, built.program, output, built.session, expected)
+    return verify.training_error(built.program, built.step, lambda: built.state, built.session, expected)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16])
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("framework", REAL)
+def test_every_backend_computes_what_float64_computes(framework: str, name: str, dtype: Dtype) -> None:
+    for work in variants(name):
+        if backend(framework).framework in work.frameworks():
+            assert error(Built(framework, work, dtype), work, dtype) <= verify.tolerance(work, dtype)
+
+
+MODES = [("torch", "compile"), ("tensorflow", "xla"), ("tensorflow", "eager")]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["gemm", "conv2d", "attention", "convnet_train"])
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_every_mode_computes_what_float64_computes(framework: str, mode: str, name: str) -> None:
+    work = workload(name)
+    built = Built(framework, work, Dtype.FLOAT32, mode)
+    assert error(built, work, Dtype.FLOAT32) <= verify.tolerance(work, Dtype.FLOAT32)
+
+
+def sampled(name: str, work: Operation) -> NDArray[np.float64]:
+    built = Built(name, work, Dtype.FLOAT32)
+    index = verify.sample_index(work)
+    return built.session.take(
+        built.step(), index if built.program.axes is None else index[:, built.program.axes]
+    )
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_backends_compute_what_each_other_compute(name: str) -> None:
+    work = workload(name)
+    if isinstance(work, Operation):
+        found = [sampled(each, work) for each in INSTALLED]
+        distances = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in itertools.combinations(found, 2)]
+        assert max(distances, default=0.0) <= 2 * verify.tolerance(work, Dtype.FLOAT32)
+        return
+    losses = []
+    for each in INSTALLED:
+        built = Built(each, work, Dtype.FLOAT32)
+        losses.append([float(built.session.fetch(built.step()).reshape(-1)[0]) for _ in range(5)])
+    for a, b in itertools.combinations(losses, 2):
+        assert a == pytest.approx(b, rel=2 * verify.tolerance(work, Dtype.FLOAT32))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("framework", REAL)
+def test_tf32_is_refused_where_it_would_be_something_else(framework: str) -> None:
+    with pytest.raises(Unsupported, match="TF32"):
+        backend(framework).open("cpu", Dtype.TF32, backend(framework).modes[0], THREADS)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("framework", REAL)
+def test_devices_are_named_and_absent_kinds_explained(framework: str) -> None:
+    devices, missing = backend(framework).devices()
+    assert devices[0].name == "cpu"
+    assert all(reason for reason in missing.values())
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
+    whole = folder.load("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
+    tiny = whole.tiny()
+    for work in (whole, tiny):
+        cost = work.cost(Dtype.FLOAT32)
+        assert min(cost.flops, cost.bytes, cost.items) > 0
+        assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
+    assert tiny.cost(Dtype.FLOAT32).flops < whole.cost(Dtype.FLOAT32).flops / 10
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_arrays_are_seeded_normal_and_representable(name: str) -> None:
+    work = workload(name)
+    first, again = work.arrays(Draw(Dtype.BFLOAT16)), work.arrays(Draw(Dtype.BFLOAT16))
+    for key, values in first.items():
+        np.testing.assert_array_equal(values, again[key])
+        if values.dtype == np.float32:
+            assert not (values.view(np.uint32) & 0xFFFF).any()
+            assert values.std() > 0
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_says_what_it_is_and_is_of_one_phase(name: str) -> None:
+    work = workload(name)
+    assert work.summary
+    assert isinstance(work, Operation) != isinstance(work, Training)
+
+
+def test_rounding_to_a_dtype_is_to_the_nearest_even() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+    from benchbench.workloads.base import rounded
+
+    np.testing.assert_array_equal(
+        rounded(values, Dtype.BFLOAT16), values.astype(ml_dtypes.bfloat16).astype(np.float32)
+    )
+    np.testing.assert_array_equal(
+        rounded(values, Dtype.FLOAT16), values.astype(np.float16).astype(np.float32)
+    )
+
+
+def test_a_result_that_is_not_finite_is_infinitely_wrong() -> None:
+    work = workload("gemm")
+    assert isinstance(work, Operation)
+
+    class Reader:
+        def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+            return np.full(len(index), math.nan)
+
+        def fetch(self, output: Any) -> NDArray[np.float64]:
+            return np.full(1, math.nan)
+
+    expected = verify.reference(work, Dtype.FLOAT32)
+    assert verify.operation_error(work, Program(lambda: None), None, Reader(), expected) == math.inf
