@@ -20,8 +20,10 @@ REAL = [name for name in folder.names("benchbench.backends") if name != "fake"]
 INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
 THREADS = 2
 
-# What a framework deprecates within itself is its own affair.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+# What a framework warns of within itself is its own affair.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 
 
 def workload(name: str) -> Workload:

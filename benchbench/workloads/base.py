@@ -33,7 +33,7 @@ class Place(Protocol):
     dtype: Any  # the framework's own dtype
 
     def put(self, array: NDArray[np.generic]) -> Any:
-        """`array` on the device; floating values in the case's dtype, integers as they are."""
+        """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
 
     def spend(self, seconds: float) -> None:
         """Let virtual time pass; only the fake backend has any."""
