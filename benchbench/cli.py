@@ -214,7 +214,8 @@ def _measure(fleet: Fleet, info: RunInfo, results: Path) -> list[Record]:
                     records.append(record)
                     screen.show(record)
         finally:
-            typer.echo(describe.summary(records, info, monotonic() - begin), err=True)
+            typer.echo(describe.summary(records, info, monotonic() - begin), err=True, nl=False)
+            typer.echo(f"time: {describe.time_split(records, fleet.stages_s)}", err=True)
             typer.echo(f"next: accelbench report {info.id}", err=True)
     return records
 

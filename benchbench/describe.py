@@ -11,7 +11,7 @@ from benchbench import folder, store
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput
 from benchbench.format import size, visible
-from benchbench.model import Failure, LeftOut, Probe, Record, RunInfo
+from benchbench.model import Failure, LeftOut, Measurement, Probe, Record, RunInfo
 from benchbench.plan import estimate_s, footprint_bytes
 from benchbench.progress import Forecast, duration
 from benchbench.workloads.base import Workload
@@ -173,6 +173,21 @@ def summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
     return f"{', '.join(parts)} in {duration(wall_s)}   run {info.id}\n"
+
+
+def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
+    """Where the wall time of a run went, largest part first; `shared_s` is what no single case caused."""
+    spent = Counter(shared_s)
+    for record in records:
+        stages = {name: each for name, each in record.stages_s.items() if name != "wall"}
+        if isinstance(record.outcome, Measurement):
+            stages["warm-up"] = sum(record.outcome.warmup_block_s)
+            stages["timed"] = sum(record.outcome.block_s)
+            stages["timing overhead"] = max(stages.pop("timing") - stages["warm-up"] - stages["timed"], 0.0)
+        stages["fork and wait"] = max(record.stages_s.get("wall", 0.0) - sum(stages.values()), 0.0)
+        spent.update(stages)
+    whole = sum(spent.values()) or 1.0
+    return ", ".join(f"{name} {each:.1f} s ({each / whole:.0%})" for name, each in spent.most_common())
 
 
 def failing(records: Sequence[Record]) -> bool:

@@ -112,14 +112,13 @@ def create(root: Path, info: RunInfo) -> RunWriter:
         folder.mkdir()
     try:
         with _writing(folder):
+            (folder / RECORDS).touch()
             _replace(folder / HEAD, _json(info, indent=1) + b"\n")
-            writer = RunWriter(folder)
-            _sync(folder)
             _sync(folder.parent)
+        return RunWriter(folder)
     except CannotWrite:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return writer
 
 
 def save(path: Path, content: bytes) -> None:
@@ -175,7 +174,7 @@ def read(path: Path) -> Run:
     records: list[Record] = []
     damaged: list[str] = []
     for number, line in enumerate(_lines(path / RECORDS), start=1):
-        if not line.strip():
+        if line == b"\n":
             continue
         try:
             records.append(decode(line.removesuffix(b"\n")))
@@ -203,9 +202,8 @@ def find(root: Path, selector: str) -> Path:
     if latest := LATEST.fullmatch(selector):
         return root / RUNS / _back(root, ids, int(latest[1] or 0))
     matching = [name for name in ids if selector and name.upper().startswith(selector.upper())]
-    exact = [name for name in matching if name.upper() == selector.upper()]
-    if len(exact or matching) == 1:
-        return root / RUNS / (exact or matching)[0]
+    if selector in ids or len(matching) == 1:
+        return root / RUNS / (selector if selector in ids else matching[0])
     if selector and _is_run(Path(selector)):
         return Path(selector)
     if matching:
