@@ -23,16 +23,14 @@ class TensorFlow(Backend):
     install = "pip install 'accelbench[tensorflow]'"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """Threads of the operations' pool; logs of warnings and above only; Keras on TensorFlow."""
+        """Threads of the operations' pool; logs of warnings and above only."""
         return {
             "TF_NUM_INTRAOP_THREADS": str(settings.threads),
             "TF_CPP_MIN_LOG_LEVEL": "2",
-            "KERAS_BACKEND": "tensorflow",
         }
 
     def load(self) -> str:
-        """Import TensorFlow, and Keras, which it would otherwise load at first use."""
-        import keras  # noqa: F401 - loaded before the fork, not at first use
+        """Import TensorFlow."""
         import tensorflow as tf
 
         return str(tf.__version__)

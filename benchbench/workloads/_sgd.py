@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._weights import is_learnt, nhwc, put_jax, weights_of
+from benchbench.workloads._weights import is_learnt, nhwc, put_jax, tensorflow_variables, weights_of
 from benchbench.workloads.base import LEARNING_RATE, MOMENTUM, Place, Program
 
 if TYPE_CHECKING:
@@ -39,27 +39,32 @@ def torch_training(place: Place, arrays: Arrays, model: Any) -> Program:
     return Program(step, (images, place.put(arrays["labels"])), momenta=momenta)
 
 
-def tensorflow_training(place: Place, arrays: Arrays, model: Any) -> Program:
-    """`model`, of Keras, maps NHWC images to logits."""
-    import keras
+def tensorflow_training(
+    place: Place, arrays: Arrays, forward: Callable[[dict[str, Any], Any], Any]
+) -> Program:
+    """`forward(variables, images)` maps NHWC images to logits, and moves the running statistics.
+
+    The update is TensorFlow's own fused kernel: v ← momentum · v + g, p ← p − learning rate · v.
+    """
     import tensorflow as tf
 
-    weights = model.trainable_variables
+    variables = tensorflow_variables(place, arrays)
+    learnt = [variable for name, variable in variables.items() if is_learnt(name)]
     with tf.device(place.device):
-        optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)
-        optimizer.build(weights)
+        velocity = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in learnt]
 
     def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            logits = tf.cast(model(images, training=True), tf.float32)
+            logits = tf.cast(forward(variables, images), tf.float32)
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_mean(each)
-        optimizer.apply(tape.gradient(loss, weights), weights)
+        rate, momentum = (tf.constant(value, place.dtype) for value in (LEARNING_RATE, MOMENTUM))
+        for p, v, g in zip(learnt, velocity, tape.gradient(loss, learnt), strict=True):
+            tf.raw_ops.ResourceApplyMomentum(var=p.handle, accum=v.handle, lr=rate, grad=g, momentum=momentum)
         return loss
 
     def momenta() -> list[Any]:
-        # Keras keeps -learning rate · v
-        return [tf.cast(v, tf.float32) / -LEARNING_RATE for v in optimizer.momentums]
+        return [tf.cast(v, tf.float32) for v in velocity]
 
     return Program(step, (place.put(nhwc(arrays["images"])), place.put(arrays["labels"])), momenta=momenta)
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Arrays, Place
 
-KERAS_ORDER = ("weight", "bias", "running_mean", "running_var")  # of a layer's weights
-
 
 def load_torch(place: Place, arrays: Arrays, model: Any) -> Any:
     """`model`, made on the meta device, with its weights on the place's device, channels last."""
@@ -25,13 +23,15 @@ def load_torch(place: Place, arrays: Arrays, model: Any) -> Any:
     return model.to(device=place.device, memory_format=torch.channels_last)
 
 
-def load_keras(arrays: Arrays, model: Any) -> Any:
-    """`model`, whose layers bear the weights' names."""
-    weights = channels_last(arrays)
-    for layer in model.layers:
-        names = [f"{layer.name}.{part}" for part in KERAS_ORDER]
-        layer.set_weights([weights[name] for name in names if name in weights])
-    return model
+def tensorflow_variables(place: Place, arrays: Arrays) -> dict[str, Any]:
+    """Weights by name, as variables on the place's device."""
+    import tensorflow as tf
+
+    with tf.device(place.device):
+        return {
+            name: tf.Variable(place.put(array), trainable=is_learnt(name))
+            for name, array in channels_last(arrays).items()
+        }
 
 
 def put_jax(place: Place, arrays: Arrays) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.model import Cost, Dtype
 from benchbench.workloads._layers import Conv, Dense, bias, training_cost
 from benchbench.workloads._sgd import float64_training, jax_training, tensorflow_training, torch_training
-from benchbench.workloads._weights import load_keras, load_torch
+from benchbench.workloads._weights import load_torch
 from benchbench.workloads.base import Draw, Place, Program, Training
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class ConvnetTrain(Training):
         return torch_training(place, arrays, torch_model(place, arrays))
 
     def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
-        """`keras.Sequential`, NHWC."""
-        return tensorflow_training(place, arrays, keras_model(place, _flattened_nhwc(arrays)))
+        """TensorFlow's operations on variables, NHWC."""
+        return tensorflow_training(place, _flattened_nhwc(arrays), tensorflow_forward)
 
     def build_jax(self, place: Place, arrays: Arrays) -> Program:
         """Functions of NHWC arrays; nothing is carried along but the parameters and their velocity."""
@@ -102,30 +102,21 @@ def torch_model(place: Place, arrays: Arrays) -> Any:
     return load_torch(place, arrays, nn.Sequential(layers))
 
 
-def keras_model(place: Place, arrays: Arrays) -> Any:
-    """A model from NHWC images to logits."""
+def tensorflow_forward(variables: dict[str, Any], images: Any) -> Any:
+    """Logits of NHWC images."""
     import tensorflow as tf
-    from keras import Sequential, layers
 
-    dtype = place.dtype.name
-    with tf.device(place.device):
-        model = Sequential(
-            [
-                layers.Input((32, 32, 3), dtype=dtype),
-                layers.Conv2D(
-                    CONV1.outputs, CONV1.kernel, padding="same", activation="relu", name="conv1", dtype=dtype
-                ),
-                layers.MaxPooling2D(2, dtype=dtype),
-                layers.Conv2D(
-                    CONV2.outputs, CONV2.kernel, padding="same", activation="relu", name="conv2", dtype=dtype
-                ),
-                layers.MaxPooling2D(2, dtype=dtype),
-                layers.Flatten(dtype=dtype),
-                layers.Dense(DENSE1.outputs, activation="relu", name="dense1", dtype=dtype),
-                layers.Dense(DENSE2.outputs, name="dense2", dtype=dtype),
-            ]
-        )
-        return load_keras(arrays, model)
+    def conv(x: Any, name: str) -> Any:
+        y = tf.nn.conv2d(x, variables[f"{name}.weight"], 1, "SAME")
+        y = tf.nn.relu(tf.nn.bias_add(y, variables[f"{name}.bias"]))
+        return tf.nn.max_pool2d(y, 2, 2, "VALID")
+
+    def dense(x: Any, name: str) -> Any:
+        return tf.nn.bias_add(tf.matmul(x, variables[f"{name}.weight"]), variables[f"{name}.bias"])
+
+    x = conv(conv(images, "conv1"), "conv2")
+    x = tf.nn.relu(dense(tf.reshape(x, [x.shape[0], -1]), "dense1"))
+    return dense(x, "dense2")
 
 
 def jax_forward(weights: dict[str, Any], images: Any) -> tuple[Any, dict[str, Any]]:

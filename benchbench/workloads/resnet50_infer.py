@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 from benchbench.model import Cost, Dtype
 from benchbench.workloads import _resnet50 as resnet50
 from benchbench.workloads._layers import forward_cost
-from benchbench.workloads._resnet50_models import float64_forward, jax_forward, keras_model, torch_model
-from benchbench.workloads._weights import nhwc, put_jax, weights_of
+from benchbench.workloads._resnet50_models import (
+    float64_forward,
+    jax_forward,
+    tensorflow_forward,
+    torch_model,
+)
+from benchbench.workloads._weights import nhwc, put_jax, tensorflow_variables, weights_of
 from benchbench.workloads.base import Draw, Operation, Place, Program
 
 if TYPE_CHECKING:
@@ -94,11 +99,11 @@ class Resnet50Infer(Operation):
         return Program(step, (images,))
 
     def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
-        """Functional Keras model, NHWC."""
-        model = keras_model(place, arrays, self.image)
+        """TensorFlow's operations on variables, NHWC."""
+        variables = tensorflow_variables(place, arrays)
 
         def step(images: Any) -> Any:
-            return model(images, training=False)
+            return tensorflow_forward(variables, images, training=False)
 
         return Program(step, (place.put(nhwc(arrays["images"])),))
 

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from benchbench.model import Cost, Dtype
 from benchbench.workloads import _resnet50 as resnet50
 from benchbench.workloads._layers import training_cost
-from benchbench.workloads._resnet50_models import float64_forward, jax_forward, keras_model, torch_model
+from benchbench.workloads._resnet50_models import (
+    float64_forward,
+    jax_forward,
+    tensorflow_forward,
+    torch_model,
+)
 from benchbench.workloads._sgd import float64_training, jax_training, tensorflow_training, torch_training
 from benchbench.workloads.base import Draw, Place, Program, Training
 
@@ -70,8 +75,8 @@ class Resnet50Train(Training):
         return torch_training(place, arrays, torch_model(place, arrays, self.image).train())
 
     def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
-        """Functional Keras model, NHWC."""
-        return tensorflow_training(place, arrays, keras_model(place, arrays, self.image))
+        """TensorFlow's operations on variables, NHWC."""
+        return tensorflow_training(place, arrays, partial(tensorflow_forward, training=True))
 
     def build_jax(self, place: Place, arrays: Arrays) -> Program:
         """Functions of NHWC arrays."""

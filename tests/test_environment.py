@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import environment
+from benchbench.model import Machine, Settings
+from tests.factories import a_machine
+
+Files = dict[str, str]
+
+X86 = "".join(
+    f"processor\t: {cpu}\nmodel name\t: Example CPU 9000 @ 2.10GHz\ncpu MHz\t\t: 21{cpu}0.123\n"
+    f"physical id\t: {cpu // 4}\ncore id\t\t: {cpu % 4 // 2}\ncpu family\t: 6\n\n"
+    for cpu in range(8)
+)
+ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
+MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000 kB\n"
+
+
+def tree(root: Path, files: Files) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+V2 = "0::/a.slice/b.scope\n"
+V1 = "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n3:cpuset:/\n1:name=systemd:/docker/x\n"
+LIMITED_TO_ONE: dict[str, Files] = {
+    "v2": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "100000 100000\n"},
+    "v2, half a CPU": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "50000 100000\n"},
+    "v2, almost nothing": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "1 100000\n"},
+    "v2, limited further up": {
+        "proc/self/cgroup": V2,
+        "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000\n",
+        "sys/fs/cgroup/a.slice/cpu.max": "100000 100000\n",
+    },
+    "v2, the tighter one is further up": {
+        "proc/self/cgroup": V2,
+        "sys/fs/cgroup/a.slice/b.scope/cpu.max": "800000 100000\n",
+        "sys/fs/cgroup/a.slice/cpu.max": "100000 100000\n",
+    },
+    "v2, in a container with a namespace": {
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/cpu.max": "20000 20000\n",
+    },
+    "v2, in a container that is told the host's path": {
+        "proc/self/cgroup": "0::/system.slice/docker-1.scope\n",
+        "sys/fs/cgroup/cpu.max": "100000 100000\n",
+    },
+    "v2, a path from outside the namespace": {
+        "proc/self/cgroup": "0::/../../a.slice\n",
+        "sys/fs/cgroup/a.slice/cpu.max": "100000 100000\n",
+    },
+    "v2 beside v1": {
+        "proc/self/cgroup": "1:name=systemd:/\n0::/a\n",
+        "sys/fs/cgroup/unified/a/cpu.max": "100000 100000\n",
+    },
+    "v1": {
+        "proc/self/cgroup": V1,
+        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "100000\n",
+        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us": "100000\n",
+    },
+    "v1 in a container, mounted as cpu": {
+        "proc/self/cgroup": V1,
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000\n",
+    },
+}
+
+
+@pytest.mark.parametrize("files", LIMITED_TO_ONE.values(), ids=LIMITED_TO_ONE.keys())
+def test_a_cgroup_quota_limits_the_threads(tmp_path: Path, files: Files) -> None:
+    assert environment.usable_threads(tree(tmp_path, files)) == 1
+
+
+UNLIMITED: dict[str, Files] = {
+    "no cgroups": {},
+    "v2 max": {"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000\n"},
+    "v2 more than there is": {
+        "proc/self/cgroup": V2,
+        "sys/fs/cgroup/a.slice/b.scope/cpu.max": "99900000 100000\n",
+    },
+    "v2 of another cgroup": {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/b/cpu.max": "100000 100000\n"},
+    "v1 none": {
+        "proc/self/cgroup": V1,
+        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us": "100000\n",
+    },
+    "v1 without a period": {
+        "proc/self/cgroup": V1,
+        "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "100000\n",
+    },
+    "a period of zero": {"proc/self/cgroup": V2, "sys/fs/cgroup/cpu.max": "100000 0\n"},
+    "nonsense": {"proc/self/cgroup": "\n:\n0:\nx:cpu\n0::/\n", "sys/fs/cgroup/cpu.max": "a few\n"},
+}
+
+
+@pytest.mark.parametrize("files", UNLIMITED.values(), ids=UNLIMITED.keys())
+def test_without_a_quota_affinity_decides(tmp_path: Path, files: Files) -> None:
+    assert environment.usable_threads(tree(tmp_path, files)) == len(os.sched_getaffinity(0))
+
+
+def test_affinity_limits_the_threads(tmp_path: Path) -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from benchbench.environment import usable_threads; print(usable_threads())"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent
+    )
+    assert answer.stdout == "1\n"
+
+
+def test_part_of_a_cpu_counts_as_a_whole_one(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}
+    wanted = min(2, len(os.sched_getaffinity(0)))
+    assert environment.usable_threads(tree(tmp_path, files)) == wanted
+
+
+def test_a_system_without_affinity_counts_its_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
+    assert environment.usable_threads(tmp_path) == os.cpu_count()
+
+
+def machine_of(tmp_path: Path, files: Files) -> Machine:
+    return environment.machine(tree(tmp_path, files), search_path=str(tmp_path))
+
+
+def test_a_machine_is_described_by_what_does_not_move(tmp_path: Path) -> None:
+    found = machine_of(tmp_path, {"proc/cpuinfo": X86, "proc/meminfo": MEMINFO})
+    assert found == a_machine(
+        cpu="Example CPU 9000 @ 2.10GHz",
+        cores=4,
+        threads=len(os.sched_getaffinity(0)),
+        memory_bytes=16_000_000 * 1024,
+        architecture=platform.machine(),
+        os=found.os,
+        python=platform.python_version(),
+    )
+
+
+def test_frequency_and_free_memory_leave_no_trace(tmp_path: Path) -> None:
+    first = machine_of(tmp_path / "1", {"proc/cpuinfo": X86, "proc/meminfo": MEMINFO})
+    moved = {
+        "proc/cpuinfo": X86.replace("0.123", "9.876"),
+        "proc/meminfo": MEMINFO.replace("1000 kB", "7 kB"),
+        "proc/loadavg": "9.00 9.00 9.00 1/1 1\n",
+    }
+    assert machine_of(tmp_path / "2", moved) == first
+
+
+def test_neither_host_nor_user_nor_home_is_in_it() -> None:
+    text = repr(environment.machine())
+    for private in (platform.node(), os.environ.get("USER"), os.environ.get("HOME")):
+        assert not private or len(private) < 6 or private not in text
+
+
+def test_an_arm_cpu_is_named_by_implementer_and_part(tmp_path: Path) -> None:
+    topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    files = {"proc/cpuinfo": ARM} | {topology.format(cpu): f"{cpu}\n" for cpu in range(3)}
+    found = machine_of(tmp_path, files)
+    assert (found.cpu, found.cores) == ("Arm implementer 0x41 part 0xd40", 3)
+
+
+def test_threads_of_one_core_are_one_core(tmp_path: Path) -> None:
+    topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    siblings = {topology.format(cpu): f"{cpu % 2},{cpu % 2 + 2}\n" for cpu in range(4)}
+    assert machine_of(tmp_path, {"proc/cpuinfo": ARM} | siblings).cores == 2
+
+
+def test_a_system_without_proc_still_has_a_description(tmp_path: Path) -> None:
+    found = machine_of(tmp_path, {})
+    assert found.cpu
+    assert found.cores >= 1
+    assert found.memory_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/memory.max": "1073741824\n"}, 2**30),
+        ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/memory.max": "1073741824\n"}, 2**30),
+        ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/memory.max": "max\n"}, 16_000_000 * 1024),
+        (
+            {"proc/self/cgroup": V1, "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "1073741824\n"},
+            2**30,
+        ),
+        (
+            {"proc/self/cgroup": V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
+            16_000_000 * 1024,
+        ),
+    ],
+)
+def test_memory_is_what_this_process_may_use(tmp_path: Path, files: Files, wanted: int) -> None:
+    assert machine_of(tmp_path, {"proc/meminfo": MEMINFO} | files).memory_bytes == wanted
+
+
+def a_program(folder: Path, script: str) -> str:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(folder)
+
+
+def test_gpus_are_named_as_their_driver_names_them(tmp_path: Path) -> None:
+    where = a_program(tmp_path, 'echo "Example GPU A"; echo " Example GPU B "; echo')
+    assert environment.accelerators(where) == ("Example GPU A", "Example GPU B")
+
+
+@pytest.mark.parametrize("script", ["echo 'Failed to initialize NVML'; exit 9", "kill -9 $$"])
+def test_a_driver_without_an_answer_means_no_gpu(tmp_path: Path, script: str) -> None:
+    assert environment.accelerators(a_program(tmp_path, script)) == ()
+
+
+def test_a_driver_that_cannot_be_started_means_no_gpu(tmp_path: Path) -> None:
+    where = a_program(tmp_path, "")
+    (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF broken")
+    assert environment.accelerators(where) == ()
+
+
+def test_without_the_driver_there_is_no_gpu(tmp_path: Path) -> None:
+    assert environment.accelerators(str(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    ("release", "wanted"),
+    [
+        ("6.8.0-45-generic", "Linux 6.8.0"),
+        ("6.8.0-47-generic", "Linux 6.8.0"),
+        ("5.15.167.4-microsoft-standard-WSL2", "Linux 5.15.167.4"),
+        ("rolling", "Linux rolling"),
+        ("", "Linux"),
+    ],
+)
+def test_builds_of_one_release_are_one_system(release: str, wanted: str) -> None:
+    assert environment._os("Linux", release) == wanted
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cpu": "Another CPU"},
+        {"cores": 4},
+        {"threads": 1},
+        {"memory_bytes": 16 * 2**30},
+        {"architecture": "aarch64"},
+        {"accelerators": ("Example GPU",)},
+    ],
+)
+def test_other_hardware_has_another_fingerprint(other: dict[str, Any]) -> None:
+    assert environment.fingerprint(a_machine(**other)) != environment.fingerprint(a_machine())
+
+
+@pytest.mark.parametrize(
+    "other", [{"os": "Linux 7.0"}, {"python": "3.14.0"}, {"memory_bytes": 8 * 2**30 - 30 * 2**20}]
+)
+def test_the_same_hardware_has_the_same_fingerprint(other: dict[str, Any]) -> None:
+    assert environment.fingerprint(a_machine(**other)) == environment.fingerprint(a_machine())
+
+
+def test_a_fingerprint_is_the_same_in_every_version_of_this_program() -> None:
+    assert environment.fingerprint(a_machine()) == "d1b851427635"
+
+
+STEADY = Settings(threads=3)
+SYSTEM = Settings(threads=3, allocator="system")
+
+
+def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
+    names = [
+        *("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HF_TOKEN", "WANDB_API_KEY", "SSH_AUTH_SOCK"),
+        *("USER", "LOGNAME", "HOSTNAME", "HTTPS_PROXY", "DATABASE_URL", "PYTHONPATH", "PYTHONSTARTUP"),
+    ]
+    secret = dict.fromkeys(names, "canary")
+    assert "canary" not in environment.worker_environment(STEADY, {}, secret).values()
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "XLA_FLAGS", "SystemRoot"]
+)
+def test_what_frameworks_need_is_inherited(name: str) -> None:
+    assert environment.worker_environment(STEADY, {}, {name: "kept"})[name] == "kept"
+
+
+def test_threads_are_what_was_asked_for_whatever_the_shell_says() -> None:
+    made = environment.worker_environment(STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"})
+    assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == made["OPENBLAS_NUM_THREADS"] == "3"
+    assert made["OMP_PROC_BIND"] == "close"
+
+
+def test_what_the_backend_asks_for_wins() -> None:
+    extra = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "NEW": "yes"}
+    assert environment.worker_environment(STEADY, extra, {}).items() >= extra.items()
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TOP_PAD_"])
+def test_only_the_system_allocator_is_the_shells(name: str) -> None:
+    assert name not in environment.worker_environment(STEADY, {}, {name: "shell"})
+    assert environment.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
+    assert not any(each.startswith("MALLOC_") for each in environment.worker_environment(SYSTEM, {}, {}))
+
+
+FAULTS = """
+import resource, sys, threading
+def use(faults):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    memory = b"x" * (80 * 2**20)
+    del memory
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def loop():
+    faults = []
+    for _ in range(6): use(faults)
+    print(max(faults[1:]))
+loop()
+thread = threading.Thread(target=loop); thread.start(); thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator's settings are glibc's")
+def test_steady_memory_is_reused_without_page_faults_in_every_thread() -> None:
+    pages = 80 * 2**20 // resource.getpagesize()
+    for settings, fewest, most in ((STEADY, 0, pages // 100), (SYSTEM, 1, 2 * pages)):
+        parent = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        made = environment.worker_environment(settings, {}, parent)
+        command = [sys.executable, "-c", FAULTS]
+        answer = subprocess.run(command, env=made, capture_output=True, text=True, check=True, timeout=60)
+        faults = [int(line) for line in answer.stdout.split()]
+        assert len(faults) == 2
+        assert all(fewest <= each <= most for each in faults), (settings.allocator, faults)

@@ -1,0 +1,622 @@
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench import store
+from benchbench.errors import CannotWrite, UnreadableInput
+from benchbench.model import SCHEMA, Failure, Measurement, Record, Status
+from tests.factories import a_case, a_failure, a_measurement, a_record, a_run_info
+
+PROJECT = Path(__file__).parent.parent
+
+
+def a_stored_run(root: Path, *records: Record, name: str = "") -> Path:
+    info = a_run_info(id=name or store.new_id())
+    with store.create(root, info) as writer:
+        for record in records:
+            writer.append(record)
+    return root / "runs" / info.id
+
+
+def some_records(count: int) -> list[Record]:
+    return [a_record(a_failure(), round=number) for number in range(count)]
+
+
+def fields_of(record: Record) -> Any:
+    return json.loads(store.encode(record))
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=PROJECT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_id_is_a_ulid_of_the_published_alphabet_and_starts_with_the_time() -> None:
+    # 01ARYZ6S41 is the time part of the example in the ULID specification.
+    made = store.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
+    assert made == "01ARYZ6S41" + "0" * 16
+
+
+@given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
+def test_ids_of_one_process_increase_whatever_the_clock_does(times: list[float]) -> None:
+    source = store.IdSource()
+    made = [source(now) for now in times]
+    assert made == sorted(set(made))
+    assert all(store.ULID.fullmatch(each) for each in made)
+
+
+def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
+    source = store.IdSource()
+    source(now=1.0, randomness=lambda count: b"\xff" * count)
+    assert copy.copy(source)(now=1.0) != copy.copy(source)(now=1.0)
+
+
+def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from benchbench import store; from tests import factories\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "for _ in range(10):\n"
+        "    info = factories.a_run_info(id=store.new_id())\n"
+        "    with store.create(Path(sys.argv[1]), info) as writer: writer.append(factories.a_record())\n"
+        "    print(info.id)\n"
+    )
+    processes = [python(code, str(tmp_path)) for _ in range(8)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=60) for process in processes]
+    assert {error for _, error in answers} == {""}
+    made = [name for out, _ in answers for name in out.split()]
+    assert len(made) == 80
+    assert store.runs(tmp_path) == sorted(set(made))
+    assert len(set(made)) == 80
+
+
+def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    records = (a_record(), a_record(a_failure(), round=1))
+    info = a_run_info(id=store.new_id())
+    with store.create(tmp_path, info) as writer:
+        for record in records:
+            writer.append(record)
+    run = store.read(tmp_path / "runs" / info.id)
+    assert (run.info, run.records, run.damaged) == (info, records, ())
+
+
+def test_a_record_can_be_read_as_soon_as_append_returns(tmp_path: Path) -> None:
+    info = a_run_info(id=store.new_id())
+    with store.create(tmp_path, info) as writer:
+        for number, record in enumerate(some_records(3), start=1):
+            writer.append(record)
+            assert len(store.read(tmp_path / "runs" / info.id).records) == number
+
+
+def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
+    written: list[bytes] = []
+
+    def write(descriptor: int, line: bytes) -> int:
+        written.append(line)
+        return os.write(descriptor, line)
+
+    with store.RunWriter(a_stored_run(tmp_path), write) as writer:
+        writer.append(a_record(a_failure(log="two\nlines\u2028three")))
+    assert len(written) == 1
+    assert written[0].count(b"\n") == 1
+    assert written[0].endswith(b"}\n")
+
+
+def test_a_run_that_was_never_measured_reads_as_empty(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path)
+    (folder / "records.jsonl").unlink()
+    assert store.read(folder).records == ()
+
+
+def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
+    first, second = some_records(2)
+    folder = a_stored_run(tmp_path, first)
+    with store.RunWriter(folder) as writer:
+        writer.append(second)
+    assert store.read(folder).records == (first, second)
+
+
+def test_an_existing_run_is_never_written_over(tmp_path: Path) -> None:
+    record = a_record()
+    folder = a_stored_run(tmp_path, record)
+    with pytest.raises(CannotWrite, match=re.escape(str(folder))):
+        store.create(tmp_path, a_run_info(id=folder.name))
+    assert store.read(folder).records == (record,)
+
+
+@pytest.mark.parametrize("name", ["../x", "..", "", "/x", "a/b", ".hidden", "ü", "a\0b", "x" * 200])
+def test_an_id_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the id"):
+        store.create(tmp_path / "results", a_run_info(id=name))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("blocked", ["", "runs"])
+def test_a_file_where_the_folder_should_be_is_told_before_anything_is_measured(
+    tmp_path: Path, blocked: str
+) -> None:
+    root = tmp_path / "results"
+    (root / blocked).parent.mkdir(exist_ok=True)
+    (root / blocked).write_text("in the way")
+    with pytest.raises(CannotWrite, match=re.escape(str(root))) as caught:
+        store.create(root, a_run_info(id=store.new_id()))
+    assert caught.value.exit_code == 6
+    assert caught.value.hint
+    assert (root / blocked).read_text() == "in the way"
+
+
+def test_a_head_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from tests import factories\n"
+        "from benchbench import store; from benchbench.errors import CannotWrite\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "try: store.create(Path(sys.argv[1]), factories.a_run_info(id='a'))\n"
+        "except CannotWrite as error: print(error)\n"
+    )
+    out, error = python(code, str(tmp_path)).communicate(timeout=60)
+    assert (out, error) == (f"{tmp_path}/runs/a: File too large\n", "")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_record_beyond_the_file_size_limit_costs_only_itself(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path, *some_records(2))
+    before = (folder / "records.jsonl").read_bytes()
+    code = (
+        "import resource, sys; from pathlib import Path; from tests import factories\n"
+        "from benchbench import store; from benchbench.errors import CannotWrite\n"
+        "limit = int(sys.argv[2]); resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+        "try: store.RunWriter(Path(sys.argv[1])).append(factories.a_record())\n"
+        "except CannotWrite as error: print(error.exit_code, error)\n"
+    )
+    for room in (0, 1, 100):
+        out, error = python(code, str(folder), str(len(before) + room)).communicate(timeout=60)
+        assert out.startswith(f"6 {folder / 'records.jsonl'}: "), error
+        assert (folder / "records.jsonl").read_bytes() == before
+
+
+def no_room(_descriptor: int, _line: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def half_then_no_room(descriptor: int, line: bytes) -> int:
+    os.write(descriptor, line[: len(line) // 2])
+    return no_room(descriptor, line)
+
+
+def half(descriptor: int, line: bytes) -> int:
+    return os.write(descriptor, line[: len(line) // 2])
+
+
+def all_then_an_error(descriptor: int, line: bytes) -> int:
+    os.write(descriptor, line)
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("write", [no_room, half_then_no_room, half, all_then_an_error])
+def test_a_full_disk_keeps_every_earlier_record(tmp_path: Path, write: Callable[[int, bytes], int]) -> None:
+    first, second, third = some_records(3)
+    folder = a_stored_run(tmp_path, first)
+    with store.RunWriter(folder, write) as writer, pytest.raises(CannotWrite) as caught:
+        writer.append(second)
+    assert str(folder / "records.jsonl") in str(caught.value)
+    assert f"{len(store.encode(second)) + 1} bytes" in str(caught.value)
+    assert caught.value.exit_code == 6
+    run = store.read(folder)
+    assert (run.records, run.damaged) == ((first,), ())
+    with store.RunWriter(folder) as writer:
+        writer.append(third)
+    assert store.read(folder).records == (first, third)
+
+
+def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
+    records = some_records(4)
+    path = a_stored_run(tmp_path, *records) / "records.jsonl"
+    whole = path.read_bytes()
+    ends = [place.end() for place in re.finditer(b"\n", whole)]
+    for size in range(len(whole), ends[1] - 1, -1):
+        os.truncate(path, size)
+        run = store.read(path.parent)
+        complete = sum(size >= end - 1 for end in ends)  # the newline itself may be missing
+        assert run.records == tuple(records[:complete])
+        torn = size not in {edge for end in ends for edge in (end - 1, end)}
+        assert [each.split(":")[0] for each in run.damaged] == [f"line {complete + 1}"] * torn
+
+
+@pytest.mark.parametrize("missing", [1, 2, 100])
+def test_a_record_after_a_torn_one_starts_its_own_line(tmp_path: Path, missing: int) -> None:
+    first, second, third = some_records(3)
+    folder = a_stored_run(tmp_path, first, second)
+    path = folder / "records.jsonl"
+    os.truncate(path, path.stat().st_size - missing)
+    with store.RunWriter(folder) as writer:
+        writer.append(third)
+    run = store.read(folder)
+    assert run.records == ((first, second, third) if missing == 1 else (first, third))
+    assert len(run.damaged) == (missing > 1)
+
+
+finite = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
+blocks = st.lists(finite, min_size=1, max_size=5).map(tuple)
+measurements = st.builds(
+    a_measurement,
+    iterations=st.integers(1, 2**70),
+    warmup_block_s=blocks,
+    block_s=blocks,
+    steady=st.booleans(),
+    cold_s=finite,
+    timer=st.text(),
+    timer_cost_s=finite,
+    relative_error=st.none() | finite,
+    precision=st.dictionaries(st.text(), st.text(), max_size=3),
+    notes=st.lists(st.text(), max_size=3).map(tuple),
+)
+failures = st.builds(
+    a_failure,
+    status=st.sampled_from([status for status in Status if status is not Status.OK]),
+    message=st.text(),
+    relative_error=st.none() | finite,
+    log=st.text(),
+)
+cases = st.builds(
+    a_case,
+    workload=st.text(),
+    params=st.dictionaries(st.text(), st.integers() | st.booleans() | st.text(), max_size=3),
+    device=st.text(),
+)
+records_ = st.builds(
+    a_record,
+    measurements | failures,
+    case=cases,
+    round=st.integers(0, 100),
+    started=finite,
+    framework_version=st.none() | st.text(),
+    stages_s=st.dictionaries(st.text(), finite, max_size=3),
+)
+
+
+@given(records_)
+def test_a_record_survives_being_written_and_read(record: Record) -> None:
+    line = store.encode(record)
+    assert b"\n" not in line
+    assert store.decode(line) == record
+
+
+def test_whether_a_case_was_measured_decides_the_type_of_its_outcome() -> None:
+    assert isinstance(store.decode(store.encode(a_record())).outcome, Measurement)
+    assert isinstance(store.decode(store.encode(a_record(a_failure()))).outcome, Failure)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_json_cannot_say_is_not_written(value: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        store.encode(a_record(a_measurement(block_s=(1.0, value))))
+
+
+def test_half_a_surrogate_pair_costs_a_character_not_the_record() -> None:
+    line = store.encode(a_record(a_failure(message="no file \udcff")))
+    assert store.decode(line).outcome == a_failure(message="no file ?")
+
+
+def test_fields_of_a_later_minor_version_are_ignored() -> None:
+    fields = fields_of(a_record()) | {"energy_j": 1.5}
+    fields["outcome"]["clock_hz"] = [1, 2]
+    fields["case"]["colour"] = None
+    assert store.decode(json.dumps(fields).encode()) == a_record()
+
+
+def test_a_record_of_a_newer_schema_says_so() -> None:
+    fields = fields_of(a_record()) | {"schema": SCHEMA + 1, "case": "something else by then"}
+    with pytest.raises(UnreadableInput, match="written by a newer accelbench"):
+        store.decode(json.dumps(fields).encode())
+
+
+def changed(**over: object) -> bytes:
+    return json.dumps(fields_of(a_record()) | over).encode()
+
+
+def measured(**over: object) -> bytes:
+    fields = fields_of(a_record())
+    return changed(outcome=fields["outcome"] | over)
+
+
+HOSTILE = {
+    "NaN": measured(cold_s=float("nan")),
+    "Infinity": measured(cold_s=float("inf")),
+    "1e999": store.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":1e999'),
+    "400 digits": store.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":' + b"1" * 400),
+    "5000 digits": store.encode(a_record()).replace(b'"iterations":10', b'"iterations":' + b"1" * 5000),
+    "deep array": b"[" * 100_000,
+    "deep object": b'{"a":' * 100_000,
+    "deep outcome": store.encode(a_record())[:-1] + b',"more":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "lone surrogate": store.encode(a_record()).replace(b"gemm", rb"\ud800"),
+    "not UTF-8": store.encode(a_record()).replace(b"gemm", b"\xff"),
+    "byte order mark": b"\xef\xbb\xbf" + store.encode(a_record()),
+    "trailing data": store.encode(a_record()) + b"{}",
+    "NUL": b"\0" * 100,
+    "control character": store.encode(a_record()).replace(b"gemm", b"ge\x1bmm"),
+    "a number": b"1",
+    "an array": b"[]",
+    "an empty object": b"{}",
+    "no schema": json.dumps({k: v for k, v in fields_of(a_record()).items() if k != "schema"}).encode(),
+    "schema as text": changed(schema="1"),
+    "schema true": changed(schema=True),
+    "schema 0": changed(schema=0),
+    "schema 1.5": changed(schema=1.5),
+    "schema null": changed(schema=None),
+    "newer schema": changed(schema=2**80),
+    "no case": json.dumps({"schema": 1}).encode(),
+    "case as text": changed(case="gemm"),
+    "unknown dtype": changed(case=fields_of(a_record())["case"] | {"dtype": "float8"}),
+    "a list as parameter": changed(case=fields_of(a_record())["case"] | {"params": {"m": [1]}}),
+    "round as text": changed(round="1"),
+    "round 1.5": changed(round=1.5),
+    "outcome null": changed(outcome=None),
+    "outcome as list": changed(outcome=[]),
+    "unknown status": changed(outcome={"status": "fine", "message": ""}),
+    "status as list": changed(outcome={"status": ["ok"], "message": ""}),
+    "ok without samples": changed(outcome={"status": "ok"}),
+    "no block": measured(block_s=[]),
+    "no step": measured(iterations=0),
+    "a negative time": measured(block_s=[1.0, -1.0]),
+    "a time as text": measured(block_s=["1.0"]),
+    "a time that is true": measured(block_s=[True]),
+    "a null time": measured(block_s=[1.0, None]),
+    "unknown stop reason": measured(stop_reason="bored"),
+}
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: bytes) -> None:
+    with pytest.raises(UnreadableInput):
+        store.decode(line)
+    first, last = some_records(2)
+    path = a_stored_run(tmp_path, first) / "records.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n" + store.encode(last) + b"\n")
+    run = store.read(path.parent)
+    assert run.records == (first, last)
+    assert [each.split(":")[0] for each in run.damaged] == ["line 2"]
+    assert len(run.damaged[0]) < 300
+
+
+def test_of_duplicate_keys_the_last_counts() -> None:
+    line = store.encode(a_record(round=1)).replace(b'"round":1', b'"round":1,"round":2')
+    assert store.decode(line).round == 2
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_crash_the_reader(line: bytes) -> None:
+    with pytest.raises(UnreadableInput):
+        store.decode(line)
+
+
+@given(st.data())
+def test_a_changed_byte_crashes_nothing(data: st.DataObject) -> None:
+    line = bytearray(store.encode(a_record()))
+    line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(UnreadableInput):
+        assert isinstance(store.decode(bytes(line)), Record)
+
+
+def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path) -> None:
+    first, last = some_records(2)
+    path = a_stored_run(tmp_path, first) / "records.jsonl"
+    for extra in (1, 2, 3, store.LINE_LIMIT):
+        long = b" " * (store.LINE_LIMIT + extra - 1) + b"1"
+        path.write_bytes(store.encode(first) + b"\n" + long + b"\n" + store.encode(last) + b"\n")
+        run = store.read(path.parent)
+        assert run.records == (first, last)
+        assert run.damaged == (f"line 2: longer than {store.LINE_LIMIT} bytes",)
+
+
+def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
+    record = a_record()
+    path = a_stored_run(tmp_path) / "records.jsonl"
+    path.write_bytes(b"\n" + store.encode(record) + b"\n\n")
+    run = store.read(path.parent)
+    assert (run.records, run.damaged) == ((record,), ())
+
+
+def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
+    record = a_record()
+    path = a_stored_run(tmp_path) / "records.jsonl"
+    path.write_bytes(store.encode(record).ljust(store.LINE_LIMIT) + b"\n")
+    assert store.read(path.parent).records == (record,)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"schema":1', "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"schema":1}', "missing required field"),
+        (b'{"schema":2}', "written by a newer accelbench"),
+        (b"[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_a_broken_head_says_what_is_wrong_and_what_to_do(tmp_path: Path, head: bytes, message: str) -> None:
+    folder = a_stored_run(tmp_path)
+    (folder / "run.json").write_bytes(head)
+    with pytest.raises(UnreadableInput, match=message) as caught:
+        store.read(folder)
+    assert str(folder / "run.json") in str(caught.value)
+    assert caught.value.hint
+    assert caught.value.exit_code == 5
+
+
+def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path)
+    os.truncate(folder / "run.json", store.HEAD_LIMIT + 1)
+    with pytest.raises(UnreadableInput, match="larger than"):
+        store.read(folder)
+    (folder / "run.json").unlink()
+    with pytest.raises(UnreadableInput, match="No such file"):
+        store.read(folder)
+
+
+def test_a_pipe_in_place_of_the_records_is_not_waited_for(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path)
+    (folder / "records.jsonl").unlink()
+    os.mkfifo(folder / "records.jsonl")
+    with pytest.raises(UnreadableInput, match="not a file"):
+        store.read(folder)
+
+
+def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
+    times = [2e9, 1e9, 1.5e9]
+    names = [store.IdSource()(now) for now in times]
+    for name in names:
+        a_stored_run(tmp_path, name=name)
+    a_stored_run(tmp_path, name="zebra")  # renamed: its name says nothing about its time
+    (tmp_path / "runs" / "no-head").mkdir()
+    (tmp_path / "runs" / ".hidden").mkdir()
+    (tmp_path / "runs" / "README").write_text("")
+    assert store.runs(tmp_path) == ["zebra", *sorted(names)]
+
+
+def test_where_nothing_was_ever_stored_there_are_no_runs(tmp_path: Path) -> None:
+    assert store.runs(tmp_path / "results") == []
+
+
+def test_a_run_is_found_by_id_by_its_beginning_and_by_age(tmp_path: Path) -> None:
+    old, new = store.IdSource()(1e9), store.IdSource()(2e9)
+    for name in (old, new):
+        a_stored_run(tmp_path, name=name)
+    folder = tmp_path / "runs"
+    assert store.find(tmp_path, old) == folder / old
+    assert store.find(tmp_path, old[:8].lower()) == folder / old
+    assert store.find(tmp_path, "latest") == store.find(tmp_path, "latest~0") == folder / new
+    assert store.find(tmp_path, "latest~1") == folder / old
+
+
+def test_an_id_that_another_one_starts_with_is_still_found(tmp_path: Path) -> None:
+    for name in ("main", "main-2"):
+        a_stored_run(tmp_path, name=name)
+    assert store.find(tmp_path, "main").name == "main"
+
+
+def test_a_run_elsewhere_is_found_by_its_path(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path / "elsewhere")
+    assert store.find(tmp_path, str(folder)) == folder
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "../x",
+        "..",
+        "",
+        ".",
+        "/",
+        "/etc",
+        "C:\\",
+        "a\0b",
+        "x" * 5000,
+        "ü",
+        "runs",
+        "../outside",
+        "latest~",
+        "*",
+    ],
+)
+def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) -> None:
+    a_stored_run(tmp_path / "results")
+    (tmp_path / "outside").mkdir()
+    with pytest.raises(UnreadableInput) as caught:
+        store.find(tmp_path / "results", selector)
+    assert caught.value.hint
+
+
+def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
+    for selector in ("latest", "01AAA"):
+        with pytest.raises(UnreadableInput) as caught:
+            store.find(tmp_path, selector)
+        assert "accelbench run --suite quick" in caught.value.hint
+
+
+def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
+    names = [store.IdSource()(1e9 + second) for second in range(7)]
+    for name in names:
+        a_stored_run(tmp_path, name=name)
+    with pytest.raises(UnreadableInput, match="beginning of 7 runs") as caught:
+        store.find(tmp_path, names[0][:3])
+    assert caught.value.hint == f"Type more of it: {', '.join(names[-5:])}, …"
+
+
+def test_a_mistyped_id_brings_the_nearest_one(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path)
+    with pytest.raises(UnreadableInput) as caught:
+        store.find(tmp_path, folder.name[:-1] + "U")
+    assert caught.value.hint == f"Did you mean {folder.name!r}?"
+
+
+def test_going_back_too_far_tells_how_far_one_can_go(tmp_path: Path) -> None:
+    for second in range(3):
+        a_stored_run(tmp_path, name=store.IdSource()(1e9 + second))
+    with pytest.raises(UnreadableInput, match="latest~3") as caught:
+        store.find(tmp_path, "latest~3")
+    assert caught.value.hint == "The oldest is latest~2."
+
+
+def test_a_saved_file_replaces_what_was_there_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.md"
+    for content in (b"first", b"second"):
+        store.save(path, content)
+    assert path.read_bytes() == b"second"
+    assert [each.name for each in path.parent.iterdir()] == ["report.md"]
+
+
+def test_saving_through_a_link_keeps_the_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    store.save(tmp_path / "link", b"text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"text"
+
+
+def test_saving_to_a_device_writes_into_it(tmp_path: Path) -> None:
+    (tmp_path / "null").symlink_to("/dev/null")
+    store.save(tmp_path / "null", b"text")
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("place", ["folder", "file/below", "full"])
+def test_what_cannot_be_saved_says_where(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(CannotWrite, match=re.escape(str(tmp_path)) if place != "full" else "No space"):
+        store.save(tmp_path / place, b"text")
+
+
+def test_reading_leaves_what_it_reads_as_it_was(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path, *some_records(2))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    store.read(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert set(before) == {"run.json", "records.jsonl"}
