@@ -19,6 +19,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import msgspec
+
 from benchbench import folder
 from benchbench.backends.base import Backend
 from benchbench.environment import worker_environment
@@ -212,8 +214,10 @@ class Worker:
                 raise ValueError(f"more than {MOST_BYTES} bytes")
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received = bytearray(rest)
-        message: Message = json.loads(line)
-        return message
+        try:
+            return msgspec.json.decode(line, type=Message)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
 
 
 def _describe(code: int) -> str:

@@ -599,18 +599,23 @@ def test_saving_through_a_link_keeps_the_link(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_bytes() == b"text"
 
 
-def test_saving_to_a_device_writes_into_it(tmp_path: Path) -> None:
-    (tmp_path / "null").symlink_to("/dev/null")
-    store.save(tmp_path / "null", b"text")
-    assert Path("/dev/null").is_char_device()
+def test_saving_to_a_pipe_writes_into_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"  # stands for every device: a bug must not replace one in /dev
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        store.save(pipe, b"text")
+        assert pipe.is_fifo()
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
 
 
-@pytest.mark.parametrize("place", ["folder", "file/below", "full"])
+@pytest.mark.parametrize("place", ["folder", "file/below"])
 def test_what_cannot_be_saved_says_where(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
-    (tmp_path / "full").symlink_to("/dev/full")
-    with pytest.raises(CannotWrite, match=re.escape(str(tmp_path)) if place != "full" else "No space"):
+    with pytest.raises(CannotWrite, match=re.escape(str(tmp_path))):
         store.save(tmp_path / place, b"text")
 
 

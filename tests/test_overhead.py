@@ -1,0 +1,78 @@
+"""What measuring costs beside what is measured: reported by pytest-benchmark, in groups to compare."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from benchbench.backends.base import HostTimer
+from benchbench.measure import POLICIES, sample
+
+ITERATIONS = 10_000
+
+
+def nothing() -> None:
+    return None
+
+
+def bare_loop() -> None:
+    for _ in range(ITERATIONS):
+        nothing()
+
+
+@pytest.mark.benchmark(group="10,000 calls of an empty function")
+def test_a_bare_loop(benchmark: Any) -> None:
+    benchmark(bare_loop)
+
+
+@pytest.mark.benchmark(group="10,000 calls of an empty function")
+def test_a_timed_block(benchmark: Any) -> None:
+    timer = HostTimer(lambda _: None)
+    (seconds,) = benchmark(timer.blocks, nothing, ITERATIONS, 1)
+    assert seconds > 0
+
+
+@pytest.mark.benchmark(group="30 blocks of virtual time")
+def test_deciding_when_to_stop(benchmark: Any) -> None:
+    class Virtual:
+        batch_s = 0.0
+        clock = 0.0
+
+        def now(self) -> float:
+            return self.clock
+
+        def blocks(self, step: Any, iterations: int, count: int) -> list[float]:
+            self.clock += 0.02 * count
+            return [0.02] * count
+
+    def run() -> int:
+        found, reason = sample(nothing, Virtual(), POLICIES["default"], 1, 0.02)
+        assert reason == "precision"
+        return len(found)
+
+    assert benchmark(run) == 30
+
+
+BARE_TYPER = """
+import sys
+import typer
+app = typer.Typer()
+@app.command()
+def main(name: str = "x") -> None:
+    "A command."
+sys.argv[1:] = ["--help"]
+app()
+"""
+
+
+@pytest.mark.benchmark(group="start-up of --help", max_time=2.0, min_rounds=5)
+@pytest.mark.parametrize(
+    "program",
+    [BARE_TYPER, "import sys; sys.argv[1:] = ['--help']\nfrom benchbench.cli import main; main()"],
+    ids=["bare typer", "accelbench"],
+)
+def test_start_up(benchmark: Any, program: str) -> None:
+    done = benchmark(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Usage" in done.stdout

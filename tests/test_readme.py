@@ -1,0 +1,72 @@
+"""The README's commands are run, not believed."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchbench import errors
+from tests.program import accelbench
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def block(marker: str) -> str:
+    """The one line of the code block after a marker."""
+    found = re.search(rf"<!-- {marker} -->\n```sh\n(.*?)\n```", README, re.DOTALL)
+    assert found, marker
+    assert "\n" not in found[1]
+    return found[1]
+
+
+def examples() -> list[str]:
+    section = README[README.index("## What people do with it") :]
+    lines = section[section.index("```sh") : section.index("```\n", 10)].splitlines()[1:]
+    return [line.partition("#")[0].strip() for line in lines if line.startswith("accelbench")]
+
+
+def test_the_two_lines_install_from_the_constraints_into_an_environment_of_their_own() -> None:
+    for marker in ("run", "test"):
+        assert "python3 -m venv" in block(marker)
+        assert "-c constraints.txt" in block(marker)
+    assert block("run").endswith("accelbench run --suite quick && accelbench report")
+
+
+def test_the_test_line_runs_every_tool_and_ci_runs_the_test_line() -> None:
+    for tool in ("ruff check", "ruff format --check", "mypy", "lint-imports", "pytest"):
+        assert tool in block("test")
+    script = (ROOT / ".ci/run").read_text().replace('eval "$command"', "exit 0")
+    done = subprocess.run(
+        ["bash", "-s"],
+        input=script.replace('"$(dirname "$0")/.."', f'"{ROOT}"'),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == block("test")
+
+
+@pytest.mark.parametrize("example", [each for each in examples() if " run " in each])
+def test_every_run_in_the_readme_can_be_planned(tmp_path: Path, example: str) -> None:
+    arguments = shlex.split(re.sub(r"-b \S+", "", example))[1:]
+    arguments = [each for each in arguments if each != "--dry-run"]
+    accelbench(*arguments, "-b", "fake", "--dry-run", cwd=tmp_path, ACCELBENCH_WORKLOADS="")
+
+
+def test_the_readme_shows_examples() -> None:
+    assert len(examples()) >= 5
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = (ROOT / "docs/cli.md").read_text()
+    found = [getattr(kind, "exit_code", None) for kind in vars(errors).values()]
+    for code in {each for each in found if each is not None} | {0, 4, 130}:
+        assert re.search(rf"^\| .*\b{code}\b.*\|", documented, re.MULTILINE), code
+
+
+def test_every_link_leads_somewhere() -> None:
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
