@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Any
 
 from benchbench import __version__
@@ -21,6 +22,7 @@ from benchbench.model import (
     Measurement,
     Phase,
     Policy,
+    Probe,
     Record,
     RunInfo,
     Settings,
@@ -62,10 +64,16 @@ def prepare(fleet: Fleet, request: Request) -> RunInfo:
         settings=request.settings,
         policy=request.policy,
         seed=random.SystemRandom().randrange(2**32) if request.seed is None else request.seed,
-        probes=tuple(probes),
+        probes=tuple(_shareable(probe) for probe in probes),
         plan=chosen.cases,
         left_out=chosen.left_out,
     )
+
+
+def _shareable(probe: Probe) -> Probe:
+    """Without the path of the interpreter: results are shown to others, home folders are not."""
+    target = dataclasses.replace(probe.target, python=PurePath(probe.target.python).name)
+    return dataclasses.replace(probe, target=target)
 
 
 def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchbench import folder, verify
 from benchbench.backends.base import Backend, Session, Unsupported
-from benchbench.model import Dtype
+from benchbench.model import DeviceClass, Dtype
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
 
 WORKLOADS = folder.names("benchbench.workloads")
@@ -49,9 +49,11 @@ def variants(name: str) -> list[Workload]:
 class Built:
     """A workload's program on one backend, compiled."""
 
-    def __init__(self, name: str, work: Workload, dtype: Dtype, mode: str | None = None) -> None:
+    def __init__(
+        self, name: str, work: Workload, dtype: Dtype, mode: str | None = None, device: str = "cpu"
+    ) -> None:
         runtime = backend(name)
-        self.session: Session = runtime.open("cpu", dtype, mode or runtime.modes[0], THREADS)
+        self.session: Session = runtime.open(device, dtype, mode or runtime.modes[0], THREADS)
         self.session.precision()
         build = getattr(work, f"build_{runtime.framework}")
         self.program: Program = build(self.session, work.arrays(Draw(dtype)))
@@ -84,6 +86,26 @@ def test_every_backend_computes_what_float64_computes(framework: str, name: str,
     for work in variants(name):
         if backend(framework).framework in work.frameworks():
             assert error(Built(framework, work, dtype), work, dtype) <= verify.tolerance(work, dtype)
+
+
+@pytest.mark.real
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", list(Dtype))
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("framework", REAL)
+def test_every_accelerator_computes_what_float64_computes(framework: str, name: str, dtype: Dtype) -> None:
+    found, missing = backend(framework).devices()
+    devices = [each.name for each in found if each.device_class is DeviceClass.ACCELERATOR]
+    if not devices:
+        pytest.skip(f"{framework} has no accelerator here: {missing}")
+    for work in variants(name):
+        try:
+            built = Built(framework, work, dtype, device=devices[0])
+        except Unsupported as reason:
+            pytest.skip(str(reason))
+        assert error(built, work, dtype) <= verify.tolerance(work, dtype)
+        assert built.session.timer().blocks(built.step, 1, 2)[1] > 0
+        assert built.session.peak_device().bytes
 
 
 MODES = [("torch", "compile"), ("tensorflow", "xla"), ("tensorflow", "eager")]

@@ -1,0 +1,199 @@
+"""What cannot run here runs on fakes of the frameworks: CUDA events, device lists, broken installations."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchbench.backends.base import Unsupported
+from benchbench.backends.jax import Jax
+from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.torch import CudaSession, EventTimer, Torch
+from benchbench.model import DeviceClass, Dtype, Settings
+from tests.program import accelbench
+
+
+class Stream:
+    """A CUDA stream that keeps a diary; a step takes two milliseconds of it."""
+
+    def __init__(self) -> None:
+        self.clock_ms = 0.0
+        self.diary: list[str] = []
+
+    def step(self) -> None:
+        self.diary.append("step")
+        self.clock_ms += 2.0
+
+    def event(self, *, enable_timing: bool) -> Any:
+        assert enable_timing
+        stream = self
+
+        class Event:
+            def record(self) -> None:
+                stream.diary.append("event")
+                self.at_ms = stream.clock_ms
+
+            def elapsed_time(self, end: Any) -> float:
+                assert stream.diary[-1] == "synchronize", "events were read before the device had finished"
+                return float(end.at_ms - self.at_ms)
+
+        return Event()
+
+
+class Switch:
+    fp32_precision = "tf32"
+
+
+def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
+    cuda = SimpleNamespace(
+        Event=stream.event,
+        synchronize=lambda device=None: stream.diary.append("synchronize"),
+        set_device=lambda device: None,
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_name=lambda index: f"Example GPU {index}",
+        get_device_capability=lambda device: capability,
+        reset_peak_memory_stats=lambda device: None,
+        max_memory_allocated=lambda device: 12_345,
+    )
+    torch = ModuleType("torch")
+    backends = ModuleType("torch.backends")
+    libraries = {
+        "cuda": SimpleNamespace(matmul=Switch()),
+        "cudnn": SimpleNamespace(conv=Switch(), rnn=Switch()),
+        "mkldnn": SimpleNamespace(matmul=Switch(), conv=Switch(), rnn=Switch()),
+    }
+    vars(backends).update(libraries)
+    vars(torch).update(
+        cuda=cuda,
+        backends=backends,
+        device=lambda name: name,
+        float32="torch.float32",
+        bfloat16="torch.bfloat16",
+        set_num_threads=lambda count: None,
+        version=SimpleNamespace(cuda="13.0"),
+    )
+    return torch
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
+    found = Stream()
+    torch = fake_torch(found)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.backends", torch.backends)
+    return found
+
+
+def test_cuda_blocks_are_queued_between_events_and_synchronised_once(stream: Stream) -> None:
+    session = Torch().open("cuda:0", Dtype.FLOAT32, "eager", 2)
+    timer = session.timer()
+    assert isinstance(timer, EventTimer)
+    assert timer.blocks(stream.step, 3, 2) == pytest.approx([6e-3, 6e-3])
+    block = ["event", "step", "step", "step", "event"]
+    assert stream.diary == [*block, *block, "synchronize"]
+    assert timer.batch_s > 0
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "ieee"), (Dtype.TF32, "tf32")])
+def test_cuda_precision_is_set_in_every_library_and_read_back(
+    stream: Stream, dtype: Dtype, precision: str
+) -> None:
+    session = Torch().open("cuda:0", dtype, "eager", 2)
+    assert session.precision()["float32_multiply"] == precision
+    sys.modules["torch.backends"].cudnn.conv.fp32_precision = "none"
+    with pytest.raises(Unsupported, match="torch reports"):
+        session.precision()
+
+
+def test_tf32_is_refused_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = fake_torch(Stream(), capability=(7, 0))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(Unsupported, match="Ampere"):
+        Torch().open("cuda:0", Dtype.TF32, "eager", 2)
+
+
+def test_cuda_memory_is_the_peak_of_the_caching_allocator(stream: Stream) -> None:
+    session = Torch().open("cuda:1", Dtype.BFLOAT16, "eager", 2)
+    assert isinstance(session, CudaSession)
+    session.reset_peak()
+    assert session.peak_device().bytes == 12_345
+
+
+def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
+    devices, missing = Torch().devices()
+    assert [(each.name, each.model) for each in devices[1:]] == [
+        ("cuda:0", "Example GPU 0"),
+        ("cuda:1", "Example GPU 1"),
+    ]
+    assert {each.device_class for each in devices[1:]} == {DeviceClass.ACCELERATOR}
+    assert not missing
+
+
+def test_jax_lists_what_it_can_start_and_says_why_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices(platform: str) -> list[Any]:
+        if platform == "tpu":
+            raise RuntimeError("no libtpu. Install it.\nmore")
+        return [SimpleNamespace(platform=platform, device_kind="Example Accelerator")]
+
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
+    found, missing = Jax().devices()
+    assert [each.name for each in found] == ["cpu", "gpu:0"]
+    assert missing == {"tpu": "no libtpu"}
+
+
+def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "Example GPU"})
+    config = SimpleNamespace(list_physical_devices=lambda kind: ["one"], experimental=details)
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
+    found, missing = TensorFlow().devices()
+    assert [(each.name, each.model) for each in found[1:]] == [("gpu:0", "Example GPU")]
+    assert not missing
+
+
+@pytest.mark.parametrize("backend", [Torch(), TensorFlow(), Jax()])
+def test_threads_reach_every_backend_before_it_starts(backend: Any) -> None:
+    assert "3" in backend.environment(Settings(threads=3), "cache").values()
+
+
+BROKEN = {
+    "missing": (
+        "raise ModuleNotFoundError('No module named torch', name='torch')",
+        "unavailable",
+        "pip install",
+    ),
+    "mismatched": ("raise ImportError('undefined symbol: _ZN5torch')", "broken", "undefined symbol"),
+    "crashing": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "broken", "SIGSEGV"),
+    "exiting": ("import sys; sys.exit(3)", "broken", "exit code 3"),
+    "noisy": (
+        "print('{\"status\": \"ready\"}' * 1000); raise RuntimeError('bad [red]driver')",
+        "broken",
+        "bad [red]driver",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_framework_that_cannot_be_imported_is_one_line_with_its_reason(tmp_path: Path, kind: str) -> None:
+    code, status, reason = BROKEN[kind]
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text(code)
+    listed = accelbench(
+        "devices", "-b", "torch,fake", "--format", "json", cwd=tmp_path, PYTHONPATH=str(tmp_path)
+    ).stdout
+    rows = {row["backend"]: row for row in json.loads(listed) if row["device"] != "sim:0"}
+    assert rows["torch"]["status"] == status
+    assert reason in rows["torch"]["note"]
+    assert rows["fake"]["status"] == "ready"
+
+
+def test_a_backend_that_is_broken_leaves_its_cases_out_and_the_others_run(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")
+    arguments = ("run", "-b", "torch,fake", "-d", "cpu", "-w", "gemm", "--quick")
+    done = accelbench(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert "undefined symbol" in done.stderr
+    assert "1 ok, 1 left out" in done.stderr
