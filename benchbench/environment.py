@@ -198,3 +198,9 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Processes the kernel has ended for want of memory since it started (proc(5), vmstat); 0 if unknown."""
+    found = re.search(r"^oom_kill ([0-9]+)$", _text(root / "proc/vmstat"), re.MULTILINE)
+    return int(found[1]) if found else 0

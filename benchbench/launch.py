@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ import msgspec
 
 from benchbench import folder
 from benchbench.backends.base import Backend
-from benchbench.environment import worker_environment
+from benchbench.environment import oom_kills, worker_environment
 from benchbench.model import Settings, Status, Target
 
 IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken
@@ -80,8 +81,16 @@ class Workshop:
 class Worker:
     """One template process. Usable until `close`, or until it dies: then every answer says so."""
 
-    def __init__(self, target: Target, settings: Settings, workshop: Workshop) -> None:
+    def __init__(
+        self,
+        target: Target,
+        settings: Settings,
+        workshop: Workshop,
+        count_oom_kills: Callable[[], int] = oom_kills,
+    ) -> None:
         self.target = target
+        self._count_oom_kills = count_oom_kills
+        self._oom_kills = 0
         self._settings = settings
         bench = workshop.bench()
         self._log = bench / "log"
@@ -127,6 +136,7 @@ class Worker:
     def post(self, job: Message, *, fork: bool) -> None:
         """Have a job begun; `collect` must follow before the next."""
         self._log_start = self._log.stat().st_size
+        self._oom_kills = self._count_oom_kills()
         message = {**job, "fork": fork, "threads": self._settings.threads, "affinity": self._affinity()}
         with suppress(BrokenPipeError, ConnectionResetError):  # collect will find out
             self._channel.settimeout(None)
@@ -179,6 +189,8 @@ class Worker:
         code = message["exit"]
         if code == 0 and message["reply"] is not None:
             return Answer(message["reply"])
+        if code == -signal.SIGKILL and self._count_oom_kills() > self._oom_kills:
+            return self._failed(Status.OUT_OF_MEMORY, "the kernel ended it: the machine's memory was full")
         return self._failed(Status.CRASHED, _describe(code))
 
     def _failed(self, status: Status, message: str) -> Answer:

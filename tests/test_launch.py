@@ -1,0 +1,134 @@
+"""One worker, asked directly: what it answers, and how its ends are told apart."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.launch import Worker, Workshop
+from benchbench.measure import POLICIES
+from benchbench.model import Settings, Status, Target
+from tests.factories import a_case
+from tests.program import WORKLOADS
+
+FAKE = Target(name="fake", backend="fake", python=sys.executable)
+
+
+@pytest.fixture
+def workshop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    found = Workshop()
+    yield found
+    found.close()
+    assert not found.path.exists()
+
+
+def job(workload: str, **params: Any) -> dict[str, Any]:
+    case = a_case(workload=workload, params=params, backend="fake", target="fake")
+    policy = dataclasses.asdict(POLICIES["quick"])
+    return {
+        "kind": "measure",
+        "case": dataclasses.asdict(case),
+        "policy": policy,
+        "warm": False,
+        "reference": [],
+    }
+
+
+def worker(workshop: Workshop, target: Target = FAKE, count: Callable[[], int] = lambda: 0) -> Worker:
+    return Worker(target, Settings(threads=1), workshop, count)
+
+
+def test_a_worker_says_its_version_and_then_answers_one_job_after_the_other(workshop: Workshop) -> None:
+    found = worker(workshop)
+    assert found.ready()["status"] == "ready"
+    for _ in range(2):
+        answer = found.ask(job("gemm", m=64, n=64, k=64), 30, fork=True)
+        assert answer.reply is not None
+        assert answer.reply["outcome"]["status"] == "ok"
+    found.close()
+    assert not found.alive
+
+
+@pytest.mark.parametrize(
+    ("kills", "status"), [(repeat(3), Status.CRASHED), (chain([3], repeat(4)), Status.OUT_OF_MEMORY)]
+)
+def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
+    workshop: Workshop, kills: Iterator[int], status: Status
+) -> None:
+    found = worker(workshop, count=lambda: next(kills))
+    found.ready()
+    answer = found.ask(job("killed", size=8), 30, fork=True)
+    assert (answer.reply, answer.status) == (None, status)
+    found.close()
+
+
+def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(workshop: Workshop) -> None:
+    found = worker(workshop)
+    found.ready()
+    assert found.ask(job("crashing", size=8), 30, fork=False).status is Status.CRASHED
+    assert not found.alive
+    assert found.ask(job("gemm", m=8, n=8, k=8), 30, fork=True).status is Status.CRASHED
+    found.close()
+
+
+def test_a_failure_carries_the_end_of_what_the_worker_printed(workshop: Workshop) -> None:
+    found = worker(workshop)
+    found.ready()
+    answer = found.ask(job("shouting", size=8), 30, fork=True)
+    assert answer.status is Status.CRASHED
+    assert answer.log.endswith("the last word\n")
+    assert len(answer.log) <= 4096
+    found.close()
+
+
+def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(workshop: Workshop) -> None:
+    found = worker(workshop)
+    found.ready()
+    answer = found.ask(job("hanging", size=8), 1, fork=True)
+    assert answer.status is Status.TIMEOUT
+    assert "hung without computing" in answer.message
+    assert found.alive
+    again = found.ask(job("gemm", m=8, n=8, k=8), 30, fork=True)
+    assert again.reply is not None
+    found.close()
+
+
+def test_an_interpreter_that_does_not_start_a_worker_is_broken(workshop: Workshop) -> None:
+    found = worker(workshop, Target(name="x", backend="fake", python="/bin/false"))
+    message = found.ready(10)
+    assert message["status"] == "broken"
+    assert "exit code 1" in message["reason"]
+    found.close()
+
+
+def test_an_import_that_takes_too_long_is_broken(workshop: Workshop, tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    found = worker(workshop, Target(name="x", backend="fake", python=str(slow)))
+    assert found.ready(0.2) == {"status": "broken", "reason": "importing it took more than 0 s"}
+    assert not found.alive
+
+
+def test_a_worker_sees_only_what_is_allowed_of_the_environment(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "canary")
+    environment = workshop.environment(FAKE, Settings(threads=3))
+    assert "canary" not in environment.values()
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["PYTHONPATH"].startswith(str(workshop.path))
+
+
+def test_a_foreign_interpreter_does_not_see_this_ones_packages(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    foreign = Target(name="fake@other", backend="fake", python="/other/python")
+    assert "/somewhere" in workshop.environment(FAKE, Settings(threads=1))["PYTHONPATH"]
+    assert "/somewhere" not in workshop.environment(foreign, Settings(threads=1))["PYTHONPATH"]
