@@ -337,3 +337,10 @@ def test_steady_memory_is_reused_without_page_faults_in_every_thread() -> None:
         faults = [int(line) for line in answer.stdout.split()]
         assert len(faults) == 2
         assert all(fewest <= each <= most for each in faults), (settings.allocator, faults)
+
+
+def test_the_kernels_count_of_processes_ended_for_memory_is_read(tmp_path: Path) -> None:
+    assert environment.oom_kills(tmp_path) == 0
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/vmstat").write_text("pgfault 7\noom_kill 3\noom_kill_other 9\n")
+    assert environment.oom_kills(tmp_path) == 3

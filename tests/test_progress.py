@@ -1,0 +1,73 @@
+"""What a person is told while a run goes on."""
+
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchbench.model import Status
+from benchbench.progress import Forecast, duration, line
+from tests.factories import a_case, a_failure, a_measurement, a_record
+
+CASES = [a_case(params={"m": m, "n": 1, "k": 1}) for m in (1, 2)]
+IDS = [case.id for case in CASES]
+
+
+def test_the_forecast_begins_with_the_estimates() -> None:
+    assert Forecast({IDS[0]: 2.0, IDS[1]: 4.0}, rounds=3).remaining_s == pytest.approx(18.0)
+
+
+def test_what_was_measured_replaces_and_scales_the_estimates() -> None:
+    forecast = Forecast({IDS[0]: 2.0, IDS[1]: 4.0}, rounds=3)
+    forecast.add(a_record(case=CASES[0], stages_s={"wall": 1.0}))
+    assert forecast.remaining_s == pytest.approx(2 * 1.0 + 3 * 4.0 * 0.5)
+    forecast.add(a_record(case=CASES[1], stages_s={"wall": 10.0}))
+    assert forecast.remaining_s == pytest.approx(2 * 1.0 + 2 * 10.0)
+    assert forecast.done == 2
+
+
+def test_a_failed_case_costs_no_further_time() -> None:
+    forecast = Forecast({IDS[0]: 2.0, IDS[1]: 4.0}, rounds=3)
+    forecast.add(a_record(a_failure(), case=CASES[0], stages_s={"wall": 2.0}))
+    assert forecast.remaining_s == pytest.approx(12.0)
+    assert forecast.done == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (151, "2 min 31 s")]
+)
+def test_durations_are_whole_seconds(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_line_tells_status_case_and_time_or_reason() -> None:
+    ok = line(a_record(a_measurement(iterations=10, block_s=(0.02, 0.02, 0.02), steady=False)))
+    assert "ok" in ok
+    assert "2.00 ms" in ok
+    assert "still warming up" in ok
+    failed = line(a_record(a_failure(status=Status.TIMEOUT, message="no \x1b[31manswer")))
+    assert "timeout" in failed
+    assert "\x1b" not in failed
+
+
+def test_on_a_terminal_there_is_a_bar_with_the_time_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm")
+    seen = bytearray()
+
+    def keep(descriptor: int) -> bytes:
+        data = os.read(descriptor, 4096)
+        seen.extend(data)
+        return data
+
+    arguments = ["run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick"]
+    status = pty.spawn([sys.executable, "-m", "benchbench.cli", *arguments], keep)
+    assert os.waitstatus_to_exitcode(status) == 0
+    text = seen.decode(errors="replace")
+    assert " left" in text
+    assert "━" in text
+    assert "1 ok" in text
