@@ -1,0 +1,268 @@
+"""Where the level of a series of runs changed, and by how much. Pure: no file, no clock, no run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from benchbench.stats import t_quantile
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
+
+SHORTEST = 3  # runs a level must last: a shorter one is a spike
+NEIGHBOURS = 5  # on either side, in the median a spike is seen against
+SPIKE = 5.0  # noise scales from that median
+PENALTY = 3.0  # times BIC's own 2 ln(n) σ² for a level and its place (Yao 1988)
+PASSES = 3
+SIGNIFICANCE = 0.001
+MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
+LEAST_NOISE = 1e-4  # as relative spread: equal values must not make every difference significant
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A new level from run `index` on; the ratio is after / before, with its 95 % interval."""
+
+    index: int
+    ratio: float
+    low: float
+    high: float
+    p: float
+    direction: Literal["slower", "faster"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Runs `start` to `stop`, the last not included, around one level: their geometric mean."""
+
+    start: int
+    stop: int
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Segments cover every run in order; `outliers` are spikes, cut back before anything was estimated."""
+
+    changes: tuple[Change, ...]
+    outliers: tuple[int, ...]
+    segments: tuple[Segment, ...]
+
+
+def change_points(
+    values: Sequence[float],
+    *,
+    threshold: float = 0.03,
+    better: Literal["lower", "higher"] = "lower",
+    boundaries: Sequence[int] = (),
+) -> History:
+    """Changes of level of at least `threshold` (0.03: 3 %), in a series ordered by time or commit.
+
+    At each of `boundaries`, the index of the first run on other hardware, a new series begins: nothing is
+    compared across it. A change needs three runs on either side to be seen. `better` only names its
+    direction. The method and its sources are in docs/history.md.
+
+    Raises ValueError for a value that has no logarithm, or a boundary outside the series.
+    """
+    _check(values, boundaries)
+    changes: list[Change] = []
+    outliers: list[int] = []
+    segments: list[Segment] = []
+    for start, stop in pairwise([0, *sorted(set(boundaries)), len(values)]):
+        part = _one_machine([math.log(value) for value in values[start:stop]], math.log1p(threshold))
+        changes += [_change(start + edge, step, better) for edge, step in part.steps]
+        outliers += [start + index for index in part.spikes]
+        segments += [Segment(start + a, start + b, math.exp(level)) for a, b, level in part.levels]
+    return History(tuple(changes), tuple(outliers), tuple(segments))
+
+
+def _check(values: Sequence[float], boundaries: Sequence[int]) -> None:
+    for index, value in enumerate(values):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"run {index} is {value}: change points need finite values above 0")
+    for boundary in boundaries:
+        if not 0 < boundary < len(values):
+            raise ValueError(f"boundary {boundary} is outside a series of {len(values)} runs")
+
+
+def _change(index: int, step: _Step, better: str) -> Change:
+    half = t_quantile(0.975, step.degrees) * step.error
+    return Change(
+        index=index,
+        ratio=math.exp(step.change),
+        low=math.exp(step.change - half),
+        high=math.exp(step.change + half),
+        p=step.p,
+        direction="slower" if (step.change > 0) == (better == "lower") else "faster",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of runs on one machine, in logarithms."""
+
+    steps: list[tuple[int, _Step]]
+    spikes: list[int]
+    levels: list[tuple[int, int, float]]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Two adjacent segments compared: the difference of their means, its standard error, and t's df."""
+
+    change: float
+    median_change: float
+    error: float
+    degrees: float
+
+    @cached_property
+    def p(self) -> float:
+        """Two-sided."""
+        from scipy.special import stdtr
+
+        return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
+
+
+def _one_machine(logs: list[float], floor: float) -> _Part:
+    import numpy as np
+
+    y = np.array(logs)
+    edges, phi = [0, len(logs)], 0.0
+    spikes: list[int] = []
+    if len(logs) >= 2 * SHORTEST:
+        sigma = max(LEAST_NOISE, _difference_scale(y, 1))
+        y, spikes = _despiked(y, sigma)
+        edges, phi = _fitted(y, sigma)
+        edges = _pruned(y, edges, phi, floor)
+    levels = [(a, b, float(y[a:b].mean())) for a, b in pairwise(edges) if a < b]
+    return _Part(list(zip(edges[1:-1], _steps(y, edges, phi), strict=True)), spikes, levels)
+
+
+def _difference_scale(y: Array, lag: int) -> float:
+    """Standard deviation of the noise, from differences at `lag`: steps are too few to move their median.
+
+    Deviations are from zero, the centre of differences: about their own median, two values in turn would
+    seem free of noise.
+    """
+    import numpy as np
+
+    return MAD_TO_SIGMA * float(np.median(np.abs(y[lag:] - y[:-lag]))) / math.sqrt(2)
+
+
+def _despiked(y: Array, sigma: float) -> tuple[Array, list[int]]:
+    """Points far from their neighbours' median cut back to the limit, and which they were.
+
+    Three on the same side in a row are left alone: they may be a level that began just before the end.
+    """
+    import numpy as np
+
+    width = min(2 * NEIGHBOURS + 1, len(y))
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(y, width), axis=1)
+    # the ends share the first and the last whole window: in a narrower one three new runs are half
+    middle = np.pad(middle, NEIGHBOURS, mode="edge")[: len(y)]
+    side = np.where(np.abs(y - middle) > SPIKE * sigma, np.sign(y - middle), 0)
+    edges = np.flatnonzero(np.diff(side, prepend=np.nan, append=np.nan))
+    lengths = np.diff(edges)
+    spike = (side != 0) & (np.repeat(lengths, lengths) < SHORTEST)
+    return np.where(spike, middle + SPIKE * sigma * side, y), np.flatnonzero(spike).tolist()
+
+
+def _fitted(y: Array, sigma: float) -> tuple[list[int], float]:
+    """Edges of the best partition, and the lag-1 autocorrelation φ of what it leaves.
+
+    Noise that drifts or hangs together looks like steps, so the penalty grows with what the residuals of
+    the last fit show of either, until the partition stays.
+    """
+    penalty = PENALTY * 2 * math.log(len(y)) * sigma**2
+    edges = _partition(y, penalty)
+    for _ in range(PASSES):
+        rest = _residuals(y, edges)
+        drift = max(1.0, (_difference_scale(rest, 4) / sigma) ** 2)
+        last, edges = edges, _partition(y, penalty * _inflation(_autocorrelation(rest)) * drift)
+        if edges == last:
+            break
+    return edges, _autocorrelation(_residuals(y, edges))
+
+
+def _partition(y: Array, penalty: float) -> list[int]:
+    """Edges of the exact minimum of Σ (y − segment mean)² + penalty · segments, none shorter than three.
+
+    Optimal partitioning (Jackson et al. 2005): the best end at j is the best over its last segment (i, j].
+    Σ (y − mean)² is Σ y² − Σ (segment sum)² / length, and the first term is the same for all.
+    """
+    import numpy as np
+
+    n = len(y)
+    sums = np.concatenate(([0.0], np.cumsum(y - np.median(y))))
+    lengths = np.arange(n, 0, -1.0)
+    best = np.full(n + 1, np.inf)
+    best[0] = 0.0
+    starts = np.zeros(n + 1, dtype=int)
+    for j in range(SHORTEST, n + 1):
+        last = j - SHORTEST + 1
+        cost = best[:last] - (sums[j] - sums[:last]) ** 2 / lengths[n - j : n - j + last]
+        starts[j] = cost.argmin()
+        best[j] = cost[starts[j]] + penalty
+    edges = [n]
+    while edges[0] > 0:
+        edges.insert(0, int(starts[edges[0]]))
+    return edges
+
+
+def _residuals(y: Array, edges: list[int]) -> Array:
+    import numpy as np
+
+    return np.concatenate([y[a:b] - y[a:b].mean() for a, b in pairwise(edges)])
+
+
+def _autocorrelation(rest: Array) -> float:
+    """Lag 1; below zero counts as zero, for short series are biased downwards."""
+    square = float(rest @ rest)
+    return max(0.0, float(rest[1:] @ rest[:-1]) / square) if square > 0 else 0.0
+
+
+def _inflation(phi: float) -> float:
+    """Variance of a mean of AR(1) noise over that of independent noise."""
+    return (1 + phi) / (1 - phi)
+
+
+def _pruned(y: Array, edges: list[int], phi: float, floor: float) -> list[int]:
+    """Edges without the changes that are not significant or smaller than `floor`, the weakest gone first."""
+    while steps := _steps(y, edges, phi):
+        weak = [
+            (step.p, -abs(step.change), number)
+            for number, step in enumerate(steps, start=1)
+            if step.p >= SIGNIFICANCE or abs(step.median_change) < floor
+        ]
+        if not weak:
+            break
+        weakest = max(weak)[-1]
+        edges = edges[:weakest] + edges[weakest + 1 :]
+    return edges
+
+
+def _steps(y: Array, edges: list[int], phi: float) -> list[_Step]:
+    return [_step(y[a:b], y[b:c], phi) for a, b, c in zip(edges, edges[1:], edges[2:], strict=False)]
+
+
+def _step(before: Array, after: Array, phi: float) -> _Step:
+    """Student's t with pooled variance; φ inflates the variance and deflates the degrees of freedom."""
+    import numpy as np
+
+    degrees = len(before) + len(after) - 2
+    square = sum(float(((part - part.mean()) ** 2).sum()) for part in (before, after))
+    variance = max(LEAST_NOISE**2, square / degrees) * _inflation(phi)
+    return _Step(
+        change=float(after.mean() - before.mean()),
+        median_change=float(np.median(after) - np.median(before)),
+        error=math.sqrt(variance * (1 / len(before) + 1 / len(after))),
+        degrees=max(1.0, degrees / _inflation(phi)),
+    )
