@@ -341,6 +341,35 @@ def _save(files: Mapping[str, bytes], place: Path) -> None:
         typer.echo(f"wrote {place / name}", err=True)
 
 
+@app.command()
+def history(
+    case: Annotated[
+        list[str] | None, typer.Argument(help="Parts of case ids, or patterns. [default: all]")
+    ] = None,
+    metric: Annotated[
+        str, typer.Option("--metric", help="A number of the rows, such as cold_s.")
+    ] = "latency_s",
+    threshold: Annotated[
+        float, typer.Option("--threshold", min=0, help="The smallest change to tell, as a fraction.")
+    ] = 0.03,
+    results: ResultsOption = Path("results"),
+    format: FormatOption = DataFormat.TERMINAL,
+) -> None:
+    """Every stored run over time, and the runs between which a case became slower or faster.
+
+    Examples: accelbench history; accelbench history gemm --metric peak_host_bytes --format json
+    """
+    from benchbench import store, trend
+
+    wanted = trend.metric_named(metric)
+    runs = [store.read(store.find(results, name)) for name in store.runs(results) or ("latest",)]
+    found = trend.trends(runs, wanted, case or (), threshold)
+    if format is DataFormat.JSON:
+        _print_json(trend.fields(found))
+    else:
+        typer.echo(trend.text(found), nl=False)
+
+
 @app.command("list")
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
