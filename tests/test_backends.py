@@ -145,6 +145,16 @@ def test_jax_lists_what_it_can_start_and_says_why_not_the_rest(monkeypatch: pyte
     assert missing == {"tpu": "no libtpu"}
 
 
+def test_jax_without_a_plug_in_says_which_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices(platform: str) -> list[Any]:
+        if platform == "gpu":
+            raise RuntimeError("Unknown backend: 'gpu' requested, but no platforms are present")
+        return [SimpleNamespace(platform=platform, device_kind="Example Accelerator")]
+
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
+    assert Jax().devices()[1] == {"gpu": "this JAX has no GPU plug-in (pip install 'jax[cuda13]')"}
+
+
 def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.MonkeyPatch) -> None:
     details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "Example GPU"})
     config = SimpleNamespace(list_physical_devices=lambda kind: ["one"], experimental=details)

@@ -54,7 +54,7 @@ class Jax(Backend):
             try:
                 platform_devices = jax.devices(platform)
             except RuntimeError as error:  # how JAX says that a platform is not there
-                missing[platform] = _first_sentence(error)
+                missing[platform] = _reason(platform, error)
                 continue
             found += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
         return found, missing
@@ -153,5 +153,10 @@ def _describe(platform: str, index: int, device: Any) -> Device:
     )
 
 
-def _first_sentence(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].split(". ")[0]
+def _reason(platform: str, error: Exception) -> str:
+    """What is missing in plain words; JAX's own where something is there and does not work."""
+    text = str(error).strip()
+    if text.startswith("Unknown backend") or "libtpu.so: cannot open" in text:
+        extra = {"gpu": "cuda13"}.get(platform, platform)
+        return f"this JAX has no {platform.upper()} plug-in (pip install 'jax[{extra}]')"
+    return text.splitlines()[0].split(". ")[0]
