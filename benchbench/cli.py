@@ -16,12 +16,14 @@ import typer
 
 from benchbench import __version__
 from benchbench.errors import AccelbenchError, NothingToMeasure, UsageError, unknown
+from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from benchbench.exporters.base import Exporter
     from benchbench.fleet import Fleet
+    from benchbench.matching import Judgement
     from benchbench.model import Dtype, Policy, Record, Run, RunInfo
     from benchbench.suite import Suite
 
@@ -59,19 +61,20 @@ class ReportFormat(StrEnum):
     SVG = "svg"
 
 
-class Isolation(StrEnum):
-    """How a case gets its process."""
+class TextFormat(StrEnum):
+    """What a comparison can be written as."""
 
-    FORK = "fork"
-    SPAWN = "spawn"
-    SHARED = "shared"
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
 
 
-class Allocator(StrEnum):
-    """What the C library does with freed memory."""
+class Order(StrEnum):
+    """Of a comparison's cases."""
 
-    STEADY = "steady"
-    SYSTEM = "system"
+    RATIO = "ratio"
+    CASE = "case"
 
 
 class Interrupted(BaseException):
@@ -177,8 +180,8 @@ def run(
         policy=_policy(chosen, quick, rigorous, rounds),
         settings=Settings(
             threads=threads or usable_threads(),
-            allocator=allocator.value,
-            isolation=isolation.value,
+            allocator=allocator,
+            isolation=isolation,
             timeout_s=timeout,
         ),
         seed=seed,
@@ -403,6 +406,54 @@ def devices(backend: BackendOption = None, format: FormatOption = DataFormat.TER
         typer.echo("importing every backend", err=True)
         rows = describe.devices(fleet.probe())
     _print_rows(rows, format)
+
+
+@app.command("compare")
+def compare_(
+    ref: Annotated[str, typer.Argument(help="The run to compare with: an id, latest~1, a run's folder.")],
+    new: Annotated[str, typer.Argument(help="The run to judge.")] = "latest",
+    metric: Annotated[str, typer.Option("--metric", help="What to compare.")] = "latency_s",
+    threshold: Annotated[str, typer.Option("--threshold", help="A smaller change is none.")] = "3%",
+    only: Annotated[Names, _option("--only", text="Only these verdicts: slower, faster, broken, …")] = None,
+    sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
+    format: Annotated[TextFormat, typer.Option("--format", help="What to write.")] = TextFormat.TERMINAL,
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Two runs side by side: slower, faster, the same, or cannot tell. Never fails a build.
+
+    Examples: accelbench compare latest~1 latest; accelbench compare latest~1 --only slower,broken
+    """
+    from benchbench import comparison, store
+    from benchbench.compare import compare
+    from benchbench.trend import metric_named
+
+    wanted = [_judgement(name) for name in _split(only)]
+    chosen, smallest = metric_named(metric), _fraction(threshold)
+    before, after = (store.read(store.find(results, selector)) for selector in (ref, new))
+    found = compare(before, after, chosen, smallest)
+    shown = comparison.chosen(found, wanted, sort.value)
+    typer.echo(comparison.FORMATS[format](found, shown), nl=False)
+
+
+def _judgement(name: str) -> Judgement:
+    from benchbench.matching import Judgement
+
+    try:
+        return Judgement(name)
+    except ValueError:
+        raise UsageError(f"No verdict named {name!r}.", unknown("verdicts", name, list(Judgement))) from None
+
+
+def _fraction(text: str) -> float:
+    """`3%` and `0.03` → 0.03."""
+    number = text.strip()
+    try:
+        found = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1:
+        raise UsageError(f"{text!r} is not between 0 % and 100 %.", "Write three per cent as 3% or 0.03.")
+    return found
 
 
 def _print_rows(rows: Sequence[Mapping[str, str]], format: DataFormat) -> None:

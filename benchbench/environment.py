@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchbench.model import Machine, Settings
+from benchbench.model import Allocator, Machine, Settings
 
 QUERY_TIMEOUT_S = 10.0
 INHERITED = {
@@ -93,7 +93,7 @@ def worker_environment(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(settings.threads)
     )
     shell = {name: value for name, value in parent.items() if _allocates(name)}
-    allocator = STEADY if settings.allocator == "steady" else shell
+    allocator = STEADY if settings.allocator is Allocator.STEADY else shell
     return chosen | threads | allocator | dict(extra)
 
 

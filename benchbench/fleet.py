@@ -11,7 +11,7 @@ from typing import Any, Self
 from benchbench.backends.base import Backend
 from benchbench.folder import load
 from benchbench.launch import Answer, Worker, Workshop
-from benchbench.model import Case, Device, DeviceClass, Probe, Settings, Status, Target
+from benchbench.model import Case, Device, DeviceClass, Isolation, Probe, Settings, Status, Target
 
 
 class Fleet:
@@ -76,10 +76,10 @@ class Fleet:
         """The answer, and the isolation the job had. A fork that hangs is tried again as a fresh process."""
         job = {**job, "case": dataclasses.asdict(case)}
         wanted = self._settings.isolation
-        if wanted == "spawn":
+        if wanted is Isolation.SPAWN:
             return self._spawned(case, job), "spawn"
-        answer = self._worker_for(case).ask(job, self._settings.timeout_s, fork=wanted == "fork")
-        if wanted == "fork" and answer.status is Status.TIMEOUT and "hung" in answer.message:
+        answer = self._worker_for(case).ask(job, self._settings.timeout_s, fork=wanted is Isolation.FORK)
+        if wanted is Isolation.FORK and answer.status is Status.TIMEOUT and "hung" in answer.message:
             return self._spawned(case, job), "spawn (its fork hung)"
         return answer, wanted
 

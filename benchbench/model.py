@@ -55,6 +55,21 @@ class DeviceClass(StrEnum):
     ACCELERATOR = "accelerator"
 
 
+class Isolation(StrEnum):
+    """How a case gets its process: forked from a template, started anew, or shared with other cases."""
+
+    FORK = "fork"
+    SPAWN = "spawn"
+    SHARED = "shared"
+
+
+class Allocator(StrEnum):
+    """What the C library does with freed memory: keep it, as in a long-running process, or as it likes."""
+
+    STEADY = "steady"
+    SYSTEM = "system"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """The work of one step, counted from the maths: 2 FLOPs per multiply-add; bytes that must move."""
@@ -212,8 +227,8 @@ class Settings:
     """What changes the answer and is fixed before a worker starts."""
 
     threads: int
-    allocator: Literal["steady", "system"] = "steady"
-    isolation: Literal["fork", "spawn", "shared"] = "fork"
+    allocator: Allocator = Allocator.STEADY
+    isolation: Isolation = Isolation.FORK
     timeout_s: float = 300.0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchbench import environment
-from benchbench.model import Machine, Settings
+from benchbench.model import Allocator, Machine, Settings
 from tests.factories import a_machine
 
 Files = dict[str, str]
@@ -273,7 +273,7 @@ def test_a_fingerprint_is_the_same_in_every_version_of_this_program() -> None:
 
 
 STEADY = Settings(threads=3)
-SYSTEM = Settings(threads=3, allocator="system")
+SYSTEM = Settings(threads=3, allocator=Allocator.SYSTEM)
 
 
 def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
