@@ -1,0 +1,680 @@
+"""Two runs compared: each verdict, the laws, and how often the rule is right on simulated processes."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from numpy.typing import NDArray
+from scipy import stats as oracle
+
+from benchbench import comparison, store
+from benchbench.compare import ALPHA, Comparison, Verdict, compare
+from benchbench.matching import Judgement
+from benchbench.metrics import METRICS, Metric
+from benchbench.model import Allocator, Case, Isolation, Memory, Policy, Record, Run, Settings, Status
+from benchbench.stats import Difference, detectable, holm, tost, welch
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_failure,
+    a_hostile_run,
+    a_left_out,
+    a_machine,
+    a_measurement,
+    a_probe,
+    a_record,
+    a_run,
+    some_rounds,
+)
+from tests.program import accelbench
+
+STEADY = (1.000e-3, 1.001e-3, 0.999e-3)  # seconds of a step in three processes
+METRIC = {metric.name: metric for metric in METRICS}
+SWAPPED = {Judgement.SLOWER: Judgement.FASTER, Judgement.FASTER: Judgement.SLOWER}
+
+Array = NDArray[np.float64]
+times = st.lists(st.floats(0.9e-3, 1.2e-3), min_size=3, max_size=6)
+logs = st.lists(st.floats(-10, 10), min_size=2, max_size=10)
+
+
+def times_of(factor: float) -> list[float]:
+    return [factor * value for value in STEADY]
+
+
+def only(found: Comparison) -> Verdict:
+    (verdict,) = found.verdicts
+    return verdict
+
+
+def a_comparison(ref: list[Record], new: list[Record], **over: Any) -> Verdict:
+    """Of two runs with one case."""
+    return only(compare(a_run(ref), a_run(new), **over))
+
+
+# Each verdict
+
+
+@pytest.mark.parametrize(
+    ("factor", "wanted"), [(1.1, Judgement.SLOWER), (1 / 1.1, Judgement.FASTER), (1.005, Judgement.SAME)]
+)
+def test_a_clear_change_is_slower_or_faster_and_a_small_one_is_none(factor: float, wanted: Judgement) -> None:
+    found = a_comparison(some_rounds(*STEADY), some_rounds(*times_of(factor)))
+    assert found.verdict is wanted
+    assert found.ratio == pytest.approx(factor)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < factor < found.high
+
+
+@given(times, times)
+@settings(max_examples=60)
+def test_the_interval_of_a_slower_case_does_not_hold_one(x: list[float], y: list[float]) -> None:
+    found = a_comparison(some_rounds(*x), some_rounds(*y), threshold=1e-6)
+    assert found.low is not None
+    assert found.high is not None
+    assert (found.verdict is Judgement.SLOWER) == (found.low > 1)
+    assert (found.verdict is Judgement.FASTER) == (found.high < 1)
+
+
+def test_a_significant_change_below_the_threshold_is_not_slower() -> None:
+    ref, new = some_rounds(*STEADY), some_rounds(*times_of(1.025))
+    found = a_comparison(ref, new)
+    assert found.p_holm is not None
+    assert found.p_holm < ALPHA
+    assert found.verdict is Judgement.SAME
+    assert a_comparison(ref, new, threshold=0.02).verdict is Judgement.SLOWER
+
+
+def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help() -> None:
+    found = a_comparison(some_rounds(1e-3, 1.2e-3, 0.9e-3), some_rounds(1.1e-3, 0.95e-3, 1.3e-3))
+    assert found.verdict is Judgement.INCONCLUSIVE
+    assert found.reason == snapshot("too noisy for this threshold: more rounds would tell")
+    assert found.mde is not None
+    assert found.mde > 0.03
+
+
+def test_a_change_on_the_edge_of_the_threshold_is_inconclusive() -> None:
+    found = a_comparison(some_rounds(*STEADY, *STEADY), some_rounds(*times_of(1.0297), *times_of(1.0297)))
+    assert found.verdict is Judgement.INCONCLUSIVE
+    assert found.reason == snapshot("the interval holds changes on both sides of the threshold")
+
+
+def test_two_processes_are_insufficient_but_their_ratio_is_shown() -> None:
+    found = a_comparison(some_rounds(1e-3, 1.01e-3), some_rounds(*times_of(1.1)))
+    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.reason == snapshot("2 v 3 processes have latency_s, each side needs 3")
+    assert found.ratio == pytest.approx(1.0945, rel=1e-3)
+    assert found.p_holm is None
+
+
+def test_one_process_has_a_ratio_without_an_interval() -> None:
+    found = a_comparison(some_rounds(1e-3), some_rounds(*times_of(1.1)))
+    assert found.verdict is Judgement.INSUFFICIENT
+    assert (found.low, found.high, found.mde) == (None, None, None)
+    assert found.ratio == pytest.approx(1.1)
+
+
+def test_a_process_that_was_still_warming_up_makes_a_case_insufficient() -> None:
+    found = a_comparison(some_rounds(*STEADY), some_rounds(*times_of(1.1), steady=False))
+    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.reason == snapshot("still warming up when measured, in 0 v 3 processes")
+    assert not found.steady
+
+
+def test_memory_does_not_depend_on_warm_up() -> None:
+    ref = some_rounds(*STEADY, steady=False, peak_host=Memory(bytes=1000))
+    new = some_rounds(*STEADY, steady=False, peak_host=Memory(bytes=1200))
+    found = a_comparison(ref, new, metric=METRIC["peak_host_bytes"])
+    assert found.verdict is Judgement.SLOWER
+    assert found.ratio == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"machine": a_machine(cpu="Other CPU", memory_bytes=4 * 2**30)},
+        {"machine": a_machine(accelerators=("Example GPU",))},
+        {"settings": Settings(threads=4)},
+        {"settings": Settings(threads=2, allocator=Allocator.SYSTEM, isolation=Isolation.SPAWN)},
+    ],
+)
+def test_other_hardware_or_settings_are_incomparable_and_named(over: dict[str, Any]) -> None:
+    found = only(compare(a_run(), a_run(**over)))
+    assert found.verdict is Judgement.INCOMPARABLE
+    assert found.ratio is None
+    assert found.new is not None
+    assert found.reason in snapshot(
+        [
+            "CPU Example CPU → Other CPU; GiB of memory 8 → 4",
+            "accelerators none → Example GPU",
+            "threads 2 → 4",
+            "allocator steady → system; isolation fork → spawn",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"cost": a_cost(flops=524_289)},
+        {"timer": "events"},
+        {"precision": {"matmul": "tf32", "new": "x"}},
+    ],
+)
+def test_other_work_clock_or_precision_is_incomparable_and_named(over: dict[str, Any]) -> None:
+    found = a_comparison(some_rounds(*STEADY), some_rounds(*STEADY, **over))
+    assert found.verdict is Judgement.INCOMPARABLE
+    assert found.reason in snapshot(
+        ["counted flops 524288 → 524289", "timer perf counter → events", "matmul highest → tf32"]
+    )
+
+
+def test_another_device_of_the_same_name_is_incomparable() -> None:
+    new = [replace(record, device_model="Other CPU") for record in some_rounds(*STEADY)]
+    assert a_comparison(some_rounds(*STEADY), new).reason == snapshot("device model Example CPU → Other CPU")
+
+
+def test_another_version_is_the_suspect_and_no_bar() -> None:
+    ref = a_run([replace(r, framework_version="2.12.1") for r in some_rounds(*STEADY)],
+                probes=(a_probe(version="2.12.1"),))  # fmt: skip
+    new = a_run(some_rounds(*times_of(1.1)), machine=a_machine(os="Linux 6.9"))
+    found = compare(ref, new)
+    assert only(found).verdict is Judgement.SLOWER
+    assert only(found).reason == snapshot("suspect: torch 2.12.1 → 2.13.0")
+    assert found.changes == snapshot(("torch 2.12.1 → 2.13.0", "os Linux 6.8 → Linux 6.9"))
+
+
+def test_a_case_that_was_ok_and_fails_is_broken_with_its_status() -> None:
+    new = [*some_rounds(*STEADY), a_record(a_failure(status=Status.OUT_OF_MEMORY, message="9 GiB"), round=3)]
+    found = a_comparison(some_rounds(*STEADY), new)
+    assert found.verdict is Judgement.BROKEN
+    assert found.reason == snapshot("out_of_memory: 9 GiB")
+    assert found.ref == pytest.approx(1e-3, rel=1e-6)
+    assert found.new is None
+
+
+def test_a_wrong_result_is_named_before_any_other_failure() -> None:
+    new = [a_record(a_failure()), a_record(a_failure(status=Status.WRONG_RESULT, message="error 0.5"))]
+    assert a_comparison(some_rounds(*STEADY), new).reason == snapshot("wrong_result: error 0.5")
+
+
+def test_a_case_that_failed_before_is_new_and_one_that_fails_in_both_is_not_broken() -> None:
+    failed = [a_record(a_failure())]
+    assert a_comparison(failed, some_rounds(*STEADY)).verdict is Judgement.NEW
+    assert a_comparison(failed, failed).verdict is Judgement.INSUFFICIENT
+
+
+def test_cases_in_one_run_only_are_new_or_gone() -> None:
+    small, large = a_case(), a_case(params={"m": 128})
+    found = compare(
+        a_run(some_rounds(*STEADY, case=small)),
+        a_run(some_rounds(*STEADY, case=large), left_out=(a_left_out(case=small),)),
+    )
+    assert [(each.verdict, each.reason) for each in found.verdicts] == snapshot(
+        [(Judgement.GONE, "unavailable: this torch is a CPU build"), (Judgement.NEW, "not part of the run")]
+    )
+
+
+def test_a_case_left_out_of_both_runs_is_not_mentioned() -> None:
+    run = a_run(left_out=(a_left_out(),))
+    assert [each.case for each in compare(run, run).verdicts] == [a_case().id]
+
+
+def test_a_round_that_was_cut_short_is_missing_and_not_a_failure() -> None:
+    cut = a_record(a_failure(status=Status.INTERRUPTED, message="stopped"), round=3)
+    assert a_comparison(some_rounds(*STEADY), [*some_rounds(*STEADY), cut]).verdict is Judgement.SAME
+    assert a_comparison(some_rounds(*STEADY), [cut]).verdict is Judgement.INSUFFICIENT
+
+
+@pytest.mark.parametrize("name", ["items_per_s", "flops_per_s", "bytes_per_s"])
+def test_a_rate_gets_the_verdict_of_the_latency_it_is_made_of(name: str) -> None:
+    ref, new = some_rounds(*STEADY), some_rounds(*times_of(1.1))
+    latency, rate = a_comparison(ref, new), a_comparison(ref, new, metric=METRIC[name])
+    assert rate.verdict is latency.verdict is Judgement.SLOWER
+    assert latency.ratio is not None
+    assert rate.ratio == pytest.approx(1 / latency.ratio)
+    assert rate.p_holm == pytest.approx(latency.p_holm)
+
+
+def test_cold_starts_are_those_that_found_the_cache_empty() -> None:
+    def run(seconds: float) -> list[Record]:
+        warm = some_rounds(*STEADY, compile_cache="warm", cold_s=0.01)
+        return [a_record(a_measurement(cold_s=seconds)), *warm]
+
+    found = a_comparison(run(0.5), run(1.0), metric=METRIC["cold_s"])
+    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.ratio == pytest.approx(2.0)
+    assert (found.ref_processes, found.new_processes) == (1, 1)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_that_nobody_measured_is_insufficient_and_not_an_error(metric: Metric) -> None:
+    nothing = {"block_s": (0.0,), "cold_s": 0.0, "peak_host": Memory(bytes=0)}
+    run = a_run([a_record(a_measurement(**nothing))])
+    found = only(compare(run, run, metric))
+    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.ratio is None
+
+
+def test_the_geometric_mean_is_over_compared_cases_only() -> None:
+    cases = [a_case(params={"m": m}) for m in (1, 2, 3)]
+
+    def records(*factors: float, **over: Any) -> list[Record]:
+        pairs = zip(factors, cases, strict=True)
+        return [r for factor, case in pairs for r in some_rounds(*times_of(factor), case=case, **over)]
+
+    unsteady = records(1, 1, 7, steady=False)[-3:]
+    found = compare(a_run(records(1, 1, 1)), a_run([*records(1.1, 1.2, 7)[:-3], *unsteady]))
+    assert found.compared == 2
+    assert found.geomean == pytest.approx(math.sqrt(1.1 * 1.2))
+
+
+def test_values_no_float_can_hold_are_compared_without_an_error() -> None:
+    found = a_comparison(some_rounds(1e-300, 1e200, 1e-300), some_rounds(1e300, 1e-300, 1e300))
+    assert found.verdict is Judgement.INCONCLUSIVE
+    numbers = [found.ratio, found.low, found.high, found.mde]
+    assert all(number is not None and math.isfinite(number) for number in numbers)
+
+
+# Laws
+
+
+@given(times, times)
+@settings(max_examples=60)
+def test_swapping_the_runs_swaps_slower_and_faster_and_inverts_the_ratio(
+    x: list[float], y: list[float]
+) -> None:
+    there, back = (
+        a_comparison(some_rounds(*x), some_rounds(*y)),
+        a_comparison(some_rounds(*y), some_rounds(*x)),
+    )
+    assert back.verdict is SWAPPED.get(there.verdict, there.verdict)
+    assert there.ratio is not None
+    assert there.low is not None
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert back.high == pytest.approx(1 / there.low)
+    assert back.p_holm == there.p_holm
+    assert back.mde == pytest.approx(there.mde)
+
+
+@given(times, times, st.floats(1e-3, 1e3))
+@settings(max_examples=60)
+def test_a_slower_clock_changes_nothing(x: list[float], y: list[float], factor: float) -> None:
+    plain = a_comparison(some_rounds(*x), some_rounds(*y))
+    scaled = a_comparison(some_rounds(*(factor * v for v in x)), some_rounds(*(factor * v for v in y)))
+    assert plain.ratio is not None
+    assume(abs(abs(math.log(plain.ratio)) - math.log1p(0.03)) > 1e-9)  # rounding decides there
+    assert scaled.ratio == pytest.approx(plain.ratio)
+    assert scaled.p_holm == pytest.approx(plain.p_holm, rel=1e-6, abs=1e-300)
+    assert scaled.verdict is plain.verdict
+
+
+@given(st.lists(st.floats(0, 1), max_size=30))
+def test_holm_is_never_below_the_raw_p_and_keeps_their_order(ps: list[float]) -> None:
+    adjusted = holm(ps)
+    assert all(p <= a <= 1 for p, a in zip(ps, adjusted, strict=True))
+    ordered = [adjusted[index] for index in sorted(range(len(ps)), key=ps.__getitem__)]
+    assert ordered == sorted(ordered)
+
+
+def test_holm_is_that_of_the_textbook() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_more_cases_make_each_harder_to_call() -> None:
+    noisy = some_rounds(1e-3, 1.01e-3, 0.99e-3), some_rounds(1.035e-3, 1.045e-3, 1.025e-3)
+    alone = a_comparison(*noisy)
+    others = [r for m in range(9) for r in some_rounds(*STEADY, case=a_case(params={"m": m}))]
+    first = compare(a_run([*noisy[0], *others]), a_run([*noisy[1], *others])).verdicts[0]
+    assert alone.verdict is Judgement.SLOWER
+    assert first.verdict is Judgement.INCONCLUSIVE
+    assert alone.mde is not None
+    assert first.mde is not None
+    assert first.mde > alone.mde
+
+
+# The test against SciPy's
+
+
+@given(logs, logs)
+def test_welch_is_that_of_scipy(x: list[float], y: list[float]) -> None:
+    assume(min(np.std(x, ddof=1), np.std(y, ddof=1)) > 1e-3)  # SciPy has no floor
+    found, wanted = welch(x, y), oracle.ttest_ind(y, x, equal_var=False)
+    interval = wanted.confidence_interval(0.95)
+    assert found.degrees == pytest.approx(wanted.df)
+    assert found.p_either() == pytest.approx(wanted.pvalue)
+    assert found.mid - found.half_width() == pytest.approx(interval.low, abs=1e-9)
+    assert found.mid + found.half_width() == pytest.approx(interval.high, abs=1e-9)
+    one_sided = oracle.ttest_ind(y, x, equal_var=False, alternative="greater").pvalue
+    assert found.p_above() == pytest.approx(one_sided)
+    assert found.p_below() == pytest.approx(1 - one_sided)
+
+
+def test_equal_values_are_not_infinitely_certain() -> None:
+    found = welch([0.0, 0.0, 0.0], [1e-5, 1e-5, 1e-5])
+    assert found.p_above() > 0.4
+    with pytest.raises(ValueError, match="no spread"):
+        welch([0.0], [0.0, 1.0])
+
+
+@given(logs, logs, st.floats(1e-3, 1))
+def test_tost_holds_exactly_where_the_90_percent_interval_is_within(
+    x: list[float], y: list[float], margin: float
+) -> None:
+    found = welch(x, y)
+    edge = abs(found.mid) + found.half_width(0.9)
+    assume(abs(edge - margin) > 1e-9)
+    assert (tost(found, margin) < ALPHA) == (edge < margin)
+
+
+@pytest.mark.parametrize("processes", [3, 5, 10])
+@pytest.mark.parametrize("cases", [1, 30])
+def test_a_change_as_large_as_the_mde_is_found_four_times_in_five(processes: int, cases: int) -> None:
+    level, error = ALPHA / cases, 0.01
+    degrees = 2 * processes - 2
+    mde = detectable(Difference(0.0, error, degrees), level)
+    critical = oracle.t.ppf(1 - level, degrees)
+    assert oracle.nct.sf(critical, degrees, mde / error) == pytest.approx(0.8, abs=1e-3)
+
+
+# How often it is right, on simulated processes
+
+
+def process_medians(
+    source: np.random.Generator,
+    shape: tuple[int, ...],
+    between: float,
+    *,
+    within: float = 0.01,
+    heavy: bool = False,
+    phi: float = 0.5,
+    blocks: int = 20,
+) -> Array:
+    """Medians of processes in seconds: log-normal, or t with 3 degrees of freedom, at both levels.
+
+    `between` and `within` are standard deviations of the logarithms; blocks follow one another as AR(1).
+    """
+
+    def noise(*size: int) -> Array:
+        return source.standard_t(3, size) / math.sqrt(3) if heavy else source.standard_normal(size)
+
+    steps = noise(*shape, blocks) * math.sqrt(1 - phi**2)
+    steps[..., 0] /= math.sqrt(1 - phi**2)
+    for index in range(1, blocks):
+        steps[..., index] += phi * steps[..., index - 1]
+    logs = between * noise(*shape) + np.median(within * steps, axis=-1)
+    return 1e-3 * np.exp(logs)
+
+
+def a_suite(medians: Array) -> Run:
+    """Row by row the processes of a case."""
+    cases = [a_case(params={"m": m}) for m in range(len(medians))]
+    return a_run([r for case, row in zip(cases, medians, strict=True) for r in some_rounds(*row, case=case)])
+
+
+def shares(ref: Array, new: Array, **over: Any) -> dict[Judgement, float]:
+    """How often one case, alone in its runs, gets which verdict."""
+    pairs = zip(ref, new, strict=True)
+    found = [only(compare(a_suite(a[None]), a_suite(b[None]), **over)).verdict for a, b in pairs]
+    return {each: found.count(each) / len(found) for each in Judgement}
+
+
+def allowed(rate: float, count: int) -> float:
+    """The rate and two Monte Carlo standard errors."""
+    return rate + 2 * math.sqrt(rate * (1 - rate) / count)
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
+@pytest.mark.parametrize("processes", [3, 5, 10])
+def test_unchanged_code_is_called_slower_no_oftener_than_one_time_in_forty(
+    processes: int, heavy: bool
+) -> None:
+    count = 800
+    source = np.random.default_rng([processes, heavy])
+    ref, new = process_medians(source, (2, count, processes), 0.05, within=0.05, heavy=heavy)
+    found = shares(ref, new, threshold=0.001)  # so that the test alone decides
+    assert found[Judgement.SLOWER] <= allowed(0.025, count)
+    assert found[Judgement.FASTER] <= allowed(0.025, count)
+    raw = [welch(np.log(a).tolist(), np.log(b).tolist()).p_above() for a, b in zip(ref, new, strict=True)]
+    assert np.mean(np.array(raw) < 0.05) <= allowed(0.05, count)
+
+
+def test_a_suite_of_unchanged_code_rarely_holds_any_alarm() -> None:
+    suites, alarms = 200, {Judgement.SLOWER: 0, Judgement.FASTER: 0}
+    source = np.random.default_rng(30)
+    for _ in range(suites):
+        ref, new = process_medians(source, (2, 30, 5), 0.05, within=0.05, blocks=10)
+        found = compare(a_suite(ref), a_suite(new), threshold=0.001).verdicts
+        for kind in alarms:
+            alarms[kind] += any(each.verdict is kind for each in found)
+    assert max(alarms.values()) / suites <= allowed(0.05, suites)
+
+
+@pytest.mark.parametrize(
+    ("noise", "shift", "wanted"),
+    [(0.01, 1.02, 0.85), (0.01, 1.05, 0.99), (0.01, 1.1, 0.99), (0.02, 1.05, 0.95)],
+)
+def test_five_processes_find_a_shift_of_one_case(noise: float, shift: float, wanted: float) -> None:
+    source = np.random.default_rng(5)
+    ref, new = np.log(process_medians(source, (2, 1000, 5), noise, within=0.003))
+    found = [welch(a.tolist(), b.tolist()) for a, b in zip(ref, new + math.log(shift), strict=True)]
+    assert np.mean([each.p_above() < 0.05 for each in found]) >= wanted
+
+
+@pytest.mark.parametrize(("processes", "noise"), [(5, 0.01), (10, 0.02)])
+def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> None:
+    suites, slow, found, alarms = 80, [4, 11, 29], 0, 0
+    source = np.random.default_rng(processes)
+    for _ in range(suites):
+        ref, new = process_medians(source, (2, 30, processes), noise, within=0.003)
+        new[slow] *= 1.05
+        verdicts = [each.verdict for each in compare(a_suite(ref), a_suite(new)).verdicts]
+        found += sum(verdicts[index] is Judgement.SLOWER for index in slow)
+        alarms += sum(each in SWAPPED for each in verdicts) > sum(verdicts[i] in SWAPPED for i in slow)
+    assert found / (3 * suites) >= 0.95
+    assert alarms / suites <= allowed(0.05, suites)
+
+
+def test_intervals_hold_the_true_ratio_as_often_as_they_say() -> None:
+    source = np.random.default_rng(95)
+    ref, new = process_medians(source, (2, 800, 5), 0.02)
+    pairs = zip(ref, 1.05 * new, strict=True)
+    found = [only(compare(a_suite(a[None]), a_suite(b[None]))) for a, b in pairs]
+    held = [v.low is not None and v.high is not None and v.low <= 1.05 <= v.high for v in found]
+    assert abs(np.mean(held) - 0.95) <= 2 * math.sqrt(0.05 * 0.95 / len(held))
+
+
+# As text
+
+
+def every_verdict() -> Comparison:
+    """A pair of runs with eight of the nine verdicts."""
+    names = [
+        "slower",
+        "faster",
+        "same",
+        "inconclusive",
+        "insufficient",
+        "broken",
+        "gone",
+        "new",
+        "incomparable",
+    ]
+    case: dict[str, Case] = {name: a_case(params={"kind": name}) for name in names}
+
+    def rounds(name: str, *seconds: float, **over: Any) -> list[Record]:
+        return some_rounds(*seconds, case=case[name], **over)
+
+    ref = [
+        *(r for name in names[:7] for r in rounds(name, *STEADY)),
+        *rounds("incomparable", *STEADY),
+    ]
+    new = [
+        *rounds("slower", *times_of(1.1), stop_reason="time"),
+        *rounds("faster", *times_of(0.8)),
+        *rounds("same", *times_of(1.001)),
+        *rounds("inconclusive", 1e-3, 1.4e-3, 0.8e-3),
+        *rounds("insufficient", 1.2e-3),
+        a_record(a_failure(message="worker | killed"), case=case["broken"]),
+        *rounds("new", *STEADY),
+        *rounds("incomparable", *STEADY, cost=a_cost(flops=7)),
+    ]
+    before = [replace(record, framework_version="2.12.1") for record in ref]
+    return compare(
+        a_run(before, id="REF", probes=(a_probe(version="2.12.1"),)),
+        a_run(new, id="NEW", policy=Policy(name="default", rounds=5), damaged=("line 3: torn",)),
+    )
+
+
+def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
+    found = every_verdict()
+    assert {each.verdict for each in found.verdicts} == set(Judgement)
+    assert comparison.terminal(found, comparison.chosen(found, (), "ratio")) == snapshot("""\
+ref: run REF, 2026-01-02T03:04:05Z
+new: run NEW, 2026-01-02T03:04:05Z
+latency_s, lower is better; threshold 3 %
+changed: torch 2.12.1 → 2.13.0, policy name quick → default, policy rounds 3 → 5
+damaged, not compared: line 3: torn
+
+broken        gemm(kind=broken)/float32/eager@torch:cpu
+              1.00 ms → –  3 v 0 processes
+              crashed: worker | killed
+insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
+              1.200×  1.00 ms → 1.20 ms  3 v 1 processes
+              3 v 1 processes have latency_s, each side needs 3
+slower        gemm(kind=slower)/float32/eager@torch:cpu
+              1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p <0.001  MDE 0.375 %  3 v 3 processes
+              suspect: torch 2.12.1 → 2.13.0; less precise than asked (stopped by time)
+inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
+              1.038× [0.5158, 2.091]  1.00 ms → 1.04 ms  p 0.838  MDE 268 %  3 v 3 processes
+              too noisy for this threshold: more rounds would tell
+same          gemm(kind=same)/float32/eager@torch:cpu
+              1.001× [0.9987, 1.003]  1.00 ms → 1.00 ms  p 0.432  MDE 0.375 %  3 v 3 processes
+faster        gemm(kind=faster)/float32/eager@torch:cpu
+              0.8000× [0.7982, 0.8018]  1.00 ms → 800 µs  p <0.001  MDE 0.375 %  3 v 3 processes
+              suspect: torch 2.12.1 → 2.13.0
+gone          gemm(kind=gone)/float32/eager@torch:cpu
+              1.00 ms → –  3 v 0 processes
+              not part of the run
+incomparable  gemm(kind=incomparable)/float32/eager@torch:cpu
+              1.00 ms → 1.00 ms  3 v 3 processes
+              counted flops 524288 → 7
+new           gemm(kind=new)/float32/eager@torch:cpu
+              – → 1.00 ms  0 v 3 processes
+              not part of the run
+
+geomean of 4 compared cases: 0.9780×
+1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
+p (Holm) and MDE hold for 4 cases together; MDE: the change found 4 times in 5
+""")
+
+
+def test_markdown_is_a_table_to_paste() -> None:
+    found = every_verdict()
+    shown = comparison.chosen(found, {Judgement.SLOWER, Judgement.BROKEN}, "case")
+    assert comparison.markdown(found, shown) == snapshot("""\
+- ref: run REF, 2026-01-02T03:04:05Z
+- new: run NEW, 2026-01-02T03:04:05Z
+- latency_s, lower is better; threshold 3 %
+- changed: torch 2.12.1 → 2.13.0, policy name quick → default, policy rounds 3 → 5
+- damaged, not compared: line 3: torn
+
+| case | verdict | ratio [95 %] | ref → new | p | MDE | processes | notes |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| gemm(kind=broken)/float32/eager@\u200btorch:cpu | broken |  | 1.00 ms → – |  |  | 3 v 0 | crashed: worker \\| killed |
+| gemm(kind=slower)/float32/eager@\u200btorch:cpu | slower | 1.100× [1.098, 1.102] | 1.00 ms → 1.10 ms | &lt;0.001 | 0.375 % | 3 v 3 | suspect: torch 2.12.1 → 2.13.0; less precise than asked (stopped by time) |
+
+- geomean of 4 compared cases: 0.9780×
+- 1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
+- p (Holm) and MDE hold for 4 cases together; MDE: the change found 4 times in 5
+""")  # noqa: E501
+
+
+def test_the_worst_comes_first_and_a_selection_keeps_the_summary() -> None:
+    found = every_verdict()
+    ratios = [v.ratio for v in comparison.chosen(found, (), "ratio") if v.ratio is not None]
+    assert ratios == sorted(ratios, reverse=True)
+    rates = replace(found, metric=METRIC["items_per_s"])
+    assert [v.ratio for v in comparison.chosen(rates, (), "ratio") if v.ratio is not None] == sorted(ratios)
+    by_case = comparison.chosen(found, (), "case")
+    assert [v.case for v in by_case] == sorted(v.case for v in by_case)
+    assert "1 same" in comparison.terminal(found, comparison.chosen(found, {Judgement.SLOWER}, "ratio"))
+
+
+def test_csv_and_json_hold_every_field() -> None:
+    found = every_verdict()
+    rows = list(csv.DictReader(io.StringIO(comparison.csv_table(found, found.verdicts))))
+    content = json.loads(comparison.json_object(found, found.verdicts))
+    assert [row["verdict"] for row in rows] == [str(each.verdict) for each in found.verdicts]
+    assert content["verdicts"][0] == {**content["verdicts"][0], "verdict": "slower", "ref_processes": 3}
+    assert content["verdicts"][0].keys() == rows[0].keys()
+    assert content["compared"] == 4
+    assert content["ref"]["id"] == "REF"
+
+
+@pytest.mark.parametrize("name", comparison.FORMATS)
+@pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "=1+1", "<b>", "line\nbreak", "[red]"])
+def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
+    run = a_hostile_run(text)
+    found = compare(run, replace(run, info=replace(run.info, machine=a_machine(cpu=text * 2, os="x"))))
+    shown = comparison.FORMATS[name](found, found.verdicts)
+    assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
+    if name == "markdown":
+        rows = [line for line in shown.splitlines() if line.startswith("|")]
+        assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+        assert "<b>" not in shown
+    if name == "csv":
+        cells = [cell for row in csv.reader(io.StringIO(shown)) for cell in row]
+        assert not any(cell.startswith(("=", "@")) for cell in cells)
+    if name == "json":
+        json.loads(shown)
+
+
+# From outside
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path) -> Path:
+    for name, factor in (("A1", 1.0), ("B2", 1.2)):
+        found = a_run(some_rounds(*times_of(factor)), id=name)
+        with store.create(tmp_path / "results", found.info) as writer:
+            for record in found.records:
+                writer.append(record)
+    return tmp_path
+
+
+def test_compare_names_two_runs_and_never_fails_a_build(two_runs: Path) -> None:
+    done = accelbench("compare", "A1", "latest", cwd=two_runs)
+    assert "1 slower" in done.stdout
+    faster = accelbench("compare", "B2", "A1", "--format", "json", "--metric", "items_per_s", cwd=two_runs)
+    assert json.loads(faster.stdout)["verdicts"][0]["verdict"] == "faster"
+    none = accelbench("compare", "A1", "B2", "--only", "faster,broken", "--threshold", "0.3", cwd=two_runs)
+    assert "gemm" not in none.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--only", "slwer"),
+        ("--metric", "latencies"),
+        ("--threshold", "3"),
+        ("--threshold", "nan"),
+        ("--threshold", "a lot"),
+        ("--threshold", "0%"),
+    ],
+)
+def test_what_is_typed_wrong_is_a_usage_error_with_a_hint(two_runs: Path, wrong: tuple[str, str]) -> None:
+    assert "hint: " in accelbench("compare", "A1", "B2", *wrong, cwd=two_runs, code=2).stderr
+
+
+def test_a_run_that_is_not_there_is_unreadable_input(two_runs: Path) -> None:
+    assert "No run 'C3'" in accelbench("compare", "A1", "C3", cwd=two_runs, code=5).stderr
