@@ -599,6 +599,21 @@ def test_markdown_is_a_table_to_paste() -> None:
 """)  # noqa: E501
 
 
+def test_the_documentation_shows_what_the_program_prints() -> None:
+    document = (Path(__file__).parent.parent / "docs/comparing.md").read_text()
+    quiet, noisy = [0.99, 1.0, 1.01, 1.005, 0.995], [0.96, 1.0, 1.04, 1.02, 0.98]
+
+    def run(name: str, version: str, *factors: float) -> Run:
+        cases = [a_case(params={"m": m}) for m in (512, 256, 64)]
+        spread = zip(cases, (quiet, quiet, noisy), factors, strict=True)
+        records = [r for c, s, f in spread for r in some_rounds(*(1e-3 * f * v for v in s), case=c)]
+        records = [replace(record, framework_version=version) for record in records]
+        return a_run(records, id=name, probes=(a_probe(version=version),))
+
+    found = compare(run("01REF", "2.12.1", 1, 1, 1), run("01NEW", "2.13.0", 1.08, 1.002, 1.023))
+    assert document.split("```\n")[1] == comparison.terminal(found, comparison.chosen(found, (), "ratio"))
+
+
 def test_the_worst_comes_first_and_a_selection_keeps_the_summary() -> None:
     found = every_verdict()
     ratios = [v.ratio for v in comparison.chosen(found, (), "ratio") if v.ratio is not None]
