@@ -28,17 +28,13 @@ def accelbench(*arguments: str, cwd: Path, code: int = 0, **more: str) -> subpro
     return done
 
 
-def started(*arguments: str, cwd: Path, **options: Any) -> subprocess.Popen[str]:
-    """In the background."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchbench.cli", *arguments],
-        cwd=cwd,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+def started(*arguments: str, cwd: Path, shell: str = "", **options: Any) -> subprocess.Popen[str]:
+    """In the background; `shell`: what a shell does first. Not by a fork of this process: it may hold JAX."""
+    command = [sys.executable, "-m", "benchbench.cli", *arguments]
+    if shell:
+        command = ["/bin/sh", "-c", f'{shell}; exec "$@"', "sh", *command]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment(TERM="xterm")}
+    return subprocess.Popen(command, cwd=cwd, text=True, **{**pipes, **options})
 
 
 def rows(cwd: Path, run: str = "latest") -> list[dict[str, Any]]:

@@ -281,12 +281,12 @@ def wait_for(condition: object, seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def begun(tmp_path: Path, **options: object) -> subprocess.Popen[str]:
+def begun(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:
     """A run that has finished a case and now hangs in another."""
     suite = tmp_path / "hang.toml"
     suite.write_text('description = "d"\n[[cases]]\nworkload = "honest"\n[[cases]]\nworkload = "hanging"\n')
     arguments = ("run", "--suite", "hang.toml", "-b", "fake", "-d", "cpu", "--seed", "6")
-    process = started(*arguments, cwd=tmp_path, **options)
+    process = started(*arguments, cwd=tmp_path, shell=shell)
     wait_for(lambda: records(tmp_path))
     return process
 
@@ -311,7 +311,7 @@ def test_a_signal_keeps_what_is_finished_ends_the_children_and_says_so(
 
 
 def test_an_interrupt_is_heeded_where_the_shell_had_it_ignored(tmp_path: Path) -> None:
-    process = begun(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process = begun(tmp_path, shell="trap '' INT")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
