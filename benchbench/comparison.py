@@ -12,7 +12,7 @@ from typing import Literal
 
 from benchbench import format as fmt
 from benchbench.compare import ALPHA, Comparison, Verdict
-from benchbench.exporters.csv import FORMULA
+from benchbench.exporters.csv import cell
 from benchbench.exporters.markdown import escaped
 from benchbench.matching import SETTLED, Judgement
 from benchbench.metrics import Metric
@@ -21,14 +21,6 @@ from benchbench.model import RunInfo
 SCHEMA = 1  # of the JSON. 1: first
 
 Order = Literal["ratio", "case"]
-QUANTITY: Mapping[str, Callable[[float], str]] = {
-    "s": fmt.seconds,
-    "B": fmt.size,
-    "FLOP/s": lambda value: fmt.rate(value, "FLOP/s"),
-    "B/s": lambda value: fmt.rate(value, "B/s"),
-    "item/s": lambda value: fmt.per_second(value, "item"),
-    "J": lambda value: fmt.rate(value, "J"),
-}
 
 
 def chosen(found: Comparison, only: Collection[Judgement], order: Order) -> list[Verdict]:
@@ -77,7 +69,7 @@ def csv_table(_found: Comparison, shown: Sequence[Verdict]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([field.name for field in fields(Verdict)])
-    writer.writerows([_plain(value) for value in asdict(verdict).values()] for verdict in shown)
+    writer.writerows([cell(value) for value in asdict(verdict).values()] for verdict in shown)
     return out.getvalue()
 
 
@@ -143,7 +135,10 @@ def _sentence(verdict: Verdict, metric: Metric) -> str:
 def _facts(verdict: Verdict, metric: Metric) -> tuple[str, str, str, str, str]:
     """Ratio, values, p, MDE and processes, each empty where it is not known."""
     known = verdict.ref is not None or verdict.new is not None
-    show = QUANTITY[metric.unit]
+
+    def show(value: float) -> str:
+        return fmt.quantity(value, metric.unit)
+
     return (
         _interval(verdict),
         f"{_maybe(show, verdict.ref)} → {_maybe(show, verdict.new)}" if known else "",
@@ -189,13 +184,3 @@ def _counts(found: Comparison) -> dict[str, int]:
 
 def _run(info: RunInfo) -> dict[str, str]:
     return {"id": info.id, "started": info.started, "version": info.version}
-
-
-def _plain(value: object) -> object:
-    """A cell of CSV: one line, and nothing a spreadsheet would run."""
-    if isinstance(value, tuple):
-        value = "; ".join(value)
-    if not isinstance(value, str):
-        return value
-    text = fmt.visible(value)
-    return f"'{text}" if text.startswith(FORMULA) else text

@@ -61,6 +61,15 @@ def percent(value: float) -> str:
     return f"{_shifted(value, -2)} %"
 
 
+def quantity(value: float, unit: str) -> str:
+    """`value` of a metric in its unit, each kind of unit in its own form."""
+    if unit == "s":
+        return seconds(value)
+    if unit == "B":
+        return size(value)
+    return per_second(value, "item") if unit == "item/s" else rate(value, unit)
+
+
 def si_power(value: float) -> int:
     """The power of ten, a multiple of 3, that leaves one to three digits before the point."""
     digits = _digits(value)

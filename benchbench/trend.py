@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +16,6 @@ from benchbench.metrics import METRICS, Metric, rows
 from benchbench.model import Run
 
 LEVELS = "▁▂▃▄▅▆▇█"
-Text = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,11 @@ def text(found: Sequence[Trend]) -> str:
 
 
 def _paragraph(trend: Trend) -> str:
-    show, points = _shown(trend.metric), trend.points
+    points = trend.points
+
+    def show(value: float) -> str:
+        return fmt.quantity(value, trend.metric.unit)
+
     spark = sparkline([point.value for point in points])
     lines = [
         f"{fmt.visible(trend.case)}  {trend.metric.name}, {len(points)} runs",
@@ -115,11 +118,6 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     low, high = min(logs), max(logs)
     span = high - low or 1.0
     return "".join(LEVELS[min(int((value - low) / span * len(LEVELS)), len(LEVELS) - 1)] for value in logs)
-
-
-def _shown(metric: Metric) -> Text:
-    shown: dict[str, Text] = {"s": fmt.seconds, "B": fmt.size}
-    return shown.get(metric.unit, lambda value: fmt.rate(value, metric.unit))
 
 
 def fields(found: Sequence[Trend]) -> list[dict[str, Any]]:

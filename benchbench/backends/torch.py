@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from benchbench.backends.base import Backend, HostTimer, Session, Timer, Unsupported
@@ -193,10 +192,6 @@ class EventTimer(HostTimer):
             end.record()
         self._wait(None)
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
-
-    def now(self) -> float:
-        """Limits are judged by the host's clock."""
-        return perf_counter()
 
 
 def _precision_switches() -> list[Any]:

@@ -19,12 +19,12 @@ class Csv(Exporter):
 
     def export(self, report: Report) -> dict[str, bytes]:
         """One table with a header; absent values are empty."""
-        text = report.rows.map(_cell).to_csv(index=False, lineterminator="\n")
+        text = report.rows.map(cell).to_csv(index=False, lineterminator="\n")
         return {"report.csv": text.encode()}
 
 
-def _cell(value: Any) -> Any:
-    """Numbers untouched: a negative one is no formula."""
+def cell(value: Any) -> Any:
+    """One line, and nothing a spreadsheet would run; numbers untouched: a negative one is no formula."""
     if isinstance(value, dict):
         value = params_text(value)
     if isinstance(value, tuple):
