@@ -1,0 +1,5 @@
+"""`python -m benchbench.cli`."""
+
+from benchbench.cli import main
+
+main()

@@ -1,0 +1,88 @@
+"""The program: its root, the signals that stop it, and the exit code of every ending."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchbench import __version__
+from benchbench.errors import AccelbenchError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Interrupted(BaseException):
+    """A signal asked to stop; what is finished is kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"accelbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Which framework, device and setting runs my work fastest, and by how much?"""
+
+
+@contextmanager
+def signals() -> Iterator[None]:
+    """Turn the signals that ask to stop into Interrupted, also where a shell had them ignored."""
+    stopping = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = [signal.signal(each, _interrupt) for each in stopping]
+    try:
+        yield
+    finally:
+        for each, handler in zip(stopping, before, strict=True):
+            signal.signal(each, handler)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+def main() -> None:
+    """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
+    try:
+        app()
+    except AccelbenchError as error:
+        typer.echo(f"error: {error}", err=True)
+        if error.hint:
+            typer.echo(f"hint: {error.hint}", err=True)
+        sys.exit(error.exit_code)
+    except Interrupted as stop:
+        typer.echo("interrupted: every finished case is kept", err=True)
+        sys.exit(128 + stop.number)
+    except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told apart from a regression
+        typer.echo(f"internal error: {type(error).__name__}; details in {saved_traceback()}", err=True)
+        sys.exit(70)
+
+
+def saved_traceback() -> str:
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="accelbench-error-", suffix=".txt", delete=False) as file:
+        traceback.print_exc(file=file)
+    return file.name

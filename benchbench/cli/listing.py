@@ -1,0 +1,58 @@
+"""`accelbench list` and `accelbench devices`: what there is."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchbench.cli.app import app, signals
+from benchbench.cli.options import BackendOption, DataFormat, FormatOption, ResultsOption, split
+from benchbench.cli.screen import print_rows
+
+
+class Listing(StrEnum):
+    """What `list` can list."""
+
+    WORKLOADS = "workloads"
+    BACKENDS = "backends"
+    SUITES = "suites"
+    RUNS = "runs"
+
+
+@app.command("list")
+def list_(
+    what: Annotated[Listing, typer.Argument(help="What to list.")],
+    results: ResultsOption = Path("results"),
+    format: FormatOption = DataFormat.TERMINAL,
+) -> None:
+    """What there is to run, and what has been run.
+
+    Examples: accelbench list workloads; accelbench list runs --format json
+    """
+    from benchbench import describe
+
+    rows = describe.runs(results) if what is Listing.RUNS else describe.LISTS[what]()
+    print_rows(rows, format)
+
+
+@app.command()
+def devices(backend: BackendOption = None, format: FormatOption = DataFormat.TERMINAL) -> None:
+    """Every backend with its version and devices, and why one cannot be used.
+
+    Examples: accelbench devices; accelbench devices -b torch --format json
+    """
+    from benchbench import describe
+    from benchbench.environment import usable_threads
+    from benchbench.fleet import Fleet
+    from benchbench.model import Settings
+    from benchbench.plan import targets
+
+    settings = Settings(threads=usable_threads())
+    with signals(), Fleet(targets(split(backend), sys.executable), settings, sys.executable) as fleet:
+        typer.echo("importing every backend", err=True)
+        rows = describe.devices(fleet.probe())
+    print_rows(rows, format)

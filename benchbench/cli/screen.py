@@ -1,0 +1,107 @@
+"""What is shown while a command works, and how tables and values are printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from benchbench.cli.options import DataFormat
+
+if TYPE_CHECKING:
+    from benchbench.model import Record, RunInfo
+
+
+class Lines:
+    """A line per record: what a log can hold."""
+
+    def announce(self, text: str) -> None:
+        """Only what a case gives is worth a line in a log."""
+
+    def show(self, record: Record) -> None:
+        """The record's line."""
+        from benchbench.progress import line
+
+        typer.echo(line(record), err=True)
+
+
+class Bar(Lines):
+    """On a terminal: what is under way and how long it will take, below the lines."""
+
+    def __init__(self, info: RunInfo) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        from benchbench.describe import forecast
+
+        columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._forecast = forecast(info)
+        total = len(info.plan) * info.policy.rounds
+        self._task = self.progress.add_task("", total=total, left=self._forecast.left)
+
+    def announce(self, text: str) -> None:
+        """What is under way."""
+        self.progress.update(self._task, description=text, left=self._forecast.left)
+
+    def show(self, record: Record) -> None:
+        """Above the bar."""
+        from rich.text import Text
+
+        from benchbench.progress import line
+
+        self._forecast.add(record)
+        self.progress.console.print(Text(line(record)), highlight=False)
+        self.progress.update(self._task, completed=self._forecast.done, left=self._forecast.left)
+
+
+@contextmanager
+def screen(info: RunInfo) -> Iterator[Lines]:
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    bar = Bar(info)
+    with bar.progress:
+        yield bar
+
+
+def print_rows(rows: Sequence[Mapping[str, str]], format: DataFormat) -> None:
+    from benchbench import describe
+
+    if format is DataFormat.JSON:
+        print_json(rows)
+    else:
+        typer.echo(describe.table(rows, width()), nl=False)
+
+
+def print_json(value: object) -> None:
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def width() -> int | None:
+    """Of the terminal; None where the output is a file or a pipe, which need no wrapping."""
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def color() -> bool:
+    """NO_COLOR and FORCE_COLOR win over what the output is."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+def save(files: Mapping[str, bytes], place: Path) -> None:
+    from benchbench import store
+
+    for name, content in files.items():
+        store.save(place / name, content)
+        typer.echo(f"wrote {place / name}", err=True)
