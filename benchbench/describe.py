@@ -56,7 +56,8 @@ def _devices(probe: Probe) -> Rows:
     if probe.status != "ready":
         return [row("–", probe.status, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason)]
     present = [row(device.name, "ready", device.model or device.note) for device in probe.devices]
-    return present + [row(kind, "unavailable", reason) for kind, reason in probe.missing]
+    absent = [*probe.missing, *((f"{mode} mode", reason) for mode, reason in probe.missing_modes)]
+    return present + [row(kind, "unavailable", reason) for kind, reason in absent]
 
 
 def workloads() -> Rows:

@@ -10,8 +10,10 @@ from typing import Any, Self
 
 from benchbench.backends.base import Backend
 from benchbench.folder import load
-from benchbench.launch import Answer, Worker, Workshop
+from benchbench.launch import IMPORT_TIMEOUT_S, Answer, Worker, Workshop
 from benchbench.model import Case, Device, DeviceClass, Isolation, Probe, Settings, Status, Target
+
+LATE_S = 0.5  # for a message that came in while another worker was waited for
 
 
 class Fleet:
@@ -39,7 +41,11 @@ class Fleet:
         begin = time.perf_counter()
         self.stop()
         self._workers = {name: self._worker(self._targets[name]) for name in names}
-        messages = {name: worker.ready() for name, worker in self._workers.items()}
+        deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
+        messages = {
+            name: worker.ready(max(deadline - time.perf_counter(), LATE_S))
+            for name, worker in self._workers.items()
+        }
         self._charge("import", begin)
         return messages
 
@@ -138,8 +144,13 @@ class Fleet:
             Device(**{**fields, "device_class": DeviceClass(fields["device_class"])})
             for fields in answer.reply["devices"]
         ]
-        missing = tuple(answer.reply["missing"].items())
-        return Probe(target=target, version=version, devices=tuple(devices), missing=missing)
+        return Probe(
+            target=target,
+            version=version,
+            devices=tuple(devices),
+            missing=tuple(answer.reply["missing"].items()),
+            missing_modes=tuple(answer.reply["missing_modes"].items()),
+        )
 
     def _charge(self, stage: str, begin: float) -> None:
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + time.perf_counter() - begin

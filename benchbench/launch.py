@@ -94,6 +94,7 @@ class Worker:
         self._settings = settings
         bench = workshop.bench()
         self._log = bench / "log"
+        self._started = monotonic()
         self._channel, theirs = socket.socketpair()
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -123,7 +124,8 @@ class Worker:
             message = self._receive(timeout_s)
         except TimeoutError:
             self.close()
-            return {"status": "broken", "reason": f"importing it took more than {timeout_s:.0f} s"}
+            waited = monotonic() - self._started
+            return {"status": "broken", "reason": f"importing it took more than {waited:.0f} s"}
         if message is None:
             return {"status": "broken", "reason": f"its import ended the interpreter: {self._ending()}"}
         return message

@@ -53,15 +53,26 @@ class Samples:
     steady: bool
     stop_reason: Literal["precision", "time", "count"]
     timer_cost_s: float
+    recompiled: int = 0  # programs compiled while blocks were timed
 
 
-def measure(step: Callable[[], Any], timer: Stopwatch, policy: Policy) -> Samples:
-    """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached."""
+def measure(
+    step: Callable[[], Any],
+    timer: Stopwatch,
+    policy: Policy,
+    compilations: Callable[[], int | None] = lambda: None,
+) -> Samples:
+    """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
+
+    `compilations` counts the programs compiled so far, where that is known.
+    """
     cost = timer_cost(timer)
     iterations, first = block_size(step, timer, cost)
     warm, steady = warm_up(step, timer, policy, iterations, first)
+    compiled = compilations() or 0
     blocks, reason = sample(step, timer, policy, iterations, warm[-1])
-    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost)
+    recompiled = (compilations() or 0) - compiled
+    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, recompiled)
 
 
 def timer_cost(timer: Stopwatch) -> float:

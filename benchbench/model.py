@@ -28,17 +28,38 @@ class Status(StrEnum):
 
 
 class Dtype(StrEnum):
-    """What a case computes in. `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32."""
+    """What a case computes in.
 
+    `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32; `amp-…` keeps float32
+    parameters and multiplies in 16 bits; `int8` quantises what float32 inputs and weights are multiplied.
+    """
+
+    FLOAT64 = "float64"
     FLOAT32 = "float32"
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+    AMP_BF16 = "amp-bf16"
+    AMP_FP16 = "amp-fp16"
+    INT8 = "int8"
+
+    @property
+    def storage(self) -> Dtype:
+        """What inputs and weights are stored in."""
+        return Dtype.FLOAT32 if self in (Dtype.TF32, Dtype.INT8, *AMP) else self
+
+    @property
+    def compute(self) -> Dtype:
+        """What is multiplied: half the width of the storage under mixed precision."""
+        return AMP.get(self, self)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one stored element."""
-        return 2 if self in (Dtype.BFLOAT16, Dtype.FLOAT16) else 4
+        """Bytes of one element that is multiplied."""
+        return {Dtype.FLOAT64: 8, Dtype.INT8: 1}.get(self, 2 if self.compute in AMP.values() else 4)
+
+
+AMP = {Dtype.AMP_BF16: Dtype.BFLOAT16, Dtype.AMP_FP16: Dtype.FLOAT16}  # mixed precision → what it multiplies
 
 
 class Phase(StrEnum):
@@ -107,6 +128,7 @@ class Probe:
     version: str | None
     devices: tuple[Device, ...] = ()
     missing: tuple[tuple[str, str], ...] = ()  # (device kind, why it is not there)
+    missing_modes: tuple[tuple[str, str], ...] = ()  # (mode, why it cannot run here)
     status: Literal["ready", "unavailable", "broken"] = "ready"
     reason: str = ""
     remedy: str = ""

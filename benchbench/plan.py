@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchbench import folder
@@ -205,18 +205,22 @@ def _unfold(
             backend=probe.target.backend,
             device=device.name,
         )
-        yield case, absent or _unsupported(case, backend, workload, device)
+        yield case, absent or _unsupported(case, backend, workload, device, dict(probe.missing_modes))
 
 
-def _unsupported(case: Case, backend: type[Backend], workload: type[Workload], device: Device) -> Reason:
+def _unsupported(
+    case: Case,
+    backend: type[Backend],
+    workload: type[Workload],
+    device: Device,
+    missing_modes: Mapping[str, str],
+) -> Reason:
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
-    if case.mode in backend.refused_modes:
-        return Status.UNSUPPORTED, backend.refused_modes[case.mode]
-    if case.mode not in backend.modes:
-        return Status.UNSUPPORTED, f"{case.backend} has the modes {', '.join(backend.modes)}"
-    if case.dtype is Dtype.TF32 and device.device_class is DeviceClass.CPU:
-        return Status.UNSUPPORTED, "TF32 is a mode of NVIDIA tensor cores; a CPU has none"
+    if reason := backend().refuses(device, case.dtype, case.mode, case.phase):
+        return Status.UNSUPPORTED, reason
+    if case.mode in missing_modes:
+        return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
     return None
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -37,14 +38,14 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
     """Serve jobs until the channel closes."""
     die_with_parent(parent)
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
+        backend = folder.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
         try:
-            backend = folder.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
             version = backend.load()
         except ImportError as error:
             send(
                 lines,
                 {
-                    "status": "unavailable" if missing(backend_name, error) else "broken",
+                    "status": "unavailable" if missing(backend, error) else "broken",
                     "reason": one_line(error),
                 },
             )
@@ -102,16 +103,8 @@ def run(backend: Backend, job: Message) -> Message:
     """Dispatch on the kind of job; expected failures come back as data."""
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
-    if job["kind"] == "probe":
-        return probe(backend)
     try:
-        if job["kind"] == "reference":
-            return {"reference": verify.reference(workload_of(job), Dtype(job["dtype"]))}
-        stages: dict[str, float] = {}
-        if job["kind"] == "verify":
-            return {"verified": verify_case(backend, job), "stages_s": stages}
-        outcome = measure_case(backend, job, stages)
-        return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
+        return answer(backend, job)
     except Unsupported as reason:
         failure = Failure(status=Status.UNSUPPORTED, message=str(reason))
     except WrongResult as wrong:
@@ -124,10 +117,30 @@ def run(backend: Backend, job: Message) -> Message:
     return {"outcome": dataclasses.asdict(failure), "stages_s": {}}
 
 
+def answer(backend: Backend, job: Message) -> Message:
+    """What a job asks for."""
+    match job["kind"]:
+        case "probe":
+            return probe(backend)
+        case "reference":
+            return {"reference": verify.reference(workload_of(job), Dtype(job["dtype"]))}
+        case "verify":
+            return {"verified": verify_case(backend, job)}
+        case "trace":
+            return {"losses": trace_case(backend, job)}
+    stages: dict[str, float] = {}
+    outcome = measure_case(backend, job, stages)
+    return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
+
+
 def probe(backend: Backend) -> Message:
     """Devices, and why other kinds are not there."""
     devices, absent = backend.devices()
-    return {"devices": [dataclasses.asdict(device) for device in devices], "missing": absent}
+    return {
+        "devices": [dataclasses.asdict(device) for device in devices],
+        "missing": absent,
+        "missing_modes": backend.missing_modes(),
+    }
 
 
 @dataclasses.dataclass
@@ -163,18 +176,31 @@ def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
 
 
 def verify_case(backend: Backend, job: Message) -> float | None:
-    """Train at the small size: the relative error, or None for a simulated program. Raises WrongResult."""
+    """Compute, or train at the small size: the relative error, or None for a simulated program.
+
+    Raises WrongResult.
+    """
     case, workload, session = open_case(backend, job)
     session.precision()
     small = verify.checked_at(workload)
     runner = build(backend, session, small, case.dtype)
     if runner.program.simulated:
         return None
-    error = verify.training_error(
-        runner.program, runner.step, lambda: runner.state, session, job["reference"]
-    )
+    if isinstance(small, Operation):
+        error = verify.operation_error(small, runner.program, runner.step(), session, job["reference"])
+    else:
+        error = verify.training_error(
+            runner.program, runner.step, lambda: runner.state, session, job["reference"]
+        )
     judge(error, small, case.dtype)
     return error
+
+
+def trace_case(backend: Backend, job: Message) -> list[float]:
+    """The losses of the first `steps` training steps at the case's own size."""
+    case, workload, session = open_case(backend, job)
+    runner = build(backend, session, workload, case.dtype)
+    return [float(session.fetch(runner.step()).reshape(-1)[0]) for _ in range(job["steps"])]
 
 
 def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
@@ -195,7 +221,10 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         error, notes = checked(workload, case, runner, output, session, job)
     del output
     with stage(stages, "timing"):
-        samples = measure(runner.step, timer, Policy(**job["policy"]))
+        samples = measure(runner.step, timer, Policy(**job["policy"]), session.compilations)
+    notes += session.notes
+    if samples.recompiled:
+        notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
     return Measurement(
         cost=workload.cost(case.dtype),
         iterations=samples.iterations,
@@ -204,7 +233,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         steady=samples.steady,
         stop_reason=samples.stop_reason,
         cold_s=cold,
-        compile_cache="warm" if job["warm"] else "empty",
+        compile_cache="warm" if job["warm"] and backend.keeps_compiled else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
         peak_device=session.peak_device(),
@@ -270,9 +299,10 @@ def workload_of(fields: Message) -> Workload:
     return folder.load("benchbench.workloads", fields["workload"], Workload)(**fields["params"])  # type: ignore[type-abstract]
 
 
-def missing(backend_name: str, error: ImportError) -> bool:
-    """Whether the framework itself is not installed, rather than broken."""
-    return isinstance(error, ModuleNotFoundError) and error.name in (backend_name, "numpy")
+def missing(backend: Backend, error: ImportError) -> bool:
+    """Whether what the backend needs is not installed, rather than broken."""
+    needed = {re.split(r"[^\w-]", each)[0] for each in backend.requirements}
+    return isinstance(error, ModuleNotFoundError) and error.name in needed
 
 
 def one_line(error: BaseException) -> str:
