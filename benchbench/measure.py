@@ -28,6 +28,9 @@ OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
 AGREEMENTS = 3  # consecutive windows that must agree
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
+PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
+PAIRS, SLOW_BLOCK_S = 5, 0.2  # of blocks compared; fewer where they are slow
+CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 
 
@@ -170,6 +173,30 @@ def precise(blocks: Sequence[float], precision: float) -> bool:
     """Whether half the width of the median's interval is within `precision` of the median."""
     low, high = median_interval(blocks)
     return (high - low) / 2 <= precision * median(blocks)
+
+
+def premature(
+    step: Callable[[], Any], finish: Callable[[Any], Any], timer: Stopwatch, iterations: int, block: float
+) -> float:
+    """How many times longer a block takes until its result can be read than the timer says it takes.
+
+    `finish(output)` must return only when `output` has been computed: it reads it. The smallest of
+    `PAIRS` pairs, each of a timed block and one that is read (less what reading costs), so that a busy
+    neighbour would have to fall into every second block; one pair where a block is slow.
+    """
+
+    def read() -> float:
+        start = timer.now()
+        for _ in range(iterations):
+            output = step()
+        finish(output)
+        done = timer.now()
+        finish(output)
+        return 2 * done - start - timer.now()
+
+    read()  # the first reading may compile something
+    pairs = 1 if block > SLOW_BLOCK_S else PAIRS
+    return min(read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S) for _ in range(pairs))
 
 
 def batch(timer: Stopwatch, block: float) -> int:

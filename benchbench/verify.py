@@ -93,16 +93,19 @@ def sample_index(workload: Operation) -> NDArray[np.int64]:
     return workload.sample(np.random.default_rng(SEED), SAMPLES)
 
 
+def index_in(workload: Operation, program: Program) -> NDArray[np.int64]:
+    """`sample_index` in the order of the axes of the program's output."""
+    index = sample_index(workload)
+    return index if program.axes is None else index[:, program.axes]
+
+
 def operation_error(
     workload: Operation, program: Program, output: Any, reader: Reader, expected: Sequence[float]
 ) -> float:
     """‖output − reference‖₂ / ‖reference‖₂ over the sampled elements; inf where a value is not finite."""
     import numpy as np
 
-    index = sample_index(workload)
-    if program.axes is not None:
-        index = index[:, program.axes]
-    found, wanted = reader.take(output, index), np.asarray(expected)
+    found, wanted = reader.take(output, index_in(workload, program)), np.asarray(expected)
     if not np.isfinite(found).all():
         return math.inf
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))

@@ -24,8 +24,8 @@ from time import perf_counter
 from typing import Any
 
 from benchbench import folder, verify
-from benchbench.backends.base import Backend, Session, Unsupported
-from benchbench.measure import measure
+from benchbench.backends.base import Backend, Session, Timer, Unsupported
+from benchbench.measure import PREMATURE, Samples, measure, premature
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
 from benchbench.telemetry import peak_host, reset_host_peak
 from benchbench.workloads.base import Draw, Operation, Program, Workload
@@ -107,6 +107,8 @@ def run(backend: Backend, job: Message) -> Message:
         return answer(backend, job)
     except Unsupported as reason:
         failure = Failure(status=Status.UNSUPPORTED, message=str(reason))
+    except Implausible as reason:
+        failure = Failure(status=Status.IMPLAUSIBLE, message=str(reason))
     except WrongResult as wrong:
         failure = Failure(status=Status.WRONG_RESULT, message=str(wrong), relative_error=wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
@@ -222,6 +224,8 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     del output
     with stage(stages, "timing"):
         samples = measure(runner.step, timer, Policy(**job["policy"]), session.compilations)
+    with stage(stages, "plausible"):
+        check_waited(workload, runner, session, timer, samples)
     notes += session.notes
     if samples.recompiled:
         notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
@@ -257,6 +261,28 @@ def checked(
     loss = float(session.fetch(output).reshape(-1)[0])
     judge(0.0 if math.isfinite(loss) else math.inf, workload, case.dtype)
     return job["verified"], ()
+
+
+def check_waited(
+    workload: Workload, runner: Runner, session: Session, timer: Timer, samples: Samples
+) -> None:
+    """Raise Implausible when results can only be read long after the timer had its blocks end."""
+
+    def finish(output: Any) -> None:
+        if isinstance(workload, Operation) and not runner.program.simulated:
+            session.take(output, verify.index_in(workload, runner.program))
+        elif not runner.program.simulated:
+            session.fetch(output)
+
+    ratio = premature(runner.step, finish, timer, samples.iterations, samples.block_s[-1])
+    if ratio > PREMATURE:
+        raise Implausible(
+            f"its results could be read only after {ratio:.0f} times the time measured: it was not waited for"
+        )
+
+
+class Implausible(Exception):
+    """A time that cannot be true."""
 
 
 class WrongResult(Exception):

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import math
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchbench import folder, verify
-from benchbench.backends.base import Backend, Session, Unsupported
+from benchbench import folder, verify, worker
+from benchbench.backends.base import Backend, HostTimer, Session, Unsupported
+from benchbench.measure import Samples
 from benchbench.model import DeviceClass, Dtype
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
+from benchbench.workloads.gemm import Gemm
 
 WORKLOADS = folder.names("benchbench.workloads")
 REAL = ["torch", "tensorflow", "jax"]  # in this process, beside each other; all of them in test_matrix.py
@@ -128,6 +131,18 @@ def test_backends_compute_what_each_other_compute(name: str) -> None:
 def test_tf32_is_refused_where_it_would_be_something_else(framework: str) -> None:
     with pytest.raises(Unsupported, match="TF32"):
         backend(framework).open("cpu", Dtype.TF32, backend(framework).modes[0], THREADS)
+
+
+@pytest.mark.real
+def test_a_product_that_is_not_waited_for_is_implausible() -> None:
+    work = Gemm(m=1024, n=1024, k=1024)
+    for wait, expected in ((False, worker.Implausible), (True, None)):
+        session = backend("jax").open("cpu", Dtype.FLOAT32, "jit", THREADS)
+        timer = session.timer() if wait else HostTimer(lambda output: None)
+        runner = worker.build(backend("jax"), session, work, Dtype.FLOAT32)
+        samples = Samples(1, (), (timer.blocks(runner.step, 1, 3)[-1],), True, "count", 0.0)
+        with pytest.raises(expected) if expected else nullcontext():
+            worker.check_waited(work, runner, session, timer, samples)
 
 
 @pytest.mark.real

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.measure import POLICIES, block_size, measure, precise, sample, settled, timer_cost, warm_up
+from benchbench.measure import (
+    POLICIES,
+    PREMATURE,
+    block_size,
+    measure,
+    precise,
+    premature,
+    sample,
+    settled,
+    timer_cost,
+    warm_up,
+)
 from benchbench.model import Policy
 
 DEFAULT = POLICIES["default"]
@@ -155,3 +166,38 @@ def test_a_wide_interval_is_not_precise() -> None:
 def test_every_policy_asks_for_fewer_seconds_than_it_allows(policy: Policy) -> None:
     assert policy.warmup_min_s < policy.warmup_max_s
     assert policy.min_s < policy.max_s
+
+
+class Queue(Script):
+    """A device that a step only hands work to: each takes a tenth of its time on the host."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(repeat(seconds / 10))
+        self._seconds = seconds
+        self._until = 0.0
+
+    def step(self) -> None:
+        super().step()
+        self._until = max(self._until, self._clock) + self._seconds
+
+    def finish(self, output: Any) -> None:
+        self._clock = max(self._clock, self._until) + 0.003
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        found = super().blocks(step, iterations, count)
+        self._clock = max(self._clock, self._until)  # what came before does not count against a later block
+        return found
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
+def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: float) -> None:
+    device = Queue(seconds)
+    ratio = premature(device.step, device.finish, device, 8, seconds)
+    assert ratio == pytest.approx(10 * (8 + 0.1) / 8, rel=0.1)
+    assert ratio > PREMATURE
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
+def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
+    script = constant(seconds)
+    assert premature(script.step, lambda output: None, script, 8, seconds) == pytest.approx(1.0)

@@ -33,8 +33,12 @@ BackendOption = Annotated[Names, option("--backend", "-b", text="Only these back
 DeviceOption = Annotated[
     Names, option("--device", "-d", text="cpu, gpu, tpu, accelerator, or a name such as cuda:1.")
 ]
-DtypeOption = Annotated[Names, option("--dtype", text="float32, tf32, bfloat16, float16.")]
-ModeOption = Annotated[Names, option("--mode", text="eager, compile, function, xla, jit.")]
+DtypeOption = Annotated[
+    Names, option("--dtype", text="float64, float32, tf32, bfloat16, float16, amp-bf16, amp-fp16, int8.")
+]
+ModeOption = Annotated[
+    Names, option("--mode", text="eager, compile, cudagraph, function, xla, tensorrt, jit, lazy, graph.")
+]
 ParamOption = Annotated[Names, option("--param", "-p", text="Override a size: batch=32,64.")]
 QuickOption = Annotated[bool, option("--quick", text="3 rounds of about a second: a first look.")]
 RigorousOption = Annotated[bool, option("--rigorous", text="10 rounds, each to half a percent.")]
