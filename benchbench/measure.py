@@ -29,7 +29,7 @@ SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
 AGREEMENTS = 3  # consecutive windows that must agree
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
 PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
-PAIRS, SLOW_BLOCK_S = 5, 0.2  # of blocks compared; fewer where they are slow
+PAIRS, SLOW_BLOCK_S = 3, 0.2  # of blocks compared; fewer where they are slow
 CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 
