@@ -9,6 +9,8 @@ from pathlib import Path
 
 from benchbench import folder, store
 from benchbench.backends.base import Backend
+from benchbench.checks.base import Level
+from benchbench.doctor import Finding
 from benchbench.errors import UnreadableInput
 from benchbench.format import size, visible
 from benchbench.model import Failure, LeftOut, Measurement, Probe, Record, RunInfo
@@ -58,6 +60,24 @@ def _devices(probe: Probe) -> Rows:
     present = [row(device.name, "ready", device.model or device.note) for device in probe.devices]
     absent = [*probe.missing, *((f"{mode} mode", reason) for mode, reason in probe.missing_modes)]
     return present + [row(kind, "unavailable", reason) for kind, reason in absent]
+
+
+def findings(found: Sequence[Finding], width: int | None) -> str:
+    """A row per finding, with what to do where something is wrong; then how many there are of each."""
+    rows = [
+        {
+            "status": each.status.value,
+            "check": each.check,
+            "seen": each.seen,
+            "effect": each.effect if each.wrong else "",
+            "remedy": each.remedy if each.wrong else "",
+        }
+        for each in found
+    ]
+    counts = Counter(each.status for each in found)
+    return (
+        table(rows, width) + ", ".join(f"{counts[level]} {level}" for level in Level if counts[level]) + "\n"
+    )
 
 
 def workloads() -> Rows:
