@@ -40,7 +40,8 @@ class Pressure:
 def text(path: Path) -> str:
     """The text of a file, empty where there is none to read."""
     try:
-        return path.read_text(errors="replace")
+        with path.open("rb", buffering=0) as file:  # a sampler reads often: no buffer, no decoder
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
 
@@ -60,11 +61,12 @@ def allowed_cpus() -> tuple[int, ...]:
 
 def cpu_times(root: Path, cpus: Sequence[int]) -> CpuTimes | None:
     """Of these CPUs; what guests use is in their hosts' user time already."""
-    wanted, ticks = set(cpus), os.sysconf("SC_CLK_TCK")
+    wanted = set(cpus)
     lines = re.findall(r"^cpu([0-9]+) ([0-9]+(?: [0-9]+){7})", text(root / "proc/stat"), re.MULTILINE)
     found = [[int(each) for each in fields.split()] for cpu, fields in lines if int(cpu) in wanted]
     if not found:
         return None
+    ticks = os.sysconf("SC_CLK_TCK")
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(sum, zip(*found, strict=True))
     return CpuTimes((user + nice + system + irq + softirq) / ticks, steal / ticks)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from benchbench.conditions import energy_j
 from benchbench.environment import fingerprint
 from benchbench.metrics import NO_SPEED, Metric, steps_s
 from benchbench.model import Failure, Machine, Measurement, Record, Run, RunInfo, Status
@@ -231,8 +232,12 @@ def _value(metric: str, measured: Measurement) -> float | None:
     work = {"items_per_s": cost.items, "flops_per_s": cost.flops, "bytes_per_s": cost.bytes}
     if metric in work:
         return work[metric] / latency if latency else None
+    joules = energy_j(measured)
+    energy = None if isinstance(joules, str) else joules
     found: dict[str, float | None] = {
         "latency_s": latency,
+        "energy_j": energy,
+        "items_per_j": cost.items / energy if energy else None,
         "cold_s": measured.cold_s if measured.compile_cache == "empty" else None,
         "peak_device_bytes": measured.peak_device.bytes,
         "peak_host_bytes": measured.peak_host.bytes,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic, process_time
 from typing import Any, Literal, Protocol
 
-from benchbench.model import Policy
+from benchbench.model import Policy, Window
 from benchbench.stats import mad, median, median_interval
 
 POLICIES = {
@@ -56,6 +57,7 @@ class Samples:
     steady: bool
     stop_reason: Literal["precision", "time", "count"]
     timer_cost_s: float
+    window: Window
     recompiled: int = 0  # programs compiled while blocks were timed
 
 
@@ -64,18 +66,22 @@ def measure(
     timer: Stopwatch,
     policy: Policy,
     compilations: Callable[[], int | None] = lambda: None,
+    clock: Callable[[], float] = monotonic,
+    cpu: Callable[[], float] = process_time,
 ) -> Samples:
     """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
 
-    `compilations` counts the programs compiled so far, where that is known.
+    `compilations` counts the programs compiled so far, where that is known; `clock` and `cpu` tell, in
+    seconds, when that was and what this process computed meanwhile.
     """
     cost = timer_cost(timer)
     iterations, first = block_size(step, timer, cost)
     warm, steady = warm_up(step, timer, policy, iterations, first)
-    compiled = compilations() or 0
+    compiled, began, used = compilations() or 0, clock(), cpu()
     blocks, reason = sample(step, timer, policy, iterations, warm[-1])
+    window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
     recompiled = (compilations() or 0) - compiled
-    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, recompiled)
+    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled)
 
 
 def timer_cost(timer: Stopwatch) -> float:

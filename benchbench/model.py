@@ -178,6 +178,44 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """When a process timed its blocks: seconds on the system's monotonic clock, which processes share."""
+
+    began_s: float
+    ended_s: float
+    cpu_s: float  # that all its threads computed in between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What the parent saw while blocks were timed: a value per sample, () where it could not be read.
+
+    Counters begin at 0 with the first sample. GPU columns are of the case's own GPU, energy is of its device.
+    """
+
+    cpus: int  # that the case could use; `busy_s` and `steal_s` are of these
+    at_s: tuple[float, ...] = ()  # since the window began
+    busy_s: tuple[float, ...] = ()  # computing, by every process
+    own_s: tuple[float, ...] = ()  # computing, by the parent, the sampler included
+    steal_s: tuple[float, ...] = ()  # withheld by the hypervisor
+    throttled_s: tuple[float, ...] = ()  # stopped by a cgroup's quota
+    waited_s: tuple[float, ...] = ()  # in which some task waited for memory
+    load: tuple[float, ...] = ()  # mean of the last minute
+    cpu_mhz: tuple[float, ...] = ()
+    energy_j: tuple[float, ...] = ()
+    sm_mhz: tuple[int, ...] = ()
+    memory_mhz: tuple[int, ...] = ()
+    power_w: tuple[float, ...] = ()
+    temperature_c: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()  # bits of nvmlClocksEventReasons
+    gpu_busy: tuple[float, ...] = ()  # fraction
+    gpu_processes: tuple[int, ...] = ()  # computing on it, the case's own included
+    sampler_cpu_s: float = 0.0  # what taking the samples cost
+    no_energy: str = ""  # why `energy_j` is ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Raw samples of one process; every statistic is derived from them on reading."""
 
@@ -197,6 +235,8 @@ class Measurement:
     relative_error: float | None  # against float64; None: see notes
     precision: dict[str, str]  # read back from the framework
     notes: tuple[str, ...] = ()
+    window: Window | None = None  # None in runs of before it was kept
+    telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

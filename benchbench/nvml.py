@@ -20,6 +20,8 @@ THROTTLED = {  # bits of nvmlClocksEventReasons (nvml.h): what takes a clock bel
     0x80: "power brake",
 }
 
+CUDA = ("cuda", "gpu")  # what frameworks call NVIDIA's devices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
@@ -98,7 +100,7 @@ def gpu_index(device: str, gpus: Sequence[GpuSettings], environment: Mapping[str
     otherwise (CUDA programming guide, environment variables).
     """
     kind, _, digits = device.partition(":")
-    if kind not in ("cuda", "gpu"):
+    if kind not in CUDA:
         return f"NVML does not know {device}"
     number = digits or "0"
     if "CUDA_VISIBLE_DEVICES" in environment:

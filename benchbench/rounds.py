@@ -6,6 +6,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
@@ -29,6 +30,7 @@ from benchbench.model import (
     Status,
 )
 from benchbench.plan import Selection, check_devices, plan
+from benchbench.sampler import Watch
 from benchbench.store import new_id, outcome
 from benchbench.suite import Entry
 from benchbench.workloads.base import Workload
@@ -80,7 +82,12 @@ def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]
     """Records in the order measured. A case that fails is not measured again in later rounds."""
     found = references(fleet, info.plan, announce)
     announce("verifying training at a small size")
-    session = _Session(fleet, info, found, verified(fleet, info.plan, found))
+    trained = verified(fleet, info.plan, found)
+    with closing(Watch(info.settings.threads)) as watch:
+        yield from _rounds(fleet, info, announce, _Session(fleet, info, found, trained, watch))
+
+
+def _rounds(fleet: Fleet, info: RunInfo, announce: Announce, session: _Session) -> Iterator[Record]:
     pending = list(info.plan)
     for number in range(info.policy.rounds):
         if number:
@@ -148,6 +155,7 @@ class _Session:
         info: RunInfo,
         found: References,
         verified: dict[str, float | Failure | None],
+        watch: Watch,
     ) -> None:
         self._fleet = fleet
         self._policy = info.policy
@@ -157,6 +165,7 @@ class _Session:
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
         self._verified = verified
+        self._watch = watch
         self._order = 0
 
     def record(self, case: Case, number: int) -> Record:
@@ -187,8 +196,9 @@ class _Session:
             return error, "fork", {}
         job |= {"verified": error, "kind": "measure", "warm": number > 0}
         job["policy"] = dataclasses.asdict(self._policy)
-        answer, isolation = self._fleet.ask(case, job)
-        return decoded(answer, stages), isolation, stages
+        with self._watch.over(case) as sampler:
+            answer, isolation = self._fleet.ask(case, job)
+        return sampler.seen_in(decoded(answer, stages)), isolation, stages
 
 
 def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:

@@ -162,7 +162,20 @@ def outcome(raw: object) -> Measurement | Failure:
         raise UnreadableInput("outcome: a measurement without a block or a step")
     _check_numbers([found.cold_s, found.timer_cost_s, found.relative_error or 0.0])
     _check_numbers([*found.warmup_block_s, *found.block_s])
+    _check_telemetry(found)
     return found
+
+
+def _check_telemetry(found: Measurement) -> None:
+    if found.window:
+        _check_numbers(list(dataclasses.astuple(found.window)))
+    if found.telemetry:
+        names = [each.name for each in dataclasses.fields(found.telemetry) if each.name != "notes"]
+        values = [getattr(found.telemetry, name) for name in names]
+        columns = [value for value in values if isinstance(value, tuple)]
+        if {len(column) for column in columns} - {0, len(found.telemetry.at_s)}:
+            raise UnreadableInput("outcome: telemetry whose columns differ in length")
+        _check_numbers([found.telemetry.sampler_cpu_s, *(number for column in columns for number in column)])
 
 
 def read(path: Path) -> Run:

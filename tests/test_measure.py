@@ -151,6 +151,16 @@ def test_every_step_is_in_a_block_that_is_kept(seconds: float) -> None:
     assert script.calls == len(found.warmup_block_s) + len(found.block_s)
 
 
+def test_the_window_is_that_of_the_timed_blocks_and_of_what_was_computed_in_it() -> None:
+    script = constant(0.1)
+    found = measure(
+        script.step, script, DEFAULT, clock=lambda: 100 + script.now(), cpu=lambda: 2 * script.now()
+    )
+    assert found.window.began_s == pytest.approx(100 + sum(found.warmup_block_s))
+    assert found.window.ended_s - found.window.began_s == pytest.approx(sum(found.block_s))
+    assert found.window.cpu_s == pytest.approx(2 * sum(found.block_s))
+
+
 def test_windows_that_differ_have_not_settled() -> None:
     assert not settled([2.0] * 30 + [1.0] * 30, 20)
     assert settled([1.0] * 60, 20)
