@@ -404,6 +404,11 @@ def test_a_bar_is_flops_of_a_forward_pass_and_items_of_training() -> None:
     assert "<!-- 6.46 image/s -->" in drawn
 
 
+@pytest.mark.parametrize("step", [2.048e-9, 8.192e-9, 1.1e-5])
+def test_a_bar_may_have_an_interval_without_width(step: float) -> None:
+    assert Png().export(report(a_run(some_rounds(step, step, step))))
+
+
 def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
     drawn = Svg().export(report(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
 
