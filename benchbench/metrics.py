@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "case", "suite", "workload", "params", "dtype", "mode", "phase",
-    "backend", "framework_version", "device", "device_name",
+    "backend", "target", "framework_version", "device", "device_name",
     "status", "message", "rounds", "samples",
     "latency_s", "latency_low_s", "latency_high_s",
     "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
@@ -121,7 +121,8 @@ def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
         "dtype": str(case.dtype),
         "mode": case.mode,
         "phase": str(case.phase),
-        "backend": case.target,
+        "backend": case.backend,
+        "target": case.target,
         "framework_version": version,
         "device": case.device,
         "device_name": device_name,

@@ -103,14 +103,14 @@ def report(run: Run) -> Report:
 
 
 def _place(row: Row) -> tuple[str, str, str]:
-    return row["backend"], row["device"], row["mode"]
+    return row["target"], row["device"], row["mode"]
 
 
 def _columns(planned: Iterable[Row]) -> dict[tuple[str, str, str], Column]:
     found: dict[tuple[str, str, str], Column] = {}
     for row in planned:
         column = Column(
-            *(fmt.visible(row[k] or "") for k in ("backend", "framework_version", "device", "mode"))
+            *(fmt.visible(row[k] or "") for k in ("target", "framework_version", "device", "mode"))
         )
         if _place(row) not in found or not found[_place(row)].version:
             found[_place(row)] = column

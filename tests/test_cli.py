@@ -23,6 +23,7 @@ FIELDS = [
         "mode",
         "phase",
         "backend",
+        "target",
         "framework_version",
         "device",
     ),

@@ -47,10 +47,11 @@ def a_wrong_result(**over: Any) -> Failure:
 
 def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
     documented = (
-        "case, suite, workload, params, dtype, mode, phase, backend, framework_version, device, device_name, "
-        "status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, latency_min_s, "
-        "latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, bytes, flops_per_s, "
-        "bytes_per_s, peak_device_bytes, peak_host_bytes, relative_error, energy_j, items_per_j, notes"
+        "case, suite, workload, params, dtype, mode, phase, backend, target, framework_version, device, "
+        "device_name, status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, "
+        "latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, "
+        "bytes, flops_per_s, bytes_per_s, peak_device_bytes, peak_host_bytes, relative_error, energy_j, "
+        "items_per_j, notes"
     )
 
     assert list(rows(a_run()).columns) == documented.split(", ")
@@ -59,7 +60,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
 def test_a_row_says_what_was_measured_and_on_what() -> None:
     row = the_row(a_measurement(), a_measurement(), a_measurement())
 
-    assert {name: row[name] for name in COLUMNS[:15]} == {
+    assert {name: row[name] for name in COLUMNS[:16]} == {
         "case": "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu",
         "suite": "quick",
         "workload": "gemm",
@@ -68,6 +69,7 @@ def test_a_row_says_what_was_measured_and_on_what() -> None:
         "mode": "eager",
         "phase": "forward",
         "backend": "torch",
+        "target": "torch",
         "framework_version": "2.13.0",
         "device": "cpu",
         "device_name": "Example CPU",
@@ -78,10 +80,10 @@ def test_a_row_says_what_was_measured_and_on_what() -> None:
     }
 
 
-def test_the_backend_column_is_the_target() -> None:
+def test_a_row_tells_the_backend_and_the_target() -> None:
     (row,) = the_rows(a_run([a_record(case=a_case(target="torch@2.12"))]))
 
-    assert row["backend"] == "torch@2.12"
+    assert (row["backend"], row["target"]) == ("torch", "torch@2.12")
 
 
 def test_latency_is_the_geometric_mean_of_the_processes_medians() -> None:
