@@ -5,7 +5,8 @@ AccelbenchError
 │   └── SuiteError    2   a suite file, with file and key
 ├── NothingToMeasure  3
 ├── UnreadableInput   5   a run or file that cannot be read
-└── CannotWrite       6   a full or read-only disk
+├── CannotWrite       6   a full or read-only disk
+└── CannotBuild       7   an environment that pip cannot make, or whose framework does not import
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ class CannotWrite(AccelbenchError):
     """Results cannot be stored."""
 
     exit_code = 6
+
+
+class CannotBuild(AccelbenchError):
+    """An environment cannot be built, or its framework cannot be imported."""
+
+    exit_code = 7
 
 
 def unknown(kind: str, name: str, valid: list[str]) -> str:

@@ -40,9 +40,11 @@ class Fleet:
         """Start a fresh worker for each target, side by side; their first messages."""
         begin = time.perf_counter()
         self.stop()
-        self._workers = {name: self._worker(self._targets[name]) for name in names}
+        faults = {name: self._targets[name].fault for name in names}
+        self._workers = {name: self._worker(self._targets[name]) for name in names if not faults[name]}
+        messages = {name: {"status": "broken", "reason": fault} for name, fault in faults.items()}
         deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
-        messages = {
+        messages |= {
             name: worker.ready(max(deadline - time.perf_counter(), LATE_S))
             for name, worker in self._workers.items()
         }
@@ -131,7 +133,7 @@ class Fleet:
                 version=None,
                 status=message["status"],
                 reason=message["reason"],
-                remedy=backend.install,
+                remedy=target.remedy or backend.install,
             )
         version = message["version"]
         answer = self._workers[name].ask({"kind": "probe"}, self._settings.timeout_s, fork=True)

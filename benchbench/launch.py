@@ -65,7 +65,10 @@ class Workshop:
     def environment(self, target: Target, settings: Settings) -> dict[str, str]:
         """What a worker of `target` is started with."""
         backend = folder.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        extra = backend.environment(settings, str(self.path / "cache"))
+        cache = (
+            self.path / "cache" / target.name
+        )  # of one version: another must not find its programs compiled
+        extra = backend.environment(settings, str(cache))
         own = [str(self.path / "package")]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
             own += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -108,6 +108,8 @@ class Target:
     name: str
     backend: str
     python: str
+    fault: str = ""  # why its interpreter is not to be started
+    remedy: str = ""  # the line to type where it cannot be used; empty: the backend's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from benchbench.model import (
     Probe,
     Scalar,
     Status,
-    Target,
 )
 from benchbench.suite import Axes, Entry, Suite, check_params
 from benchbench.workloads.base import Workload
@@ -47,16 +46,6 @@ class Plan:
 
     cases: tuple[Case, ...]
     left_out: tuple[LeftOut, ...]
-
-
-def targets(names: Sequence[str], python: str) -> list[Target]:
-    """Targets by name; none named means every backend but the fake. Raises UsageError."""
-    known = folder.names("benchbench.backends")
-    for name in names:
-        if name not in known:
-            raise UsageError(f"No backend named {name!r}.", unknown("backends", name, known))
-    chosen = names or [name for name in known if name != "fake"]
-    return [Target(name=name, backend=name, python=python) for name in dict.fromkeys(chosen)]
 
 
 def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Entry]]:

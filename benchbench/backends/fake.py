@@ -29,6 +29,7 @@ class Fake(Backend):
     distributions = ("accelbench",)
     requirements = ("numpy",)
     install = "pip install accelbench"
+    requirements = ("numpy",)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """None of its own."""

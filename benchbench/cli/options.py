@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Dtype
+    from benchbench.model import Dtype, Target
 
 
 class DataFormat(StrEnum):
@@ -30,6 +31,9 @@ Names = list[str] | None
 SuiteOption = Annotated[Names, option("--suite", "-s", text="A suite's name or TOML file. [default: quick]")]
 WorkloadOption = Annotated[Names, option("--workload", "-w", text="Only these workloads.")]
 BackendOption = Annotated[Names, option("--backend", "-b", text="Only these backends. [default: all found]")]
+PythonOption = Annotated[
+    Names, option("--python", text="NAME=PATH: the interpreter that a backend, or torch@old, runs under.")
+]
 DeviceOption = Annotated[
     Names, option("--device", "-d", text="cpu, gpu, tpu, accelerator, or a name such as cuda:1.")
 ]
@@ -71,6 +75,17 @@ def fraction(text: str) -> float:
 def split(values: Names) -> tuple[str, ...]:
     """`["torch,jax", "fake"]` → ("torch", "jax", "fake")."""
     return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())
+
+
+def chosen_targets(backend: Names, python: Names, *, labelled: bool = False) -> list[Target]:
+    """What -b and --python name; an interpreter given here for a name that is not measured is a mistake."""
+    from benchbench.targets import by_hand, from_variable, targets
+
+    typed = by_hand(python or [])
+    found = targets(split(backend), by_hand(from_variable()) | typed, sys.executable, labelled=labelled)
+    for name in typed.keys() - {target.name for target in found}:
+        raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
+    return found
 
 
 def dtype_named(name: str) -> Dtype:

@@ -21,6 +21,7 @@ from benchbench.cli.options import (
     IsolationOption,
     ModeOption,
     ParamOption,
+    PythonOption,
     QuickOption,
     ResultsOption,
     RigorousOption,
@@ -30,6 +31,7 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
+    chosen_targets,
     dtype_named,
     split,
 )
@@ -49,6 +51,7 @@ def run(
     suite: SuiteOption = None,
     workload: WorkloadOption = None,
     backend: BackendOption = None,
+    python: PythonOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     mode: ModeOption = None,
@@ -77,7 +80,7 @@ def run(
     from benchbench.environment import usable_threads
     from benchbench.fleet import Fleet
     from benchbench.model import Settings
-    from benchbench.plan import Selection, parse_params, select, targets
+    from benchbench.plan import Selection, parse_params, select
     from benchbench.rounds import Request, prepare
 
     selection = Selection(
@@ -88,6 +91,7 @@ def run(
         params=parse_params(param or []),
     )
     chosen = [suites.load(name) for name in split(suite) or ("quick",)]
+    wanted = chosen_targets(backend, python)
     request = Request(
         entries=tuple(select(chosen, selection)),
         selection=selection,
@@ -101,7 +105,6 @@ def run(
         seed=seed,
         command=tuple(sys.argv[1:]),
     )
-    wanted = targets(split(backend), sys.executable)
     with signals(), Fleet(wanted, request.settings, sys.executable) as fleet:
         typer.echo("looking for backends and devices", err=True)
         info = prepare(fleet, request)
