@@ -139,7 +139,6 @@ class Backend(ABC):
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
     install: ClassVar[str]  # the line to type where it is missing
-    requirements: ClassVar[tuple[str, ...]]  # what an environment of its own is built with
     framework: ClassVar[str]  # which builders it takes: build_<framework>
 
     @abstractmethod

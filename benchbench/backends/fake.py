@@ -29,7 +29,6 @@ class Fake(Backend):
     distributions = ("accelbench",)
     requirements = ("numpy",)
     install = "pip install accelbench"
-    requirements = ("numpy",)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """None of its own."""

@@ -28,7 +28,6 @@ class Jax(Backend):
     distributions = ("jax",)
     requirements = ("jax", "numpy")
     install = "pip install 'accelbench[jax]'"
-    requirements = ("jax", "numpy")
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """NPROC sizes XLA's pool on the CPU. Compiled programs are kept however fast they compiled."""

@@ -26,7 +26,6 @@ class TensorFlow(Backend):
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
     requirements = ("tensorflow", "numpy")
     install = "pip install 'accelbench[tensorflow]'"
-    requirements = ("tensorflow", "numpy")
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """Threads of the operations' pool; logs of warnings and above only."""

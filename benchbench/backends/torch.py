@@ -19,7 +19,6 @@ class Torch(Backend):
     distributions = ("torch",)
     requirements = ("torch", "numpy")
     install = "pip install 'accelbench[torch]'"
-    requirements = ("torch", "numpy")
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """NVML instead of CUDA answers whether there is a GPU, so that asking does not spoil a fork."""
