@@ -30,7 +30,7 @@ SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
 AGREEMENTS = 3  # consecutive windows that must agree
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
 PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
-PAIRS, SLOW_BLOCK_S = 3, 0.2  # of blocks compared; fewer where they are slow
+PAIRS = 6  # of blocks compared at most
 CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 
@@ -182,13 +182,13 @@ def precise(blocks: Sequence[float], precision: float) -> bool:
 
 
 def premature(
-    step: Callable[[], Any], finish: Callable[[Any], Any], timer: Stopwatch, iterations: int, block: float
+    step: Callable[[], Any], finish: Callable[[Any], Any], timer: Stopwatch, iterations: int
 ) -> float:
     """How many times longer a block takes until its result can be read than the timer says it takes.
 
-    `finish(output)` must return only when `output` has been computed: it reads it. The smallest of
-    `PAIRS` pairs, each of a timed block and one that is read (less what reading costs), so that a busy
-    neighbour would have to fall into every second block; one pair where a block is slow.
+    `finish(output)` must return only when `output` has been computed: it reads it. The smallest ratio of
+    pairs of a timed block and one that is read (less what reading costs): the first pair that is not
+    longer than `PREMATURE` ends it, so that a busy neighbour would have to hit every second block of all.
     """
 
     def read() -> float:
@@ -201,8 +201,12 @@ def premature(
         return 2 * done - start - timer.now()
 
     read()  # the first reading may compile something
-    pairs = 1 if block > SLOW_BLOCK_S else PAIRS
-    return min(read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S) for _ in range(pairs))
+    ratio = math.inf
+    for _ in range(PAIRS):
+        ratio = min(ratio, read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S))
+        if ratio <= PREMATURE:
+            break
+    return ratio
 
 
 def batch(timer: Stopwatch, block: float) -> int:

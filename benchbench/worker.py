@@ -25,7 +25,7 @@ from typing import Any
 
 from benchbench import folder, verify
 from benchbench.backends.base import Backend, Session, Timer, Unsupported
-from benchbench.measure import PREMATURE, Samples, measure, premature
+from benchbench.measure import PREMATURE, measure, premature
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
 from benchbench.telemetry import peak_host, reset_host_peak
 from benchbench.workloads.base import Draw, Operation, Program, Workload
@@ -226,7 +226,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         samples = measure(runner.step, timer, Policy(**job["policy"]), session.compilations)
     if not job["warm"]:  # a matter of the adapter, not of the process: once a run
         with stage(stages, "plausible"):
-            check_waited(workload, runner, session, timer, samples)
+            check_waited(workload, runner, session, timer, samples.iterations)
     notes += session.notes
     if samples.recompiled:
         notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
@@ -265,9 +265,7 @@ def checked(
     return job["verified"], ()
 
 
-def check_waited(
-    workload: Workload, runner: Runner, session: Session, timer: Timer, samples: Samples
-) -> None:
+def check_waited(workload: Workload, runner: Runner, session: Session, timer: Timer, iterations: int) -> None:
     """Raise Implausible when results can only be read long after the timer had its blocks end."""
 
     def finish(output: Any) -> None:
@@ -276,7 +274,7 @@ def check_waited(
         elif not runner.program.simulated:
             session.fetch(output)
 
-    ratio = premature(runner.step, finish, timer, samples.iterations, samples.block_s[-1])
+    ratio = premature(runner.step, finish, timer, iterations)
     if ratio > PREMATURE:
         raise Implausible(
             f"its results could be read only after {ratio:.0f} times the time measured: it was not waited for"

@@ -202,7 +202,7 @@ class Queue(Script):
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
 def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: float) -> None:
     device = Queue(seconds)
-    ratio = premature(device.step, device.finish, device, 8, seconds)
+    ratio = premature(device.step, device.finish, device, 8)
     assert ratio == pytest.approx(10 * (8 + 0.1) / 8, rel=0.1)
     assert ratio > PREMATURE
 
@@ -210,4 +210,4 @@ def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
 def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
     script = constant(seconds)
-    assert premature(script.step, lambda output: None, script, 8, seconds) == pytest.approx(1.0)
+    assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)

@@ -41,22 +41,22 @@ class TorchXla(Backend):
 
     def load(self) -> str:
         """Import torch and torch_xla; the runtime starts at the first device asked for."""
-        import torch
-        import torch._dynamo
         import torch_xla
         import torch_xla.amp  # what mixed precision would import, per case
 
-        return f"{torch_xla.__version__} (torch {torch.__version__})"
+        return str(torch_xla.__version__)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         """Those of the one runtime PJRT_DEVICE names."""
+        import torch
         import torch_xla.runtime as xr
 
         kind = xr.device_type().lower()
         if kind == "cpu":
-            return [Device(name="cpu", device_class=DeviceClass.CPU, model="")], {
-                "tpu": "no TPU is visible (PJRT_DEVICE=TPU needs libtpu)"
-            }
+            cpu = Device(
+                name="cpu", device_class=DeviceClass.CPU, model="", note=f"torch {torch.__version__}"
+            )
+            return [cpu], {"tpu": "no TPU is visible (PJRT_DEVICE=TPU needs libtpu)"}
         count = xr.addressable_device_count()
         return [
             Device(name=f"{kind}:{index}", device_class=DeviceClass.ACCELERATOR, model=kind.upper())
