@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
+from benchbench.compare import Verdict
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
 from benchbench.model import Measurement, Record, Run, RunInfo, Status
 
@@ -66,17 +67,21 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What every exporter starts from. All text but that in `info` and `rows` is safe to show."""
+    """What every exporter starts from. All text but that in `info`, `rows`, `records` and `verdicts` is
+    safe to show; `verdicts` are on the run's change since another.
+    """
 
     info: RunInfo
+    records: tuple[Record, ...]
     rows: pd.DataFrame
     head: tuple[str, ...]
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     foot: tuple[str, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
 
-def report(run: Run) -> Report:
+def report(run: Run, verdicts: Sequence[Verdict] = ()) -> Report:
     """The rows of `run`, and its table: one group per work, one column per target, device and mode.
 
     A column in which nothing was planned is not shown; the foot says what was left out, and why.
@@ -94,11 +99,13 @@ def report(run: Run) -> Report:
     hidden = [row for row in found if _place(row) not in shown]
     return Report(
         info=run.info,
+        records=run.records,
         rows=frame,
         head=_head(run, found),
         columns=tuple(columns.values()),
         groups=groups,
         foot=_foot(groups, footnotes, hidden),
+        verdicts=tuple(verdicts),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app, signals
+from benchbench.cli.formats import write_run
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
@@ -33,7 +34,6 @@ from benchbench.cli.options import (
     dtype_named,
     split,
 )
-from benchbench.cli.report import ReportFormat, write_report
 from benchbench.cli.screen import print_json, screen, width
 from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.model import Allocator, Isolation
@@ -110,7 +110,8 @@ def run(
             return
         records = _measure(fleet, info, results)
     if format is DataFormat.JSON:
-        write_report(store.read(store.find(results, info.id)), ReportFormat.JSON, None, results)
+        path = store.find(results, info.id)
+        write_run(store.read(path), "json", None, path)
     raise typer.Exit(4 if describe.failing(records) and not allow_failed else 0)
 
 
