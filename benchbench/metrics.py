@@ -24,6 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
+FOREIGN = "not known: the work is a function of the user's"
 NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
 
 Row = dict[str, Any]
@@ -113,9 +114,9 @@ def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
         "suite": case.suite,
         "workload": case.workload,
         "params": case.params,
-        "dtype": str(case.dtype),
-        "mode": case.mode,
-        "phase": str(case.phase),
+        "dtype": case.dtype and str(case.dtype),
+        "mode": case.mode or None,
+        "phase": case.phase and str(case.phase),
         "backend": case.target,
         "framework_version": version,
         "device": case.device,
@@ -153,7 +154,8 @@ def _work(measured: Sequence[Measurement]) -> Row:
     counts: Row = {"rounds": len(measured), "samples": sum(len(m.block_s) for m in measured)}
     if measured:
         cost = measured[0].cost
-        counts |= {"item": cost.item, "flops": cost.flops, "bytes": cost.bytes}
+        counts |= {"item": cost.item}
+        counts |= {"flops": cost.flops, "bytes": cost.bytes} if cost.counted else {}
     return counts
 
 
@@ -180,7 +182,7 @@ def _speed(measured: Sequence[Measurement]) -> Row:
 
 
 def _resources(measured: Sequence[Measurement]) -> Row:
-    cold = [m.cold_s for m in measured if m.compile_cache == "empty"]
+    cold = [m.cold_s for m in measured if m.compile_cache == "empty" and m.cold_s is not None]
     return {
         "cold_s": median(cold) if cold else None,
         "peak_device_bytes": _peak([m.peak_device for m in measured]),
@@ -195,13 +197,15 @@ def _peak(peaks: Iterable[Memory]) -> int | None:
 def _reasons(measured: Sequence[Measurement]) -> dict[str, str]:
     """Column → why it is empty, if it is."""
     samples = sum(len(m.block_s) for m in measured)
-    return {
+    timed = any(m.cold_s is not None for m in measured)
+    rate = "the work counts no {}" if measured[0].cost.counted else FOREIGN
+    return dict.fromkeys(("dtype", "mode", "phase", "flops", "bytes"), FOREIGN) | {
         "latency_low_s": "one process gives no interval",
         "latency_high_s": "one process gives no interval",
         "latency_p99_s": f"{samples} samples, needs {P99_SAMPLES}",
-        "cold_s": "no round began with an empty compile cache",
-        "flops_per_s": "the work counts no FLOPs",
-        "bytes_per_s": "the work counts no bytes",
+        "cold_s": "no round began with an empty compile cache" if timed else "the first call was not timed",
+        "flops_per_s": rate.format("FLOPs"),
+        "bytes_per_s": rate.format("bytes"),
         "peak_device_bytes": measured[0].peak_device.reason or "not known",
         "peak_host_bytes": measured[0].peak_host.reason or "not known",
         "relative_error": "not verified",

@@ -229,7 +229,7 @@ def _product(axes: Axes) -> Iterator[dict[str, Scalar]]:
 def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
     """Seconds one process of the case is likely to take; rough, until a first round has been measured."""
     rate = HOST_FLOPS if device_class is DeviceClass.CPU else ACCELERATOR_FLOPS
-    step = instance(case).cost(case.dtype).flops / rate
+    step = instance(case).cost(case.computes_in).flops / rate
     warm = min(max(policy.warmup_min_s, 8 * step), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
     timed = max(policy.min_s, 5 * step)
     return PROCESS_S + warm + min(timed, max(policy.max_s, step))
@@ -237,7 +237,7 @@ def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
 
 def footprint_bytes(case: Case) -> int:
     """At least what the case's tensors take: everything its cost counts, once."""
-    return instance(case).cost(case.dtype).bytes
+    return instance(case).cost(case.computes_in).bytes
 
 
 def instance(case: Case) -> Workload:

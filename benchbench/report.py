@@ -32,7 +32,12 @@ class Column:
     @property
     def name(self) -> str:
         """`torch cpu eager`."""
-        return f"{self.target} {self.device} {self.mode}"
+        return f"{self.target} {self.place}"
+
+    @property
+    def place(self) -> str:
+        """`cpu eager`."""
+        return f"{self.device} {self.mode}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ def report(run: Run, verdicts: Sequence[Verdict] = ()) -> Report:
 
 
 def _place(row: Row) -> tuple[str, str, str]:
-    return row["backend"], row["device"], row["mode"]
+    return row["backend"], row["device"], row["mode"] or ""
 
 
 def _columns(planned: Iterable[Row]) -> dict[tuple[str, str, str], Column]:
@@ -139,7 +144,7 @@ def _works(
 
 def _title(row: Row) -> str:
     head = f"{row['workload']} {params_text(row['params'])}".strip()
-    return fmt.visible(f"{head}, {row['dtype']}, {row['phase']}")
+    return fmt.visible(", ".join(filter(None, (head, row["dtype"], row["phase"]))))
 
 
 def _footnotes(works: Iterable[Sequence[Cell | None]]) -> dict[str, str]:

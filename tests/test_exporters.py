@@ -51,6 +51,7 @@ FILES = {
     "junit": {"report.xml"},
     "markdown": {"report.md"},
     "png": {"throughput.png", "latency.png"},
+    "pytest_benchmark": {"0001_accelbench.json", "0002_accelbench.json", "0003_accelbench.json"},
     "svg": {"throughput.svg", "latency.svg"},
     "terminal": {"report.txt"},
 }

@@ -1,4 +1,4 @@
-"""`accelbench export`: a run for other tools."""
+"""`accelbench export` and `accelbench import`: runs for other tools, and from them."""
 
 from __future__ import annotations
 
@@ -32,3 +32,21 @@ def export(
     exporter_type(to)
     path = store.find(results, run)
     write_run(store.read(path), to, output, path)
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="JSON of pytest-benchmark; each is one process.")],
+    results: ResultsOption = Path("results"),
+) -> None:
+    """A stored run of pytest-benchmark's results: a case per test, a round per file.
+
+    Examples: accelbench import before.json; accelbench import main-1.json main-2.json main-3.json
+    """
+    from benchbench import store
+    from benchbench.importing import pytest_benchmark
+
+    run = pytest_benchmark(files)
+    store.keep(results, run)
+    typer.echo(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}", err=True)
+    typer.echo(f"next: accelbench report {run.info.id}", err=True)
