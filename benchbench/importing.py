@@ -15,9 +15,9 @@ from benchbench.environment import fingerprint, os_name
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.measure import POLICIES, precise
 from benchbench.model import (
+    CALL,
     Allocator,
     Case,
-    Cost,
     Device,
     DeviceClass,
     Failure,
@@ -39,7 +39,6 @@ from benchbench.store import new_id
 
 TOOL = "pytest-benchmark"
 HOW_TO = "Make one with: pytest --benchmark-json=FILE"
-CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)
 NO_MEMORY = Memory(bytes=None, reason=f"{TOOL} does not measure memory")
 UNKNOWN_WARM_UP = f"made by {TOOL}: whether it had warmed up is not known"
 MOST_SAMPLES = 300_000  # of a benchmark: more would not fit into a line of records.jsonl

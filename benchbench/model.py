@@ -81,6 +81,9 @@ class Cost:
     counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
 
 
+CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A backend under one interpreter. `name` is what people type: `torch`, or `torch@2.12`."""

@@ -129,6 +129,15 @@ def keep(root: Path, run: Run) -> Path:
     return root / RUNS / run.info.id
 
 
+def extend(folder: Path, run: Run) -> None:
+    """Add the records of `run` to those in `folder`, whose head becomes that of `run`. Raises CannotWrite."""
+    with _writing(folder):
+        _replace(folder / HEAD, _json(run.info, indent=1) + b"\n")
+    with RunWriter(folder) as writer:
+        for record in run.records:
+            writer.append(record)
+
+
 def save(path: Path, content: bytes) -> None:
     """A file made from a run, its folder made if need be; never half of it. Raises CannotWrite."""
     with _writing(path):
