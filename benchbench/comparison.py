@@ -12,11 +12,11 @@ from typing import Literal
 
 from benchbench import evidence
 from benchbench import format as fmt
-from benchbench.compare import ALPHA, Comparison, Verdict
 from benchbench.exporters.csv import cell
 from benchbench.exporters.markdown import escaped
 from benchbench.matching import Judgement
 from benchbench.model import RunInfo
+from benchbench.verdicts import ALPHA, Comparison, Verdict
 
 SCHEMA = 1  # of the JSON. 1: first
 

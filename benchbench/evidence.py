@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchbench import format as fmt
-from benchbench.compare import Verdict
 from benchbench.matching import SETTLED
 from benchbench.metrics import METRICS
+from benchbench.verdicts import Verdict
 
 UNITS = {metric.name: metric.unit for metric in METRICS}
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
-from benchbench.compare import Verdict
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
 from benchbench.model import Measurement, Record, Run, RunInfo, Status
+from benchbench.verdicts import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,6 @@ from pathlib import Path, PurePath
 
 from benchbench import __version__, store
 from benchbench.calls import PYTHON, version
-from benchbench.compare import Verdict, compare
 from benchbench.environment import fingerprint, machine, usable_threads
 from benchbench.errors import UsageError
 from benchbench.model import (
@@ -29,6 +28,7 @@ from benchbench.model import (
     Settings,
     Target,
 )
+from benchbench.verdicts import Verdict, compare
 
 SUITE = "pytest"
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench import store
-from benchbench.compare import Comparison, compare
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.github import Github
 from benchbench.folder import load, names
 from benchbench.model import Case, Record, Run, Status
 from benchbench.report import report
+from benchbench.verdicts import Comparison, compare
 from tests.factories import a_case, a_cost, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
 

@@ -50,8 +50,8 @@ def compare_(
     Examples: accelbench compare latest~1 latest; accelbench compare latest~1 --only slower,broken
     """
     from benchbench import comparison, store
-    from benchbench.compare import compare
     from benchbench.trend import metric_named
+    from benchbench.verdicts import compare
 
     wanted = [_judgement(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)

@@ -15,9 +15,9 @@ from benchbench.cli.options import Names, option, split
 from benchbench.errors import CannotWrite, UsageError
 
 if TYPE_CHECKING:
-    from benchbench.compare import Verdict
     from benchbench.model import Run
     from benchbench.report import Report
+    from benchbench.verdicts import Verdict
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 

@@ -8,12 +8,12 @@ from enum import IntEnum
 from typing import Any
 
 from benchbench import evidence
-from benchbench.compare import Verdict
 from benchbench.format import visible
 from benchbench.matching import Judgement
 from benchbench.metrics import NO_SPEED, Row
 from benchbench.model import Status
 from benchbench.report import Report
+from benchbench.verdicts import Verdict
 
 
 class Level(IntEnum):
