@@ -23,6 +23,13 @@ COLUMNS = (
     "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "notes",
 )  # fmt: skip
 
+NUMBERS = (
+    "rounds", "samples", "latency_s", "latency_low_s", "latency_high_s",
+    "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
+    "items_per_s", "flops", "bytes", "flops_per_s", "bytes_per_s",
+    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j",
+)  # fmt: skip
+
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
 FOREIGN = "not known: the work is a function of the user's"
 NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case

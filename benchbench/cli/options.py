@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
-
-if TYPE_CHECKING:
-    from benchbench.model import Dtype
 
 
 class DataFormat(StrEnum):
@@ -67,14 +64,3 @@ def fraction(text: str) -> float:
 def split(values: Names) -> tuple[str, ...]:
     """`["torch,jax", "fake"]` → ("torch", "jax", "fake")."""
     return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())
-
-
-def dtype_named(name: str) -> Dtype:
-    from benchbench.model import Dtype
-
-    try:
-        return Dtype(name)
-    except ValueError:
-        raise UsageError(
-            f"No dtype named {name!r}.", unknown("dtypes", name, [each.value for each in Dtype])
-        ) from None

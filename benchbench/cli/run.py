@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +30,6 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
-    dtype_named,
     split,
 )
 from benchbench.cli.screen import print_json, screen, width
@@ -40,8 +38,7 @@ from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.fleet import Fleet
-    from benchbench.model import Policy, Record, RunInfo
-    from benchbench.suite import Suite
+    from benchbench.model import Record, RunInfo
 
 
 @app.command()
@@ -72,32 +69,27 @@ def run(
 
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick
     """
-    from benchbench import describe, store
-    from benchbench import suite as suites
+    from benchbench import api, describe, store
     from benchbench.environment import usable_threads
     from benchbench.fleet import Fleet
     from benchbench.model import Settings
-    from benchbench.plan import Selection, parse_params, select, targets
-    from benchbench.rounds import Request, prepare
+    from benchbench.plan import Selection, parse_params, targets
+    from benchbench.rounds import prepare
 
-    selection = Selection(
-        workloads=split(workload),
-        devices=split(device),
-        dtypes=tuple(dtype_named(name) for name in split(dtype)),
-        modes=split(mode),
-        params=parse_params(param or []),
-    )
-    chosen = [suites.load(name) for name in split(suite) or ("quick",)]
-    request = Request(
-        entries=tuple(select(chosen, selection)),
-        selection=selection,
-        policy=_policy(chosen, quick, rigorous, rounds),
-        settings=Settings(
-            threads=threads or usable_threads(),
-            allocator=allocator,
-            isolation=isolation,
-            timeout_s=timeout,
+    request = api.request(
+        split(suite) or ("quick",),
+        Selection(
+            workloads=split(workload),
+            devices=split(device),
+            dtypes=tuple(api.dtype_named(name) for name in split(dtype)),
+            modes=split(mode),
+            params=parse_params(param or []),
         ),
+        Settings(
+            threads=threads or usable_threads(), allocator=allocator, isolation=isolation, timeout_s=timeout
+        ),
+        preset=_preset(quick, rigorous),
+        rounds=rounds,
         seed=seed,
         command=tuple(sys.argv[1:]),
     )
@@ -147,13 +139,7 @@ def _print_plan(info: RunInfo, format: DataFormat) -> None:
         typer.echo(describe.plan(info, width()), nl=False)
 
 
-def _policy(suites: Sequence[Suite], quick: bool, rigorous: bool, rounds: int | None) -> Policy:
-    from dataclasses import replace
-
-    from benchbench.measure import POLICIES
-
+def _preset(quick: bool, rigorous: bool) -> str | None:
     if quick and rigorous:
         raise UsageError("--quick and --rigorous exclude each other.", "Give one of them.")
-    asked = "quick" if quick else "rigorous" if rigorous else suites[0].policy
-    policy = POLICIES[asked]
-    return replace(policy, rounds=rounds) if rounds else policy
+    return "quick" if quick else "rigorous" if rigorous else None
