@@ -7,6 +7,7 @@ from collections.abc import Callable
 from benchbench import format as fmt
 from benchbench.matching import SETTLED
 from benchbench.metrics import METRICS
+from benchbench.report import Judged
 from benchbench.verdicts import Verdict
 
 UNITS = {metric.name: metric.unit for metric in METRICS}
@@ -17,6 +18,13 @@ def sentence(verdict: Verdict) -> str:
     ratio, values, p, mde, processes = facts(verdict)
     named = (ratio, values, p and f"p {p}", mde and f"MDE {mde}", processes and f"{processes} processes")
     return "  ".join(filter(None, named))
+
+
+def judged(verdict: Verdict) -> Judged:
+    """For the exporters: `latency_s slower: 1.080× …; why`."""
+    parts = filter(None, (sentence(verdict), notes(verdict)))
+    text = f"{verdict.metric} {verdict.verdict}: {'; '.join(parts)}"
+    return Judged(case=verdict.case, verdict=verdict.verdict, ratio=verdict.ratio, text=text)
 
 
 def facts(verdict: Verdict) -> tuple[str, str, str, str, str]:

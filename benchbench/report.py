@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
+from benchbench.matching import Judgement
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
 from benchbench.model import Measurement, Record, Run, RunInfo, Status
-from benchbench.verdicts import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,10 +71,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What every exporter starts from. All text but that in `info`, `rows`, `records` and `verdicts` is
-    safe to show; `verdicts` are on the run's change since another.
+class Judged:
+    """What was found out about a case, of the run or gone from it, against others; one for each metric.
+
+    `ratio`: new / reference, where known. `text`: the evidence in a line, safe to show.
     """
+
+    case: str
+    verdict: Judgement
+    ratio: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What every exporter starts from. All text but that in `info`, `rows` and `records` is safe to show."""
 
     info: RunInfo
     records: tuple[Record, ...]
@@ -83,10 +94,10 @@ class Report:
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     foot: tuple[str, ...]
-    verdicts: tuple[Verdict, ...] = ()
+    judged: tuple[Judged, ...] = ()
 
 
-def report(run: Run, verdicts: Sequence[Verdict] = ()) -> Report:
+def report(run: Run, judged: Sequence[Judged] = ()) -> Report:
     """The rows of `run`, and its table: one group per work, one column per target, device and mode.
 
     A column in which nothing was planned is not shown; the foot says what was left out, and why.
@@ -110,7 +121,7 @@ def report(run: Run, verdicts: Sequence[Verdict] = ()) -> Report:
         columns=tuple(columns.values()),
         groups=groups,
         foot=_foot(groups, footnotes, hidden),
-        verdicts=tuple(verdicts),
+        judged=tuple(judged),
     )
 
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import store
+from benchbench import evidence, store
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.github import Github
 from benchbench.folder import load, names
 from benchbench.model import Case, Record, Run, Status
-from benchbench.report import report
+from benchbench.report import Judged, report
 from benchbench.verdicts import Comparison, compare
 from tests.factories import a_case, a_cost, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
@@ -31,8 +31,12 @@ anything = st.text(max_size=30)
 
 def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, str]:
     exporter = load("benchbench.exporters", name, Exporter)()  # type: ignore[type-abstract]
-    files = exporter.export(report(run, found.verdicts if found else ()))
+    files = exporter.export(report(run, judgements(found) if found else ()))
     return {file: content.decode() for file, content in files.items()}
+
+
+def judgements(found: Comparison) -> list[Judged]:
+    return [evidence.judged(verdict) for verdict in found.verdicts]
 
 
 def only(files: Mapping[str, str]) -> str:
@@ -226,7 +230,7 @@ def test_the_summary_lists_the_worst_first() -> None:
 @pytest.mark.parametrize("room", [0, 100, 500, 2_000, 10_000, 2**20])
 def test_the_summary_fits_into_what_is_left_of_the_step_and_counts_what_does_not(room: int) -> None:
     found = many(25, 1.2)
-    summary = Github(room).export(report(found.new, found.verdicts))["summary.md"]
+    summary = Github(room).export(report(found.new, judgements(found)))["summary.md"]
     assert len(summary) <= room
     if summary:
         shown = summary.decode().count("\n| gemm")

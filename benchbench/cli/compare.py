@@ -49,7 +49,7 @@ def compare_(
 
     Examples: accelbench compare latest~1 latest; accelbench compare latest~1 --only slower,broken
     """
-    from benchbench import comparison, store
+    from benchbench import comparison, evidence, store
     from benchbench.trend import metric_named
     from benchbench.verdicts import compare
 
@@ -59,7 +59,7 @@ def compare_(
     found = compare(before, after, chosen, smallest)
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
-    write_outputs(files, after, found.verdicts)
+    write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])
 
 
 def _judgement(name: str) -> Judgement:

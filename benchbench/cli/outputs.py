@@ -16,8 +16,7 @@ from benchbench.errors import CannotWrite, UsageError
 
 if TYPE_CHECKING:
     from benchbench.model import Run
-    from benchbench.report import Report
-    from benchbench.verdicts import Verdict
+    from benchbench.report import Judged, Report
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -49,13 +48,13 @@ def _output(text: str) -> Output:
     return Output(name, Path(place) if place else None)
 
 
-def write_outputs(wanted: Sequence[Output], run: Run, verdicts: Sequence[Verdict]) -> None:
-    """Each of `wanted`, of `run` and the verdicts on it. Raises CannotWrite."""
+def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[Judged]) -> None:
+    """Each of `wanted`, of `run` and what was said of it. Raises CannotWrite."""
     if not wanted:
         return
     from benchbench.report import report
 
-    found = report(run, verdicts)
+    found = report(run, judged)
     for output in wanted:
         if output.place is None:
             _tell_github(found)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from benchbench import evidence
 from benchbench.format import visible
 from benchbench.matching import Judgement
 from benchbench.metrics import NO_SPEED, Row
 from benchbench.model import Status
-from benchbench.report import Report
-from benchbench.verdicts import Verdict
+from benchbench.report import Judged, Report
 
 
 class Level(IntEnum):
@@ -47,18 +45,18 @@ class Outcome:
     word: str  # `slower`, `out_of_memory`, `ok`: the worst said of it
     texts: tuple[str, ...]
     row: Row
-    verdicts: tuple[Verdict, ...]
+    judged: tuple[Judged, ...]
 
 
 def outcomes(report: Report) -> list[Outcome]:
-    """Every case of the run, and those that only the verdicts know; worst first."""
-    verdicts: dict[str, list[Verdict]] = {}
-    for verdict in report.verdicts:
-        verdicts.setdefault(verdict.case, []).append(verdict)
+    """Every case of the run, and those that were only judged; worst first."""
+    judged: dict[str, list[Judged]] = {}
+    for each in report.judged:
+        judged.setdefault(each.case, []).append(each)
     rows: list[dict[Any, Any]] = report.rows.to_dict("records")
-    found = [_outcome(row, verdicts.get(row["case"], [])) for row in rows]
+    found = [_outcome(row, judged.get(row["case"], [])) for row in rows]
     known = {row["case"] for row in rows}
-    found += [_outcome({"case": case}, each) for case, each in verdicts.items() if case not in known]
+    found += [_outcome({"case": case}, said) for case, said in judged.items() if case not in known]
     return sorted(found, key=_rank)
 
 
@@ -66,26 +64,26 @@ def _rank(outcome: Outcome) -> tuple[Level, float]:
     """The largest regression first; else in the order planned."""
     if outcome.level is not Level.FAILURE:
         return outcome.level, 0.0
-    ratios = [each.ratio for each in outcome.verdicts if each.verdict is Judgement.SLOWER and each.ratio]
+    ratios = [each.ratio for each in outcome.judged if each.verdict is Judgement.SLOWER and each.ratio]
     return outcome.level, -max((abs(math.log(ratio)) for ratio in ratios), default=0.0)
 
 
-def _outcome(row: Row, verdicts: list[Verdict]) -> Outcome:
+def _outcome(row: Row, judged: list[Judged]) -> Outcome:
     said = [(_level(row["status"]), str(row["status"]))] if "status" in row else []
-    said += [(LEVELS.get(each.verdict, Level.PASSED), str(each.verdict)) for each in verdicts]
+    said += [(LEVELS.get(each.verdict, Level.PASSED), str(each.verdict)) for each in judged]
     level = min(each for each, _ in said)
     words = [word for each, word in said if each is level]
-    message = row.get("message") or ""
-    if any(message in each.reason for each in verdicts):  # said there
-        message = ""
+    message = visible(row.get("message") or "")
+    told = any(message in each.text for each in judged)
+    own = (f"{row['status']}: {message}",) if message and not told else ()
     return Outcome(
         case=visible(row["case"]),
         suite=visible(row.get("suite") or ""),
         level=level,
         word=words[-1] if level is Level.PASSED else words[0],
-        texts=(*([visible(f"{row['status']}: {message}")] if message else []), *map(text, verdicts)),
+        texts=(*own, *(each.text for each in judged)),
         row=row,
-        verdicts=tuple(verdicts),
+        judged=tuple(judged),
     )
 
 
@@ -95,9 +93,3 @@ def _level(status: str) -> Level:
     if status in LEFT_OUT:
         return Level.SKIPPED
     return Level.FAILURE if status in NO_SPEED else Level.ERROR
-
-
-def text(verdict: Verdict) -> str:
-    """`latency_s slower: 1.080× …; why`."""
-    parts = filter(None, (evidence.sentence(verdict), evidence.notes(verdict)))
-    return f"{verdict.metric} {verdict.verdict}: {'; '.join(parts)}"
