@@ -186,6 +186,19 @@ def test_a_backend_that_cannot_be_attached_to_says_so() -> None:
         Fake().attach(None)
 
 
+def test_tensorflow_is_attached_to_a_device_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(
+        list_physical_devices=lambda kind: ["one"],
+        experimental=SimpleNamespace(get_device_details=lambda gpu: {}),
+    )
+    tensorflow = SimpleNamespace(config=config, as_dtype=str)
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    assert TensorFlow().attach(None)[0].name == "gpu:0"
+    assert TensorFlow().attach("cpu")[0].name == "cpu"
+    with pytest.raises(Unsupported, match="no device 'gpu:1', only cpu, gpu:0"):
+        TensorFlow().attach("gpu:1")
+
+
 @pytest.mark.parametrize(("after", "known"), [(100, False), (200, True)])
 def test_a_peak_of_jax_is_a_functions_own_only_above_all_before_it(
     monkeypatch: pytest.MonkeyPatch, after: int, known: bool
