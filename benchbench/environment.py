@@ -49,7 +49,7 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
         threads=usable_threads(root),
         memory_bytes=_memory_bytes(root),
         architecture=platform.machine(),
-        os=_os(platform.system(), platform.release()),
+        os=os_name(platform.system(), platform.release()),
         python=platform.python_version(),
         accelerators=accelerators(search_path),
     )
@@ -142,7 +142,7 @@ def _physical_bytes(root: Path) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _os(system: str, release: str) -> str:
+def os_name(system: str, release: str) -> str:
     """`Linux 6.8.0` of `6.8.0-45-generic`: builds of one release are the same system."""
     version = re.match(r"[0-9]+(?:\.[0-9]+)*", release)
     return f"{system} {version[0] if version else release}".strip()

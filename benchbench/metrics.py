@@ -25,7 +25,15 @@ COLUMNS = (
     "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "items_per_j", "notes",
 )  # fmt: skip
 
+NUMBERS = (
+    "rounds", "samples", "latency_s", "latency_low_s", "latency_high_s",
+    "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
+    "items_per_s", "flops", "bytes", "flops_per_s", "bytes_per_s",
+    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j",
+)  # fmt: skip
+
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
+FOREIGN = "not known: the work is a function of the user's"
 NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
 
 Row = dict[str, Any]
@@ -118,9 +126,9 @@ def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
         "suite": case.suite,
         "workload": case.workload,
         "params": case.params,
-        "dtype": str(case.dtype),
-        "mode": case.mode,
-        "phase": str(case.phase),
+        "dtype": case.dtype and str(case.dtype),
+        "mode": case.mode or None,
+        "phase": case.phase and str(case.phase),
         "backend": case.backend,
         "target": case.target,
         "framework_version": version,
@@ -159,7 +167,8 @@ def _work(measured: Sequence[Measurement]) -> Row:
     counts: Row = {"rounds": len(measured), "samples": sum(len(m.block_s) for m in measured)}
     if measured:
         cost = measured[0].cost
-        counts |= {"item": cost.item, "flops": cost.flops, "bytes": cost.bytes}
+        counts |= {"item": cost.item}
+        counts |= {"flops": cost.flops, "bytes": cost.bytes} if cost.counted else {}
     return counts
 
 
@@ -186,7 +195,7 @@ def _speed(measured: Sequence[Measurement]) -> Row:
 
 
 def _resources(measured: Sequence[Measurement]) -> Row:
-    cold = [m.cold_s for m in measured if m.compile_cache == "empty"]
+    cold = [m.cold_s for m in measured if m.compile_cache == "empty" and m.cold_s is not None]
     joules = [found for m in measured if not isinstance(found := energy_j(m), str)]
     energy = median(joules) if joules else None
     return {
@@ -205,13 +214,15 @@ def _peak(peaks: Iterable[Memory]) -> int | None:
 def _reasons(measured: Sequence[Measurement]) -> dict[str, str]:
     """Column → why it is empty, if it is."""
     samples = sum(len(m.block_s) for m in measured)
-    return {
+    timed = any(m.cold_s is not None for m in measured)
+    rate = "the work counts no {}" if measured[0].cost.counted else FOREIGN
+    return dict.fromkeys(("dtype", "mode", "phase", "flops", "bytes"), FOREIGN) | {
         "latency_low_s": "one process gives no interval",
         "latency_high_s": "one process gives no interval",
         "latency_p99_s": f"{samples} samples, needs {P99_SAMPLES}",
-        "cold_s": "no round began with an empty compile cache",
-        "flops_per_s": "the work counts no FLOPs",
-        "bytes_per_s": "the work counts no bytes",
+        "cold_s": "no round began with an empty compile cache" if timed else "the first call was not timed",
+        "flops_per_s": rate.format("FLOPs"),
+        "bytes_per_s": rate.format("bytes"),
         "peak_device_bytes": measured[0].peak_device.reason or "not known",
         "peak_host_bytes": measured[0].peak_host.reason or "not known",
         "relative_error": "not verified",

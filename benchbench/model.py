@@ -99,6 +99,10 @@ class Cost:
     bytes: int
     items: int
     item: str
+    counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
+
+
+CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,28 +142,41 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One point of the matrix: workload, parameters, dtype, mode, phase, target and device."""
+    """One point of the matrix: workload, parameters, dtype, mode, phase, target and device.
+
+    Of somebody's function, `workload` is the name, and dtype, mode and phase are not known.
+    """
 
     suite: str
     workload: str
     params: dict[str, Scalar]
-    dtype: Dtype
+    dtype: Dtype | None
     mode: str
-    phase: Phase
+    phase: Phase | None
     target: str
     backend: str
     device: str
 
     @property
+    def computes_in(self) -> Dtype:
+        """The dtype, where it is known; else raises ValueError."""
+        if self.dtype is None:
+            raise ValueError(f"nobody knows the dtype of {self.workload}")
+        return self.dtype
+
+    @property
     def work(self) -> str:
         """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32`."""
+        if self.dtype is None:
+            return self.workload
         inner = ",".join(f"{name}={str(value).lower()}" for name, value in self.params.items())
         return f"{self.workload}({inner})/{self.dtype}"
 
     @property
     def id(self) -> str:
         """Stable and readable; `device` may hold a colon, `target` an @."""
-        return f"{self.work}/{self.mode}@{self.target}:{self.device}"
+        how = f"{self.work}/{self.mode}" if self.mode else self.work
+        return f"{how}@{self.target}:{self.device}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,10 +245,10 @@ class Measurement:
     block_s: tuple[float, ...]  # seconds of each block, in the order measured
     steady: bool  # False: the warm-up cap was hit before the times settled
     stop_reason: Literal["precision", "time", "count"]
-    cold_s: float  # first call: compile, autotune, allocate
+    cold_s: float | None  # first call: compile, autotune, allocate; None: not timed
     compile_cache: Literal["empty", "warm"]  # warm: an earlier round of this run compiled the same
     timer: str
-    timer_cost_s: float  # of one timed block: the clock read twice, and the wait
+    timer_cost_s: float | None  # of one timed block: the clock read twice, and the wait; None: not known
     peak_device: Memory
     peak_host: Memory
     relative_error: float | None  # against float64; None: see notes
@@ -301,9 +318,9 @@ class Machine:
     """The fingerprint: stable facts only, nothing that moves between two runs on one machine."""
 
     cpu: str
-    cores: int  # physical
+    cores: int  # physical; 0: not known
     threads: int  # usable by this process: affinity and cgroup quota respected
-    memory_bytes: int
+    memory_bytes: int  # 0: not known
     architecture: str
     os: str
     python: str

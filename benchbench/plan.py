@@ -206,7 +206,7 @@ def _unsupported(
 ) -> Reason:
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
-    if reason := backend().refuses(device, case.dtype, case.mode, case.phase):
+    if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase):
         return Status.UNSUPPORTED, reason
     if case.mode in missing_modes:
         return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
@@ -222,7 +222,7 @@ def _product(axes: Axes) -> Iterator[dict[str, Scalar]]:
 def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
     """Seconds one process of the case is likely to take; rough, until a first round has been measured."""
     rate = HOST_FLOPS if device_class is DeviceClass.CPU else ACCELERATOR_FLOPS
-    step = instance(case).cost(case.dtype).flops / rate
+    step = instance(case).cost(case.computes_in).flops / rate
     warm = min(max(policy.warmup_min_s, 8 * step), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
     timed = max(policy.min_s, 5 * step)
     return PROCESS_S + warm + min(timed, max(policy.max_s, step))
@@ -230,7 +230,7 @@ def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
 
 def footprint_bytes(case: Case) -> int:
     """At least what the case's tensors take: everything its cost counts, once."""
-    return instance(case).cost(case.dtype).bytes
+    return instance(case).cost(case.computes_in).bytes
 
 
 def instance(case: Case) -> Workload:

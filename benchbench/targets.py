@@ -49,6 +49,20 @@ def from_variable() -> list[str]:
     return [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
 
 
+def chosen(
+    wanted: Sequence[str], texts: Sequence[str], running: str, *, labelled: bool = False
+) -> list[Target]:
+    """`targets` with the interpreters named in `texts` (NAME=PATH), and before them in the environment.
+
+    Raises UsageError, also for an interpreter in `texts` whose name is not measured.
+    """
+    typed = by_hand(texts)
+    found = targets(wanted, by_hand(from_variable()) | typed, running, labelled=labelled)
+    for name in typed.keys() - {target.name for target in found}:
+        raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
+    return found
+
+
 def targets(
     wanted: Sequence[str], given: Mapping[str, str], running: str, *, labelled: bool = False
 ) -> list[Target]:

@@ -173,7 +173,7 @@ def build(backend: Backend, session: Session, workload: Workload, dtype: Dtype) 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
     """The case, its workload and an open session; precision is read back before anything is built."""
     case = case_of(job["case"])
-    session = backend.open(case.device, case.dtype, case.mode, job["threads"])
+    session = backend.open(case.device, case.computes_in, case.mode, job["threads"])
     return case, workload_of(job["case"]), session
 
 
@@ -185,7 +185,7 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     case, workload, session = open_case(backend, job)
     session.precision()
     small = verify.checked_at(workload)
-    runner = build(backend, session, small, case.dtype)
+    runner = build(backend, session, small, case.computes_in)
     if runner.program.simulated:
         return None
     if isinstance(small, Operation):
@@ -194,14 +194,14 @@ def verify_case(backend: Backend, job: Message) -> float | None:
         error = verify.training_error(
             runner.program, runner.step, lambda: runner.state, session, job["reference"]
         )
-    judge(error, small, case.dtype)
+    judge(error, small, case.computes_in)
     return error
 
 
 def trace_case(backend: Backend, job: Message) -> list[float]:
     """The losses of the first `steps` training steps at the case's own size."""
     case, workload, session = open_case(backend, job)
-    runner = build(backend, session, workload, case.dtype)
+    runner = build(backend, session, workload, case.computes_in)
     return [float(session.fetch(runner.step()).reshape(-1)[0]) for _ in range(job["steps"])]
 
 
@@ -210,7 +210,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     case, workload, session = open_case(backend, job)
     precision = session.precision()
     with stage(stages, "build"):
-        runner = build(backend, session, workload, case.dtype)
+        runner = build(backend, session, workload, case.computes_in)
     host_reset = reset_host_peak()
     session.reset_peak()
     timer = session.timer()
@@ -231,7 +231,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     if samples.recompiled:
         notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
     return Measurement(
-        cost=workload.cost(case.dtype),
+        cost=workload.cost(case.computes_in),
         iterations=samples.iterations,
         warmup_block_s=samples.warmup_block_s,
         block_s=samples.block_s,
@@ -258,10 +258,10 @@ def checked(
         return None, ("simulated: nothing was computed, so nothing was verified",)
     if isinstance(workload, Operation):
         error = verify.operation_error(workload, runner.program, output, session, job["reference"])
-        judge(error, workload, case.dtype)
+        judge(error, workload, case.computes_in)
         return error, ()
     loss = float(session.fetch(output).reshape(-1)[0])
-    judge(0.0 if math.isfinite(loss) else math.inf, workload, case.dtype)
+    judge(0.0 if math.isfinite(loss) else math.inf, workload, case.computes_in)
     return job["verified"], ()
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.backends.base import Backend, PrecisionMismatch, Unsupported
+from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Unsupported
+from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.tensorflow import TensorFlow
@@ -57,6 +58,8 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
         synchronize=lambda device=None: stream.diary.append("synchronize"),
         set_device=lambda device: None,
         is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: 1,
         device_count=lambda: 2,
         get_device_name=lambda index: f"Example GPU {index}",
         get_device_capability=lambda device: capability,
@@ -250,6 +253,55 @@ def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.Monkey
     found, missing = TensorFlow().devices()
     assert [(each.name, each.model) for each in found[1:]] == [("gpu:0", "Example GPU")]
     assert not missing
+
+
+def test_a_function_on_cuda_is_waited_for_after_each_call_and_no_setting_is_touched(stream: Stream) -> None:
+    device, session = Torch().attach(None)
+    assert (device.name, device.device_class) == ("cuda:1", DeviceClass.ACCELERATOR)
+    HostTimer(session.wait, every_step=True).blocks(stream.step, 2, 1)
+    assert stream.diary == ["step", "synchronize", "step", "synchronize"]
+    assert session.peak_device().bytes == 12_345
+    assert sys.modules["torch.backends"].cudnn.conv.fp32_precision == "tf32"  # as it was
+
+
+def test_what_torch_cannot_be_waited_for_on_is_refused(stream: Stream) -> None:
+    with pytest.raises(Unsupported, match="mps"):
+        Torch().attach("mps")
+
+
+def test_a_backend_that_cannot_be_attached_to_says_so() -> None:
+    with pytest.raises(Unsupported, match="fake cannot measure a function of yours"):
+        Fake().attach(None)
+
+
+def test_tensorflow_is_attached_to_a_device_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(
+        list_physical_devices=lambda kind: ["one"],
+        experimental=SimpleNamespace(get_device_details=lambda gpu: {}),
+    )
+    tensorflow = SimpleNamespace(config=config, as_dtype=str)
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    assert TensorFlow().attach(None)[0].name == "gpu:0"
+    assert TensorFlow().attach("cpu")[0].name == "cpu"
+    with pytest.raises(Unsupported, match="no device 'gpu:1', only cpu, gpu:0"):
+        TensorFlow().attach("gpu:1")
+
+
+@pytest.mark.parametrize(("after", "known"), [(100, False), (200, True)])
+def test_a_peak_of_jax_is_a_functions_own_only_above_all_before_it(
+    monkeypatch: pytest.MonkeyPatch, after: int, known: bool
+) -> None:
+    peaks = iter([100, after])
+    device = SimpleNamespace(
+        platform="gpu", id=0, device_kind="X", memory_stats=lambda: {"peak_bytes_in_use": next(peaks)}
+    )
+    numpy = SimpleNamespace(dtype=str)
+    jax = SimpleNamespace(devices=lambda platform=None: [device], numpy=numpy)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
+    _, session = Jax().attach(None)
+    session.reset_peak()
+    assert session.peak_device().bytes == (after if known else None)
 
 
 @pytest.mark.parametrize("backend", [Torch(), TensorFlow(), Jax()])

@@ -233,7 +233,7 @@ def test_without_the_driver_there_is_no_gpu(tmp_path: Path) -> None:
     ],
 )
 def test_builds_of_one_release_are_one_system(release: str, wanted: str) -> None:
-    assert environment._os("Linux", release) == wanted
+    assert environment.os_name("Linux", release) == wanted
 
 
 @pytest.mark.parametrize(

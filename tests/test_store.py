@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,17 @@ from hypothesis import strategies as st
 from benchbench import store
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model import SCHEMA, Failure, Measurement, Record, Status, Telemetry, Window
-from tests.factories import a_case, a_failure, a_measurement, a_record, a_run_info, a_telemetry, a_watched
+from tests.factories import (
+    a_case,
+    a_failure,
+    a_measurement,
+    a_record,
+    a_run,
+    a_run_info,
+    a_telemetry,
+    a_watched,
+    some_rounds,
+)
 
 PROJECT = Path(__file__).parent.parent
 
@@ -140,6 +151,18 @@ def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
     with store.RunWriter(folder) as writer:
         writer.append(second)
     assert store.read(folder).records == (first, second)
+
+
+def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> None:
+    run = a_run(some_rounds(1e-3))
+    folder = store.keep(tmp_path, run)
+    assert store.read(folder) == run
+    more = a_run(some_rounds(2e-3), policy=replace(run.info.policy, rounds=2))
+    store.extend(folder, more)
+    assert store.read(folder).info == more.info
+    assert store.read(folder).records == (*run.records, *more.records)
+    with pytest.raises(CannotWrite):
+        store.keep(tmp_path, run)
 
 
 def test_an_existing_run_is_never_written_over(tmp_path: Path) -> None:

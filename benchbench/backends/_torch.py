@@ -19,15 +19,20 @@ class TorchSession(Session):
     """A torch device: eager on the CPU, and what others build on."""
 
     def __init__(self, device: Any, dtype: Dtype) -> None:
-        """Fix the float32 precision of every library torch multiplies with."""
+        """`device`: a name, or torch's own."""
         import torch
 
         self.device = torch.device(device)
         self.dtype = getattr(torch, dtype.storage.value)
         self.compute = getattr(torch, dtype.compute.value) if dtype in AMP else None
         self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
+
+    def fix(self) -> None:
+        """The float32 precision of every library torch multiplies with."""
+        import torch
+
         # The older flag for all of cuDNN: torch.compile and torch.export read it and refuse a contradiction.
-        torch.backends.cudnn.allow_tf32 = dtype is Dtype.TF32
+        torch.backends.cudnn.allow_tf32 = self._fp32 == "tf32"
         for switch in _precision_switches():
             switch.fp32_precision = self._fp32
 

@@ -180,6 +180,13 @@ class Backend(ABC):
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Fix threads and precision, then give the device. Raises Unsupported."""
 
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """The device as this process already uses it, to wait on and to read; None: the one in use.
+
+        Sets nothing, so `put`, `compile` and `precision` of the session mean nothing. Raises Unsupported.
+        """
+        raise Unsupported(f"{self.framework} cannot measure a function of yours")
+
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether `error` is this framework's way of saying the device's memory is full."""
         return isinstance(error, MemoryError)

@@ -73,6 +73,18 @@ class Jax(Backend):
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(dtype))
         return JaxSession(found, dtype)
 
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """JAX's default device unless told otherwise; waiting is for an output, wherever it is."""
+        import jax
+
+        default = jax.devices()[0]
+        platform, _, index = (device or f"{default.platform}:{default.id}").partition(":")
+        try:
+            found = jax.devices(platform)[int(index or 0)]
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise Unsupported(f"JAX has no device {device!r}") from error
+        return _describe(platform, int(index or 0), found), SharedJaxSession(found, Dtype.FLOAT32)
+
     def out_of_memory(self, error: BaseException) -> bool:
         """XLA's status code stands in the message."""
         return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
@@ -150,6 +162,21 @@ class JaxSession(Session):
         if not stats or "peak_bytes_in_use" not in stats:
             return Memory(bytes=None, reason=f"JAX keeps no memory statistics on {self.device.platform}")
         return Memory(bytes=int(stats["peak_bytes_in_use"]))
+
+
+class SharedJaxSession(JaxSession):
+    """In a process that others use too: a peak is the session's only where it exceeds all before it."""
+
+    def reset_peak(self) -> None:
+        """The peak so far; it cannot be reset."""
+        self._before = super().peak_device().bytes or 0
+
+    def peak_device(self) -> Memory:
+        """Bytes in use at the peak."""
+        peak = super().peak_device()
+        if peak.bytes is None or peak.bytes > self._before:
+            return peak
+        return Memory(bytes=None, reason="JAX cannot reset its peak, and an earlier one was as high")
 
 
 def _describe(platform: str, index: int, device: Any) -> Device:

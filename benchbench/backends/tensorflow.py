@@ -82,6 +82,17 @@ class TensorFlow(Backend):
         tf.config.experimental.enable_tensor_float_32_execution(dtype is Dtype.TF32)
         return TensorFlowSession(device, dtype, mode)
 
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """The first GPU where TensorFlow has one, else the CPU."""
+        if device is None:
+            import tensorflow as tf
+
+            device = "gpu:0" if tf.config.list_physical_devices("GPU") else "cpu"
+        known = {found.name: found for found in self.devices()[0]}
+        if device not in known:
+            raise Unsupported(f"TensorFlow has no device {device!r}, only {', '.join(known)}")
+        return known[device], TensorFlowSession(device, Dtype.FLOAT32, "eager")
+
     def out_of_memory(self, error: BaseException) -> bool:
         """ResourceExhaustedError, on any device."""
         import tensorflow as tf

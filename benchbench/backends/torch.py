@@ -40,16 +40,15 @@ class Torch(Backend):
         """`cpu`, and every CUDA device visible."""
         import torch
 
-        found = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
+        found = [_device("cpu", "")]
         if torch.version.cuda is None:
             return found, {"cuda": "this torch is a CPU build"}
         if not torch.cuda.is_available():
             return found, {
                 "cuda": f"no CUDA device is visible to torch (built for CUDA {torch.version.cuda})"
             }
-        for index in range(torch.cuda.device_count()):
-            model = torch.cuda.get_device_name(index)
-            found.append(Device(name=f"cuda:{index}", device_class=DeviceClass.ACCELERATOR, model=model))
+        count = torch.cuda.device_count()
+        found += [_device(f"cuda:{index}", torch.cuda.get_device_name(index)) for index in range(count)]
         return found, {}
 
     def missing_modes(self) -> dict[str, str]:
@@ -87,7 +86,24 @@ class Torch(Backend):
         on_cuda = device.startswith("cuda")
         if dtype is Dtype.TF32 and not (on_cuda and torch.cuda.get_device_capability(device)[0] >= 8):
             raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
-        return CudaSession(device, dtype, mode) if on_cuda else CpuSession(device, dtype, mode)
+        session = CudaSession(device, dtype, mode) if on_cuda else CpuSession(device, dtype, mode)
+        session.fix()
+        return session
+
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """The current CUDA device once CUDA has been used, else the CPU."""
+        import torch
+
+        in_use = torch.cuda.is_available() and torch.cuda.is_initialized()
+        device = device or (f"cuda:{torch.cuda.current_device()}" if in_use else "cpu")
+        kind = device.partition(":")[0]
+        if kind not in ("cpu", "cuda"):
+            raise Unsupported(f"nobody here knows how to wait for torch on {device}")
+        if kind == "cpu":
+            return _device(device, ""), CpuSession(device, Dtype.FLOAT32, "eager")
+        return _device(device, torch.cuda.get_device_name(device)), CudaSession(
+            device, Dtype.FLOAT32, "eager"
+        )
 
     def out_of_memory(self, error: BaseException) -> bool:
         """torch.OutOfMemoryError on CUDA; the CPU allocator says so in the text of a RuntimeError."""
@@ -116,11 +132,11 @@ class CpuSession(TorchSession):
 class CudaSession(CpuSession):
     """One CUDA device; timed with events on its stream."""
 
-    def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """Select the device, so that the default stream is its own."""
+    def fix(self) -> None:
+        """Precision, and the device, so that the default stream is its own."""
         import torch
 
-        super().__init__(device, dtype, mode)
+        super().fix()
         torch.cuda.set_device(self.device)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
@@ -211,3 +227,8 @@ class EventTimer(HostTimer):
             end.record()
         self._wait(None)
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+
+
+def _device(name: str, model: str) -> Device:
+    kind = DeviceClass.CPU if name.startswith("cpu") else DeviceClass.ACCELERATOR
+    return Device(name=name, device_class=kind, model=model)

@@ -72,7 +72,9 @@ class TorchXla(Backend):
         torch.set_num_threads(threads)
         backends.set_mat_mul_precision(STRICT)
         index = int(device.partition(":")[2] or 0)
-        return XlaSession(torch_xla.device(index), dtype)
+        session = XlaSession(torch_xla.device(index), dtype)
+        session.fix()
+        return session
 
     def out_of_memory(self, error: BaseException) -> bool:
         """XLA's status code stands in the message."""

@@ -10,6 +10,7 @@ import typer
 
 from benchbench.cli.app import app
 from benchbench.cli.options import Names, ResultsOption, fraction, option, split
+from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -41,22 +42,24 @@ def compare_(
     only: Annotated[Names, option("--only", text="Only these verdicts: slower, faster, broken, …")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
     format: Annotated[TextFormat, typer.Option("--format", help="What to write.")] = TextFormat.TERMINAL,
+    out: OutOption = None,
     results: ResultsOption = Path("results"),
 ) -> None:
     """Two runs side by side: slower, faster, the same, or cannot tell. Never fails a build.
 
     Examples: accelbench compare latest~1 latest; accelbench compare latest~1 --only slower,broken
     """
-    from benchbench import comparison, store
-    from benchbench.compare import compare
+    from benchbench import comparison, evidence, store
     from benchbench.trend import metric_named
+    from benchbench.verdicts import compare
 
     wanted = [_judgement(name) for name in split(only)]
-    chosen, smallest = metric_named(metric), fraction(threshold)
+    chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
     before, after = (store.read(store.find(results, selector)) for selector in (ref, new))
     found = compare(before, after, chosen, smallest)
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
+    write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])
 
 
 def _judgement(name: str) -> Judgement:

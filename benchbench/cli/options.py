@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Dtype, Target
+    from benchbench.model import Target
 
 
 class DataFormat(StrEnum):
@@ -78,22 +78,7 @@ def split(values: Names) -> tuple[str, ...]:
 
 
 def chosen_targets(backend: Names, python: Names, *, labelled: bool = False) -> list[Target]:
-    """What -b and --python name; an interpreter given here for a name that is not measured is a mistake."""
-    from benchbench.targets import by_hand, from_variable, targets
+    """What -b and --python name."""
+    from benchbench.targets import chosen
 
-    typed = by_hand(python or [])
-    found = targets(split(backend), by_hand(from_variable()) | typed, sys.executable, labelled=labelled)
-    for name in typed.keys() - {target.name for target in found}:
-        raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
-    return found
-
-
-def dtype_named(name: str) -> Dtype:
-    from benchbench.model import Dtype
-
-    try:
-        return Dtype(name)
-    except ValueError:
-        raise UsageError(
-            f"No dtype named {name!r}.", unknown("dtypes", name, [each.value for each in Dtype])
-        ) from None
+    return chosen(split(backend), python or [], sys.executable, labelled=labelled)

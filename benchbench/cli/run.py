@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app, signals
+from benchbench.cli.formats import write_run
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
@@ -32,18 +32,15 @@ from benchbench.cli.options import (
     TimeoutOption,
     WorkloadOption,
     chosen_targets,
-    dtype_named,
     split,
 )
-from benchbench.cli.report import ReportFormat, write_report
 from benchbench.cli.screen import print_json, screen, width
 from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.fleet import Fleet
-    from benchbench.model import Policy, Record, RunInfo
-    from benchbench.suite import Suite
+    from benchbench.model import Record, RunInfo
 
 
 @app.command()
@@ -75,33 +72,28 @@ def run(
 
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick
     """
-    from benchbench import describe, store
-    from benchbench import suite as suites
+    from benchbench import api, describe, store
     from benchbench.environment import usable_threads
     from benchbench.fleet import Fleet
     from benchbench.model import Settings
-    from benchbench.plan import Selection, parse_params, select
-    from benchbench.rounds import Request, prepare
+    from benchbench.plan import Selection, parse_params
+    from benchbench.rounds import prepare
 
-    selection = Selection(
-        workloads=split(workload),
-        devices=split(device),
-        dtypes=tuple(dtype_named(name) for name in split(dtype)),
-        modes=split(mode),
-        params=parse_params(param or []),
-    )
-    chosen = [suites.load(name) for name in split(suite) or ("quick",)]
     wanted = chosen_targets(backend, python)
-    request = Request(
-        entries=tuple(select(chosen, selection)),
-        selection=selection,
-        policy=_policy(chosen, quick, rigorous, rounds),
-        settings=Settings(
-            threads=threads or usable_threads(),
-            allocator=allocator,
-            isolation=isolation,
-            timeout_s=timeout,
+    request = api.request(
+        split(suite) or ("quick",),
+        Selection(
+            workloads=split(workload),
+            devices=split(device),
+            dtypes=tuple(api.dtype_named(name) for name in split(dtype)),
+            modes=split(mode),
+            params=parse_params(param or []),
         ),
+        Settings(
+            threads=threads or usable_threads(), allocator=allocator, isolation=isolation, timeout_s=timeout
+        ),
+        preset=_preset(quick, rigorous),
+        rounds=rounds,
         seed=seed,
         command=tuple(sys.argv[1:]),
     )
@@ -113,7 +105,8 @@ def run(
             return
         records = _measure(fleet, info, results)
     if format is DataFormat.JSON:
-        write_report(store.read(store.find(results, info.id)), ReportFormat.JSON, None, results)
+        path = store.find(results, info.id)
+        write_run(store.read(path), "json", None, path)
     raise typer.Exit(4 if describe.failing(records) and not allow_failed else 0)
 
 
@@ -149,13 +142,7 @@ def _print_plan(info: RunInfo, format: DataFormat) -> None:
         typer.echo(describe.plan(info, width()), nl=False)
 
 
-def _policy(suites: Sequence[Suite], quick: bool, rigorous: bool, rounds: int | None) -> Policy:
-    from dataclasses import replace
-
-    from benchbench.measure import POLICIES
-
+def _preset(quick: bool, rigorous: bool) -> str | None:
     if quick and rigorous:
         raise UsageError("--quick and --rigorous exclude each other.", "Give one of them.")
-    asked = "quick" if quick else "rigorous" if rigorous else suites[0].policy
-    policy = POLICIES[asked]
-    return replace(policy, rounds=rounds) if rounds else policy
+    return "quick" if quick else "rigorous" if rigorous else None
