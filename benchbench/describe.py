@@ -49,17 +49,18 @@ def devices(probes: Sequence[Probe]) -> Rows:
 
 
 def _devices(probe: Probe) -> Rows:
-    def row(device: str, status: str, note: str) -> dict[str, str]:
+    def row(device: str, status: str, note: str, remedy: str = "") -> dict[str, str]:
         return {
             "backend": probe.target.name,
             "version": probe.version or "–",
             "device": device,
             "status": status,
             "note": note,
+            "remedy": remedy,
         }
 
     if probe.status != "ready":
-        return [row("–", probe.status, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason)]
+        return [row("–", probe.status, probe.reason, probe.remedy)]
     present = [row(device.name, "ready", device.model or device.note) for device in probe.devices]
     absent = [*probe.missing, *((f"{mode} mode", reason) for mode, reason in probe.missing_modes)]
     return present + [row(kind, "unavailable", reason) for kind, reason in absent]

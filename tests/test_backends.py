@@ -336,7 +336,8 @@ def test_a_framework_that_cannot_be_imported_is_one_line_with_its_reason(tmp_pat
     ).stdout
     rows = {row["backend"]: row for row in json.loads(listed) if row["device"] != "sim:0"}
     assert rows["torch"]["status"] == status
-    assert reason in rows["torch"]["note"]
+    assert reason in rows["torch"]["note"] + rows["torch"]["remedy"]
+    assert rows["torch"]["remedy"]
     assert rows["fake"]["status"] == "ready"
 
 
