@@ -211,3 +211,16 @@ def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: 
 def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
     script = constant(seconds)
     assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
+
+
+def test_programs_compiled_while_blocks_are_timed_are_counted_and_those_of_warm_up_are_not() -> None:
+    script = constant(1e-3)
+    calls = 0
+
+    def compilations() -> int:
+        nonlocal calls
+        calls += 1
+        return {1: 2}.get(calls, 5)  # two before the timed blocks, three in them
+
+    assert measure(script.step, script, DEFAULT, compilations).recompiled == 3
+    assert measure(script.step, script, DEFAULT).recompiled == 0
