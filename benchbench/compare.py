@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.matching import Judgement, Pair, arrow, changes, match
+from benchbench.digest import digest
+from benchbench.matching import Judgement, Pair, changes, match, suspect
 from benchbench.metrics import METRICS, Metric
 from benchbench.model import Run
 from benchbench.stats import Difference, detectable, holm, mean, tost
@@ -67,7 +68,8 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
     need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
     needs the 90 % interval within it. The evidence for this rule is in docs/comparing.md.
     """
-    pairs = match(ref, new, metric)
+    before, after = digest(ref), digest(new)
+    pairs = match(before, after, metric)
     tested = {p.case: p.difference for p in pairs if p.judgement is None and p.difference is not None}
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
@@ -77,7 +79,7 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
         new=new,
         metric=metric,
         threshold=threshold,
-        changes=tuple(changes(ref.info, new.info)),
+        changes=tuple(changes(before, after)),
         verdicts=tuple(_verdict(pair, p_holm.get(pair.case), rule) for pair in pairs),
         compared=len(tested),
         geomean=_exp(middle),
@@ -123,7 +125,6 @@ def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
         assert p_holm is not None
         judgement = rule.judge(difference, p_holm)
         reason = _reason(judgement, pair, mde, rule.threshold)
-    measured = pair.ref.measured + pair.new.measured
     return Verdict(
         case=pair.case,
         metric=rule.metric.name,
@@ -137,15 +138,15 @@ def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
         mde=mde,
         ref_processes=len(pair.ref_logs),
         new_processes=len(pair.new_logs),
-        steady=all(each.steady for each in measured),
-        stopped_by=tuple(sorted({each.stop_reason for each in measured})),
+        steady=not pair.ref.unsteady + pair.new.unsteady,
+        stopped_by=tuple(sorted({*pair.ref.stopped_by, *pair.new.stopped_by})),
         reason=reason,
     )
 
 
 def _reason(judgement: Judgement, pair: Pair, mde: float | None, threshold: float) -> str:
-    if judgement in (Judgement.SLOWER, Judgement.FASTER) and pair.ref.version != pair.new.version:
-        return f"suspect: {arrow(pair.ref.target, pair.ref.version, pair.new.version)}"
+    if judgement in (Judgement.SLOWER, Judgement.FASTER):
+        return suspect(pair.ref, pair.new)
     if judgement is Judgement.INCONCLUSIVE:
         noisy = mde is not None and mde > threshold
         return TOO_NOISY if noisy else ON_THE_EDGE

@@ -12,9 +12,10 @@ from typing import Literal
 
 from benchbench import format as fmt
 from benchbench.compare import ALPHA, Comparison, Verdict
+from benchbench.digest import SETTLED
 from benchbench.exporters.csv import cell
 from benchbench.exporters.markdown import escaped
-from benchbench.matching import SETTLED, Judgement
+from benchbench.matching import Judgement
 from benchbench.metrics import Metric
 from benchbench.model import RunInfo
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from benchbench.digest import SETTLED, Digest, Side
 from benchbench.environment import fingerprint
-from benchbench.metrics import NO_SPEED, Metric, steps_s
-from benchbench.model import Failure, Machine, Measurement, Record, Run, RunInfo, Status
-from benchbench.stats import Difference, mean, median, welch
+from benchbench.metrics import Metric
+from benchbench.model import Machine
+from benchbench.stats import Difference, mean, welch
 
 LEAST_PROCESSES = 3
-SETTLED = ("latency_s", "items_per_s", "flops_per_s", "bytes_per_s")  # mean nothing while warming up
 ELSEWHERE = "not part of the run"
 
 
@@ -29,18 +28,6 @@ class Judgement(StrEnum):
     NEW = "new"
     GONE = "gone"
     BROKEN = "broken"  # was ok and fails now
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One case in one run; `measured` is empty where the case failed or is absent, and the text says how."""
-
-    measured: tuple[Measurement, ...] = ()
-    failure: str = ""
-    absent: str = ""
-    target: str = ""
-    version: str | None = None
-    device_model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,24 +65,28 @@ class Pair:
         return welch(self.ref_logs, self.new_logs)
 
 
-def match(ref: Run, new: Run, metric: Metric) -> list[Pair]:
+def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     """A pair for every case that either run planned, by id: those of `ref` first, each in plan order."""
-    before, after = _sides(ref), _sides(new)
-    bars = _run_bars(ref.info, new.info)
+    bars = run_bars(ref, new)
     none = Side(absent=ELSEWHERE)
-    sides = {case: (before.get(case, none), after.get(case, none)) for case in before | after}
+    sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
     return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
 
 
-def changes(ref: RunInfo, new: RunInfo) -> list[str]:
+def changes(ref: Digest, new: Digest) -> list[str]:
     """What differs between the runs and does not bar comparing them: finding what it costs is the point."""
-    before, after = ({probe.target.name: probe.version for probe in info.probes} for info in (ref, new))
     return [
-        *_unequal(before, after),
+        *_unequal(ref.frameworks, new.frameworks),
         *_differences(ref.machine, new.machine, ("os", "python")),
         *_differences(ref.policy, new.policy, ("name", "rounds"), "policy "),
         *_differences(ref, new, ("version",), "accelbench "),
     ]
+
+
+def suspect(ref: Side, new: Side) -> str:
+    """The framework, where its version changed; else empty."""
+    target = new.case.target if new.case else ""
+    return f"suspect: {arrow(target, ref.version, new.version)}" if ref.version != new.version else ""
 
 
 def arrow(name: str, ref: object, new: object) -> str:
@@ -107,35 +98,9 @@ def arrow(name: str, ref: object, new: object) -> str:
     return f"{name} {text(ref)} → {text(new)}"
 
 
-def _sides(run: Run) -> dict[str, Side]:
-    """By case id: a case that two suites of a run share was measured in twice as many processes."""
-    records: dict[str, list[Record]] = {case.id: [] for case in run.info.plan}
-    for record in run.records:
-        records.setdefault(record.case.id, []).append(record)
-    sides = {case: _side(found) for case, found in records.items()}
-    return {each.case.id: Side(absent=f"{each.status}: {each.reason}") for each in run.info.left_out} | sides
-
-
-def _side(records: Sequence[Record]) -> Side:
-    """A round cut short counts as missing, not as failed."""
-    done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
-    failures = [record.outcome for record in done if isinstance(record.outcome, Failure)]
-    if failures:
-        first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
-        return Side(failure=f"{first.status}: {first.message}")
-    if not done:
-        return Side()
-    return Side(
-        measured=tuple(record.outcome for record in done if isinstance(record.outcome, Measurement)),
-        target=done[0].case.target,
-        version=done[0].framework_version,
-        device_model=done[0].device_model,
-    )
-
-
-def _pair(case: str, ref: Side, new: Side, metric: Metric, run_bars: Sequence[str]) -> Pair:
-    ref_logs, new_logs = _logs(metric, ref.measured), _logs(metric, new.measured)
-    bars = [*run_bars, *_case_bars(ref, new)]
+def _pair(case: str, ref: Side, new: Side, metric: Metric, bars: Sequence[str]) -> Pair:
+    ref_logs, new_logs = ref.logs(metric), new.logs(metric)
+    bars = [*bars, *case_bars(ref, new)]
     judgement, reason = (
         _presence(ref, new)
         or ((Judgement.INCOMPARABLE, "; ".join(bars)) if bars else None)
@@ -166,7 +131,8 @@ def _presence(ref: Side, new: Side) -> tuple[Judgement, str] | None:
     return (Judgement.NEW, f"failed before: {ref.failure}") if ref.failure else None
 
 
-def _run_bars(ref: RunInfo, new: RunInfo) -> list[str]:
+def run_bars(ref: Digest, new: Digest) -> list[str]:
+    """The hardware and the settings that keep two runs from being compared."""
     settings = _differences(ref.settings, new.settings, ("threads", "allocator", "isolation"))
     if fingerprint(ref.machine) == fingerprint(new.machine):
         return settings
@@ -184,16 +150,15 @@ def _hardware(machine: Machine) -> dict[str, object]:
     }
 
 
-def _case_bars(ref: Side, new: Side) -> list[str]:
-    """The device, the work as counted, the clock, and the precision as read back."""
-    if not (ref.measured and new.measured):
+def case_bars(ref: Side, new: Side) -> list[str]:
+    """The device, the work as defined and as counted, the clock, and the precision as read back."""
+    if not (ref.rounds and new.rounds):
         return []
-    a, b = ref.measured[0], new.measured[0]
     return [
-        *_differences(ref, new, ("device_model",)),
-        *_differences(a.cost, b.cost, ("flops", "bytes", "items", "item"), "counted "),
-        *_differences(a, b, ("timer",)),
-        *_unequal(a.precision, b.precision),
+        *_differences(ref, new, ("device_model", "workload_version")),
+        *_differences(ref.cost, new.cost, ("flops", "bytes", "items", "item"), "counted "),
+        *_differences(ref, new, ("timer",)),
+        *_unequal(ref.precision, new.precision),
     ]
 
 
@@ -215,26 +180,7 @@ def _shortage(ref: int, new: int, metric: Metric) -> tuple[Judgement, str] | Non
 
 
 def _unsteadiness(ref: Side, new: Side, metric: Metric) -> tuple[Judgement, str] | None:
-    before, after = (sum(not each.steady for each in side.measured) for side in (ref, new))
-    if metric.name not in SETTLED or not before + after:
+    if metric.name not in SETTLED or not ref.unsteady + new.unsteady:
         return None
-    return Judgement.INSUFFICIENT, f"still warming up when measured, in {before} v {after} processes"
-
-
-def _logs(metric: Metric, measured: Iterable[Measurement]) -> list[float]:
-    values = [_value(metric.name, each) for each in measured]
-    return [math.log(value) for value in values if value is not None and 0 < value < math.inf]
-
-
-def _value(metric: str, measured: Measurement) -> float | None:
-    latency, cost = median(steps_s(measured)), measured.cost
-    work = {"items_per_s": cost.items, "flops_per_s": cost.flops, "bytes_per_s": cost.bytes}
-    if metric in work:
-        return work[metric] / latency if latency else None
-    found: dict[str, float | None] = {
-        "latency_s": latency,
-        "cold_s": measured.cold_s if measured.compile_cache == "empty" else None,
-        "peak_device_bytes": measured.peak_device.bytes,
-        "peak_host_bytes": measured.peak_host.bytes,
-    }
-    return found.get(metric)
+    counts = f"{ref.unsteady} v {new.unsteady} processes"
+    return Judgement.INSUFFICIENT, f"still warming up when measured, in {counts}"

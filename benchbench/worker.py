@@ -212,6 +212,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         relative_error=error,
         precision=precision,
         notes=notes,
+        workload_version=workload.version,
     )
 
 

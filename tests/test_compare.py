@@ -166,6 +166,7 @@ def test_other_hardware_or_settings_are_incomparable_and_named(over: dict[str, A
     "over",
     [
         {"cost": a_cost(flops=524_289)},
+        {"workload_version": 2},
         {"timer": "events"},
         {"precision": {"matmul": "tf32", "new": "x"}},
     ],
@@ -174,7 +175,12 @@ def test_other_work_clock_or_precision_is_incomparable_and_named(over: dict[str,
     found = a_comparison(some_rounds(*STEADY), some_rounds(*STEADY, **over))
     assert found.verdict is Judgement.INCOMPARABLE
     assert found.reason in snapshot(
-        ["counted flops 524288 → 524289", "timer perf counter → events", "matmul highest → tf32"]
+        [
+            "counted flops 524288 → 524289",
+            "workload version 1 → 2",
+            "timer perf counter → events",
+            "matmul highest → tf32",
+        ]
     )
 
 
