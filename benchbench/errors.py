@@ -5,7 +5,8 @@ AccelbenchError
 │   └── SuiteError    2   a suite file, with file and key
 ├── NothingToMeasure  3
 ├── UnreadableInput   5   a run or file that cannot be read
-└── CannotWrite       6   a full or read-only disk
+├── CannotWrite       6   a full or read-only disk
+└── NotComparable    11   no baseline, or none of this hardware
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ class CannotWrite(AccelbenchError):
     """Results cannot be stored."""
 
     exit_code = 6
+
+
+class NotComparable(AccelbenchError):
+    """There is nothing a run can be held against: neither a pass nor a regression."""
+
+    exit_code = 11
 
 
 def unknown(kind: str, name: str, valid: list[str]) -> str:
