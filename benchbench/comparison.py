@@ -108,7 +108,7 @@ def head(found: Comparison) -> list[str]:
     lines = [
         f"ref: run {found.ref.info.id}, {found.ref.info.started}",
         f"new: run {found.new.info.id}, {found.new.info.started}",
-        f"{metric.name}, {metric.better} is better{worse}; threshold {_percent(found.threshold)}",
+        f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.share(found.threshold)}",
     ]
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
@@ -121,7 +121,7 @@ def foot(found: Comparison) -> list[str]:
     if found.geomean is None:
         return [counts]
     return [
-        f"geomean of {found.compared} compared cases: {_number(found.geomean)}×",
+        f"geomean of {found.compared} compared cases: {fmt.significant(found.geomean)}×",
         counts,
         f"p (Holm) and MDE hold for {found.compared} cases together; MDE: the change found 4 times in 5",
     ]
@@ -143,15 +143,15 @@ def _facts(verdict: Verdict, metric: Metric) -> tuple[str, str, str, str, str]:
     return (
         _interval(verdict),
         f"{_maybe(show, verdict.ref)} → {_maybe(show, verdict.new)}" if known else "",
-        _maybe(_probability, verdict.p_holm, ""),
-        _maybe(_percent, verdict.mde, ""),
+        _maybe(fmt.probability, verdict.p_holm, ""),
+        _maybe(fmt.share, verdict.mde, ""),
         f"{verdict.ref_processes} v {verdict.new_processes}" if known else "",
     )
 
 
 def _interval(verdict: Verdict) -> str:
-    bounds = [_maybe(_number, bound, "") for bound in (verdict.low, verdict.high)]
-    times = _maybe(lambda ratio: f"{_number(ratio)}×", verdict.ratio, "")
+    bounds = [_maybe(fmt.significant, bound, "") for bound in (verdict.low, verdict.high)]
+    times = _maybe(lambda ratio: f"{fmt.significant(ratio)}×", verdict.ratio, "")
     return f"{times} [{', '.join(bounds)}]" if all(bounds) else times
 
 
@@ -164,18 +164,6 @@ def _notes(verdict: Verdict) -> str:
     matters = stops and verdict.ratio is not None and verdict.metric in SETTLED
     stopped = f"less precise than asked (stopped by {' and '.join(stops)})" if matters else ""
     return fmt.visible("; ".join(filter(None, (verdict.reason, stopped))))
-
-
-def _number(value: float) -> str:
-    return f"{value:#.4g}".rstrip(".")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.3g} %" if value <= 10 else ">1000 %"
-
-
-def _probability(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _counts(found: Comparison) -> dict[str, int]:

@@ -90,6 +90,7 @@ class Digest:
     settings: Settings
     policy: Policy
     frameworks: dict[str, str | None]
+    damaged: tuple[str, ...] = ()
     cases: dict[str, Side]
 
 
@@ -109,6 +110,7 @@ def digest(run: Run) -> Digest:
         settings=info.settings,
         policy=info.policy,
         frameworks={probe.target.name: probe.version for probe in info.probes},
+        damaged=run.damaged,
         cases=_left_out(info.left_out) | {name: _side(cases[name], found) for name, found in records.items()},
     )
 

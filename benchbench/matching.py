@@ -73,12 +73,25 @@ def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
 
 
+def turns(ref: Side, new: Side, metric: Metric) -> list[tuple[float, float]]:
+    """The logarithms of processes that were measured in turn: a pair per round that both have."""
+    before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
+    return [(before[number], after[number]) for number in before if number in after]
+
+
 def changes(ref: Digest, new: Digest) -> list[str]:
     """What differs between the runs and does not bar comparing them: finding what it costs is the point."""
     return [
+        *environment_changes(ref, new),
+        *_differences(ref.policy, new.policy, ("name", "rounds"), "policy "),
+    ]
+
+
+def environment_changes(ref: Digest, new: Digest) -> list[str]:
+    """The versions that differ."""
+    return [
         *_unequal(ref.frameworks, new.frameworks),
         *_differences(ref.machine, new.machine, ("os", "python")),
-        *_differences(ref.policy, new.policy, ("name", "rounds"), "policy "),
         *_differences(ref, new, ("version",), "accelbench "),
     ]
 

@@ -208,6 +208,28 @@ def _unfold(
         yield case, absent or _unsupported(case, backend, workload, device)
 
 
+def again(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
+    """The very same cases, once more; those that cannot run any longer are left out with the reason."""
+    by_name = {probe.target.name: probe for probe in probes}
+    found = [(case, _obstacle(case, by_name[case.target])) for case in cases]
+    left_out = [LeftOut(case=case, status=reason[0], reason=reason[1]) for case, reason in found if reason]
+    return Plan(tuple(case for case, reason in found if not reason), tuple(left_out))
+
+
+def _obstacle(case: Case, probe: Probe) -> Reason:
+    if probe.status != "ready":
+        return _chosen(probe, [case.device])[0][1]
+    device = next((device for device in probe.devices if device.name == case.device), None)
+    if device is None:
+        return Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}"
+    try:
+        workload = folder.load("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
+        check_params(workload, dict(case.params))
+    except UsageError as error:
+        return Status.UNSUPPORTED, str(error)
+    return _unsupported(case, _backend(probe), workload, device)
+
+
 def _unsupported(case: Case, backend: type[Backend], workload: type[Workload], device: Device) -> Reason:
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"

@@ -28,7 +28,7 @@ from benchbench.model import (
     Settings,
     Status,
 )
-from benchbench.plan import Selection, check_devices, plan
+from benchbench.plan import Plan, Selection, check_devices, plan
 from benchbench.store import new_id, outcome
 from benchbench.suite import Entry
 from benchbench.workloads.base import Workload
@@ -54,16 +54,28 @@ def prepare(fleet: Fleet, request: Request) -> RunInfo:
     probes = fleet.probe()
     check_devices(request.selection.devices, probes)
     chosen = plan(request.entries, request.selection, probes)
+    return head(probes, chosen, request.policy, request.settings, request.seed, request.command)
+
+
+def head(
+    probes: Sequence[Probe],
+    chosen: Plan,
+    policy: Policy,
+    settings: Settings,
+    seed: int | None,
+    command: tuple[str, ...],
+) -> RunInfo:
+    """Of a run that begins now; without a seed one is drawn."""
     now = time.time()
     return RunInfo(
         id=new_id(now),
         started=datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
-        command=request.command,
+        command=command,
         version=__version__,
         machine=machine(),
-        settings=request.settings,
-        policy=request.policy,
-        seed=random.SystemRandom().randrange(2**32) if request.seed is None else request.seed,
+        settings=settings,
+        policy=policy,
+        seed=random.SystemRandom().randrange(2**32) if seed is None else seed,
         probes=tuple(_shareable(probe) for probe in probes),
         plan=chosen.cases,
         left_out=chosen.left_out,

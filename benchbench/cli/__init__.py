@@ -1,6 +1,6 @@
 """Parse, call one function, print, exit: the only package that prints or exits. A file per command."""
 
-from benchbench.cli import baseline, compare, history, listing, report, run
+from benchbench.cli import baseline, check, compare, history, listing, report, run
 from benchbench.cli.app import main
 
-__all__ = ["baseline", "compare", "history", "listing", "main", "report", "run"]
+__all__ = ["baseline", "check", "compare", "history", "listing", "main", "report", "run"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
-from benchbench.cli.options import Names, ResultsOption, fraction, option, split
+from benchbench.cli.options import Names, ResultsOption, option, split
 from benchbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def compare_(
     """
     from benchbench import comparison, store
     from benchbench.compare import compare
+    from benchbench.thresholds import fraction
     from benchbench.trend import metric_named
 
     wanted = [_judgement(name) for name in split(only)]

@@ -52,18 +52,6 @@ ResultsOption = Annotated[
 FormatOption = Annotated[DataFormat, option("--format", text="For people, or for programs.")]
 
 
-def fraction(text: str) -> float:
-    """`3%` and `0.03` → 0.03."""
-    number = text.strip()
-    try:
-        found = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1:
-        raise UsageError(f"{text!r} is not between 0 % and 100 %.", "Write three per cent as 3% or 0.03.")
-    return found
-
-
 def split(values: Names) -> tuple[str, ...]:
     """`["torch,jax", "fake"]` → ("torch", "jax", "fake")."""
     return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())

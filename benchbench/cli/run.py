@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchbench.cli.app import app, signals
+from benchbench.cli.measuring import measured
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
@@ -34,13 +34,12 @@ from benchbench.cli.options import (
     split,
 )
 from benchbench.cli.report import ReportFormat, write_report
-from benchbench.cli.screen import print_json, screen, width
-from benchbench.errors import NothingToMeasure, UsageError
+from benchbench.cli.screen import print_json, width
+from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.fleet import Fleet
-    from benchbench.model import Policy, Record, RunInfo
+    from benchbench.model import Policy, RunInfo
     from benchbench.suite import Suite
 
 
@@ -108,33 +107,10 @@ def run(
         if dry_run:
             _print_plan(info, format)
             return
-        records = _measure(fleet, info, results)
+        records = measured(fleet, info, results)
     if format is DataFormat.JSON:
         write_report(store.read(store.find(results, info.id)), ReportFormat.JSON, None, results)
     raise typer.Exit(4 if describe.failing(records) and not allow_failed else 0)
-
-
-def _measure(fleet: Fleet, info: RunInfo, results: Path) -> list[Record]:
-    """Each record is on disk before the next case starts, and shown."""
-    from benchbench import describe, rounds, store
-
-    typer.echo(describe.left_out(info.left_out), err=True, nl=False)
-    if not info.plan:
-        raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
-    records: list[Record] = []
-    begin = monotonic()
-    with store.create(results, info) as writer:
-        try:
-            with screen(info) as shown:
-                for record in rounds.measure(fleet, info, shown.announce):
-                    writer.append(record)
-                    records.append(record)
-                    shown.show(record)
-        finally:
-            typer.echo(describe.summary(records, info, monotonic() - begin), err=True, nl=False)
-            typer.echo(f"time: {describe.time_split(records, fleet.stages_s)}", err=True)
-            typer.echo(f"next: accelbench report {info.id}", err=True)
-    return records
 
 
 def _print_plan(info: RunInfo, format: DataFormat) -> None:

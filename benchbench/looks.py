@@ -1,0 +1,127 @@
+"""What one comparison of a check showed, first look or second. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchbench.compare import ALPHA, LARGEST
+from benchbench.holding import Held
+from benchbench.metrics import Metric
+from benchbench.stats import Difference, detectable, holm, mean
+
+FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One comparison. `ref` and `new` are geometric means, `ratio` is new / ref with its own 95 % interval.
+
+    `p` is one-sided, of becoming worse; `p_holm` of the direction seen, adjusted for a `family` of tests.
+    `mde` (0.02: 2 %): the smallest change found four times in five. `against` counts sessions or, where
+    measured `in_turn`, pairs of processes.
+    """
+
+    ref: float
+    new: float
+    ratio: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    family: int
+    mde: float
+    degrees: float
+    processes: int
+    against: int
+    in_turn: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A tested case before its p is adjusted: logarithms, `worse` turned so that above 0 is worse."""
+
+    ref: float
+    new: float
+    found: Difference
+    worse: Difference
+    processes: int
+    against: int
+    in_turn: bool = False
+
+    def beyond(self, threshold: float) -> bool:
+        """Whether the estimate is worse by as much; alike in both directions, as a ratio."""
+        return self.worse.mid >= math.log1p(threshold)
+
+
+def seen(held: Held, found: Difference) -> Seen:
+    """A case held against sessions."""
+    ref = mean([mean(each) for each in held.sessions])
+    return Seen(
+        ref=ref,
+        new=mean(held.logs),
+        found=found,
+        worse=_turned(found, held.metric),
+        processes=len(held.logs),
+        against=len(held.sessions),
+    )
+
+
+def seen_in_turn(pairs: Sequence[tuple[float, float]], found: Difference, metric: Metric) -> Seen:
+    """A case measured in turn with the baseline's code."""
+    ref, new = (mean(side) for side in zip(*pairs, strict=True))
+    return Seen(
+        ref=ref,
+        new=new,
+        found=found,
+        worse=_turned(found, metric),
+        processes=len(pairs),
+        against=len(pairs),
+        in_turn=True,
+    )
+
+
+def _turned(found: Difference, metric: Metric) -> Difference:
+    sign = 1 if metric.better == "lower" else -1
+    return Difference(sign * found.mid, found.error, found.degrees)
+
+
+def looks(found: Sequence[Seen], family: int, level: float, fewest: int = FEWEST) -> list[Look]:
+    """Adjusted for a `family` of tests, of which those not in `found` showed nothing.
+
+    No p is below the case's own two-sided one. `level` is the one-sided one that `mde` is for.
+    """
+    rest = [1.0] * (family - len(found))
+    above = holm([each.worse.p_above() for each in found] + rest, fewest)
+    below = holm([each.worse.p_below() for each in found] + rest, fewest)
+    tails = zip(found, above, below, strict=False)
+    return [_look(each, max(each.found.p_either(), min(two)), family, level) for each, *two in tails]
+
+
+def _look(each: Seen, p_holm: float, family: int, level: float) -> Look:
+    half = each.found.half_width()
+    return Look(
+        ref=_exp(each.ref),
+        new=_exp(each.new),
+        ratio=_exp(each.found.mid),
+        low=_exp(each.found.mid - half),
+        high=_exp(each.found.mid + half),
+        p=each.worse.p_above(),
+        p_holm=p_holm,
+        family=family,
+        mde=math.expm1(min(detectable(each.found, level), LARGEST)),
+        degrees=each.found.degrees,
+        processes=each.processes,
+        against=each.against,
+        in_turn=each.in_turn,
+    )
+
+
+def level_of(family: int, *, in_turn: bool) -> float:
+    """One-sided, that the most significant of a check's cases has to reach."""
+    return ALPHA if in_turn else ALPHA / max(family, FEWEST)
+
+
+def _exp(log: float) -> float:
+    return math.exp(max(-LARGEST, min(LARGEST, log)))
