@@ -94,8 +94,9 @@ def hardware(machine: Machine) -> str:
 
 def encode(found: Digest) -> bytes:
     """JSON with one line per case; values rounded to `DIGITS` digits."""
-    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    cases = fields.pop("cases")
+    given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    cases = given.pop("cases")
+    fields = {name: value for name, value in given.items() if value not in (None, ())}
     head = [f"  {_json(name)}: {_json(_plain(value))}" for name, value in fields.items()]
     lines = ",\n".join(f"    {_json(case)}: {_json(_short(side))}" for case, side in cases.items())
     return ("{\n" + ",\n".join([*head, f'  "cases": {{\n{lines}\n  }}']) + "\n}\n").encode(errors="replace")

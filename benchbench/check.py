@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from benchbench.compare import ALPHA, ON_THE_EDGE
 from benchbench.confirm import Confirmation, Second, second_looks
-from benchbench.digest import Digest, Side
-from benchbench.holding import Held, hold, sides_of
-from benchbench.looks import Look, Seen, level_of, looks, seen
-from benchbench.matching import ELSEWHERE, Judgement, changes, suspect
-from benchbench.metrics import Metric
-from benchbench.sessions import ASSUMED_SHARED, Departure, departure
+from benchbench.digest import Digest, partnered
+from benchbench.looks import FEWEST, Look, Seen, level_of, looks
+from benchbench.matching import Judgement, changes, suspect
 from benchbench.stats import tost
-from benchbench.thresholds import Rule, Threshold, threshold
+from benchbench.thresholds import Rule
+from benchbench.trials import Rules, Trial, against_sessions, in_turn
 
 UNCONFIRMED = "flagged, and not measured again"
 TOO_NOISY = "too noisy for this threshold: more sessions would tell"
@@ -30,22 +28,6 @@ class Ending(IntEnum):
     REGRESSED = 10
     NOT_COMPARABLE = 11
     INCONCLUSIVE = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """`confirm`: what stage 1 flags is slower only once a second look says so; else one stage decides.
-
-    `in_turn`: that look measures the baseline's code as well, in turn. `assumed`: how much sessions of
-    the machine are taken to differ, as a fraction, where few are stored.
-    """
-
-    metrics: tuple[Metric, ...]
-    thresholds: tuple[Rule, ...] = ()
-    assumed: float = ASSUMED_SHARED
-    strict_env: bool = False
-    confirm: bool = True
-    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +56,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """`changes` since the newest session bar nothing; `idle`: thresholds that name no case."""
+    """`changes` since the newest session bar nothing; `idle`: thresholds that name no case.
+
+    `in_turn`: the one session is the baseline's code, measured in turn with the run.
+    """
 
     sessions: tuple[Digest, ...]
     new: Digest
@@ -84,6 +69,7 @@ class Check:
     tested: int
     changes: tuple[str, ...]
     idle: tuple[str, ...]
+    in_turn: bool = False
 
     @property
     def flagged(self) -> list[str]:
@@ -102,26 +88,46 @@ def check(
     the sessions, so there the family is every test of the check (docs/checking.md). Without a
     confirmation what is flagged is inconclusive, unless `rules` say that one stage decides.
     """
-    tests = _tests(sessions, new, rules)
-    live = [test for test in tests if test.seen]
+    return _decided(against_sessions(sessions, new, rules), sessions, new, rules, confirmation)
+
+
+def check_in_turn(ref: Digest, new: Digest, rules: Rules, confirmation: Confirmation | None = None) -> Check:
+    """`new` against the baseline's code, `ref`, each measured in turn with the other, as partners."""
+    rules = replace(rules, in_turn=True)
+    found = _decided(in_turn(partnered(ref, new), new, rules), [ref], new, rules, confirmation)
+    return replace(found, in_turn=True)
+
+
+def _decided(
+    trials: Sequence[Trial],
+    sessions: Sequence[Digest],
+    new: Digest,
+    rules: Rules,
+    confirmation: Confirmation | None,
+) -> Check:
+    live = [trial for trial in trials if trial.seen]
+    seen = [trial.seen for trial in live if trial.seen]
     level = level_of(len(live), in_turn=rules.in_turn)
-    first = looks([test.seen for test in live if test.seen], len(live), level)
-    at_first = {test.held.key: each for test, each in zip(live, first, strict=True)}
-    flagged = [test.held for test in live if rules.confirm and test.flags(at_first[test.held.key])]
-    second = second_looks(flagged, confirmation, len(live), level, rules.assumed) if confirmation else {}
+    fewest = 1 if any(each.in_turn for each in seen) else FEWEST
+    first = {
+        trial.held.key: look for trial, look in zip(live, looks(seen, len(live), level, fewest), strict=True)
+    }
+    flagged = [trial.held for trial in live if rules.confirm and trial.flags(first[trial.held.key])]
     pending = {held.key for held in flagged}
+    second = second_looks(flagged, confirmation, len(live), level, rules.assumed) if confirmation else {}
     return Check(
         sessions=tuple(sessions),
         new=new,
         confirmation=confirmation,
         rules=rules,
         findings=tuple(
-            _finding(test, at_first.get(test.held.key), test.held.key in pending, second.get(test.held.key))
-            for test in tests
+            _finding(trial, first.get(key), key in pending, second.get(key))
+            for trial in trials
+            for key in [trial.held.key]
         ),
         tested=len(live),
         changes=tuple(changes(sessions[-1], new)),
-        idle=_idle(rules.thresholds, tests),
+        idle=_idle(rules.thresholds, trials),
     )
 
 
@@ -150,75 +156,41 @@ def exit_code(found: Check, *, strict: bool = False, exit_zero: bool = False) ->
     return next((int(each) for each in endings(found, strict=strict) if each not in harmless), 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Test:
-    """A case held against its sessions; `seen` where it is tested."""
-
-    held: Held
-    limit: Threshold
-    departure: Departure | None
-    seen: Seen | None
-
-    def flags(self, first: Look) -> bool:
-        return self.seen is not None and first.p < ALPHA and self.seen.beyond(self.limit.value)
-
-
-def _tests(sessions: Sequence[Digest], new: Digest, rules: Rules) -> list[_Test]:
-    sides, none = sides_of(sessions, new, strict=rules.strict_env), Side(absent=ELSEWHERE)
-    return [
-        _test(hold(case, known, now, metric), rules)
-        for case in dict.fromkeys([*sides, *new.cases])
-        for known, now in [(sides.get(case, ()), new.cases.get(case, none))]
-        if not (now.absent and all(side.absent for side, _ in known))
-        for metric in rules.metrics
-    ]
-
-
-def _test(held: Held, rules: Rules) -> _Test:
-    limit = threshold(held.suite, held.case, rules.thresholds)
-    if held.judgement:
-        return _Test(held=held, limit=limit, departure=None, seen=None)
-    away = departure(held.sessions, held.logs, rules.assumed)
-    if away.spread and 2 * away.spread > limit.value:
-        limit = Threshold(2 * away.spread, f"{limit.source}, raised to twice the sessions' spread")
-    return _Test(held=held, limit=limit, departure=away, seen=seen(held, away.difference))
-
-
-def _finding(test: _Test, first: Look | None, flagged: bool, second: Second | None) -> Finding:
-    verdict, reason = _verdict(test, first, flagged, second)
+def _finding(trial: Trial, first: Look | None, flagged: bool, second: Second | None) -> Finding:
+    verdict, reason = _verdict(trial, first, flagged, second)
     if verdict in (Judgement.SLOWER, Judgement.FASTER):
-        reason = suspect(test.held.newest, test.held.new)
-    sides = [test.held.new, *([second.side] if second else [])]
+        reason = suspect(trial.held.newest, trial.held.new)
+    sides = [trial.held.new, *([second.side] if second else [])]
     return Finding(
-        case=test.held.case,
-        metric=test.held.metric.name,
+        case=trial.held.case,
+        metric=trial.held.metric.name,
         verdict=verdict,
         flagged=flagged,
-        threshold=test.limit.value,
-        threshold_from=test.limit.source,
-        spread=test.departure.spread if test.departure else None,
-        provisional=bool(test.departure and test.departure.provisional),
+        threshold=trial.limit.value,
+        threshold_from=trial.limit.source,
+        spread=trial.departure.spread if trial.departure else None,
+        provisional=bool(trial.departure and trial.departure.provisional),
         first=first,
         confirmation=second.look if second else None,
         steady=not any(side.unsteady for side in sides),
         stopped_by=tuple(sorted({reason for side in sides for reason in side.stopped_by})),
-        lost=test.held.lost,
+        lost=trial.held.lost,
         reason=reason,
     )
 
 
-def _verdict(test: _Test, first: Look | None, flagged: bool, second: Second | None) -> tuple[Judgement, str]:
-    if test.seen is None or first is None:
-        assert test.held.judgement
-        return test.held.judgement, test.held.reason
+def _verdict(trial: Trial, first: Look | None, flagged: bool, second: Second | None) -> tuple[Judgement, str]:
+    if trial.seen is None or first is None:
+        assert trial.held.judgement
+        return trial.held.judgement, trial.held.reason
     if not flagged:
-        return _judged(test.seen, first, test.limit.value)
+        return _judged(trial.seen, first, trial.limit.value)
     if second is None:
         return Judgement.INCONCLUSIVE, UNCONFIRMED
     if second.seen is None or second.look is None:
         assert second.judgement
         return second.judgement, second.reason
-    verdict, reason = _judged(second.seen, second.look, test.limit.value)
+    verdict, reason = _judged(second.seen, second.look, trial.limit.value)
     return verdict, reason if verdict is Judgement.SLOWER else f"flagged, not confirmed; {reason}".rstrip(
         "; "
     )
@@ -234,6 +206,6 @@ def _judged(seen: Seen, look: Look, limit: float) -> tuple[Judgement, str]:
     return Judgement.INCONCLUSIVE, TOO_NOISY if look.mde > limit else ON_THE_EDGE
 
 
-def _idle(rules: Sequence[Rule], tests: Sequence[_Test]) -> tuple[str, ...]:
-    cases = {(test.held.suite, test.held.case) for test in tests}
+def _idle(rules: Sequence[Rule], trials: Sequence[Trial]) -> tuple[str, ...]:
+    cases = {(trial.held.suite, trial.held.case) for trial in trials}
     return tuple(rule.source for rule in rules if not any(rule.names(*case) for case in cases))

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.digest import digest
-from benchbench.matching import Judgement, Pair, changes, match, suspect
+from benchbench.matching import (
+    Judgement,
+    Pair,
+    changes,
+    in_turn,
+    match,
+    match_in_turn,
+    run_bars,
+    suspect,
+)
 from benchbench.metrics import METRICS, Metric
 from benchbench.model import Run
 from benchbench.stats import Difference, detectable, holm, mean, tost
@@ -59,6 +68,7 @@ class Comparison:
     verdicts: tuple[Verdict, ...]
     compared: int
     geomean: float | None
+    in_turn: bool = False  # the runs are partners, and each round's processes a pair
 
 
 def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = THRESHOLD) -> Comparison:
@@ -66,10 +76,12 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
     need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
-    needs the 90 % interval within it. The evidence for this rule is in docs/comparing.md.
+    needs the 90 % interval within it. Runs measured in turn are compared by the differences of each
+    round's pair. The evidence for this rule is in docs/comparing.md.
     """
     before, after = digest(ref), digest(new)
-    pairs = match(before, after, metric)
+    partners = in_turn(before, after)
+    pairs = (match_in_turn if partners else match)(before, after, metric)
     tested = {p.case: p.difference for p in pairs if p.judgement is None and p.difference is not None}
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
@@ -79,10 +91,11 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
         new=new,
         metric=metric,
         threshold=threshold,
-        changes=tuple(changes(before, after)),
+        changes=(*changes(before, after), *(run_bars(before, after) if partners else ())),
         verdicts=tuple(_verdict(pair, p_holm.get(pair.case), rule) for pair in pairs),
         compared=len(tested),
         geomean=_exp(middle),
+        in_turn=partners,
     )
 
 

@@ -86,6 +86,7 @@ def json_object(found: Comparison, shown: Sequence[Verdict]) -> str:
         "alpha": ALPHA,
         "compared": found.compared,
         "geomean": found.geomean,
+        "in_turn": found.in_turn,
         "changes": found.changes,
         "counts": _counts(found),
         "verdicts": [asdict(verdict) for verdict in shown],
@@ -106,10 +107,11 @@ def head(found: Comparison) -> list[str]:
     metric, damaged = found.metric, [*found.ref.damaged, *found.new.damaged]
     worse = "; slower means worse, faster better" if metric.unit in ("B", "J") else ""
     lines = [
-        f"ref: run {found.ref.info.id}, {found.ref.info.started}",
-        f"new: run {found.new.info.id}, {found.new.info.started}",
+        f"ref: {_label(found.ref.info)}run {found.ref.info.id}, {found.ref.info.started}",
+        f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.share(found.threshold)}",
     ]
+    lines += ["measured in turn: each round has a process of either side"] if found.in_turn else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return [fmt.visible(line) for line in lines]
@@ -171,5 +173,10 @@ def _counts(found: Comparison) -> dict[str, int]:
     return {str(name): counts[name] for name in Judgement if counts[name]}
 
 
-def _run(info: RunInfo) -> dict[str, str]:
-    return {"id": info.id, "started": info.started, "version": info.version}
+def _run(info: RunInfo) -> dict[str, str | None]:
+    label = info.partner.label if info.partner else None
+    return {"id": info.id, "started": info.started, "version": info.version, "label": label}
+
+
+def _label(info: RunInfo) -> str:
+    return f"{info.partner.label}, " if info.partner else ""

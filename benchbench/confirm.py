@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.digest import SETTLED, Digest, Side
-from benchbench.holding import Held, hold
-from benchbench.looks import Look, Seen, looks, seen, seen_in_turn
-from benchbench.matching import ELSEWHERE, LEAST_PROCESSES, Judgement, case_bars, turns
-from benchbench.metrics import Metric
+from benchbench.digest import Digest, Side
+from benchbench.holding import Held, hold, hold_in_turn
+from benchbench.looks import Look, Seen, looks, seen
+from benchbench.matching import ELSEWHERE, Judgement
 from benchbench.sessions import departure
 from benchbench.stats import paired
 
@@ -59,28 +58,22 @@ def second_looks(
 def _again(held: Held, confirmation: Confirmation, assumed: float) -> Second:
     none = Side(absent=ELSEWHERE)
     new = confirmation.new.cases.get(held.case, none)
+    if confirmation.ref:
+        return _in_turn(
+            hold_in_turn(held.case, confirmation.ref.cases.get(held.case, none), new, held.metric)
+        )
     if new.failure or new.absent:
         return _nothing(Judgement.BROKEN, new.failure or new.absent, new)
-    if confirmation.ref:
-        return _in_turn(confirmation.ref.cases.get(held.case, none), new, held.metric)
     again = hold(held.case, held.sides, new, held.metric)
     if again.judgement:
         return _nothing(again.judgement, again.reason, new)
     return Second(seen=seen(again, departure(again.sessions, again.logs, assumed).difference), side=new)
 
 
-def _in_turn(ref: Side, new: Side, metric: Metric) -> Second:
-    pairs = turns(ref, new, metric)
-    if ref.failure or ref.absent:
-        return _nothing(Judgement.INCOMPARABLE, f"the baseline's code: {ref.failure or ref.absent}", new)
-    if bars := case_bars(ref, new):
-        return _nothing(Judgement.INCOMPARABLE, "; ".join(bars), new)
-    if len(pairs) < LEAST_PROCESSES:
-        counts = f"{len(pairs)} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
-        return _nothing(Judgement.INSUFFICIENT, counts, new)
-    if metric.name in SETTLED and ref.unsteady + new.unsteady:
-        return _nothing(Judgement.INSUFFICIENT, "still warming up", new)
-    return Second(seen=seen_in_turn(pairs, paired(pairs), metric), side=new)
+def _in_turn(held: Held) -> Second:
+    if held.judgement:
+        return _nothing(held.judgement, held.reason, held.new)
+    return Second(seen=seen(held, paired(held.pairs)), side=held.new)
 
 
 def _nothing(judgement: Judgement, reason: str, side: Side) -> Second:

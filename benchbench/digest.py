@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benchbench.metrics import NO_SPEED, Metric, steps_s
 from benchbench.model import (
@@ -14,6 +14,7 @@ from benchbench.model import (
     LeftOut,
     Machine,
     Measurement,
+    Partner,
     Policy,
     Record,
     Run,
@@ -55,6 +56,11 @@ class Side:
     version: str | None = None  # of the framework
     device_model: str = ""
 
+    @property
+    def spared(self) -> bool:
+        """Whether it could have been measured, had its counterpart."""
+        return self.absent.startswith(f"{Status.SKIPPED}: ")
+
     def logs(self, metric: Metric) -> list[float]:
         """The logarithm of each process's value."""
         return [log for _, log in self.by_round(metric)]
@@ -91,7 +97,14 @@ class Digest:
     policy: Policy
     frameworks: dict[str, str | None]
     damaged: tuple[str, ...] = ()
+    partner: Partner | None = None
     cases: dict[str, Side]
+
+
+def partnered(ref: Digest, new: Digest) -> Digest:
+    """`ref`, measured in turn with `new`, its cases by the ids they have there."""
+    counterparts = new.partner.cases if new.partner else {}
+    return replace(ref, cases={case: ref.cases[other] for case, other in counterparts.items()})
 
 
 def digest(run: Run) -> Digest:
@@ -111,6 +124,7 @@ def digest(run: Run) -> Digest:
         policy=info.policy,
         frameworks={probe.target.name: probe.version for probe in info.probes},
         damaged=run.damaged,
+        partner=info.partner,
         cases=_left_out(info.left_out) | {name: _side(cases[name], found) for name, found in records.items()},
     )
 

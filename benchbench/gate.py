@@ -93,14 +93,14 @@ def json_object(gate: Gate) -> str:
         "exit_code": gate.exit_code,
         "endings": [each.name.lower() for each in endings(found, strict=gate.strict)],
         "conclusions": conclusions(gate),
-        "baseline": {"name": gate.name, "sessions": [_head(each) for each in found.sessions]},
+        "baseline": {"name": gate.name or None, "sessions": [_head(each) for each in found.sessions]},
         "run": _head(found.new),
         "confirmation": again and {"run": _head(again.new), "ref": again.ref and _head(again.ref)},
         "note": gate.note,
         "alpha": ALPHA,
         "metrics": [{"name": each.name, "better": each.better, "unit": each.unit} for each in rules.metrics],
         "stages": 2 if rules.confirm else 1,
-        "in_turn": rules.in_turn,
+        "in_turn": {"first": found.in_turn, "confirmation": rules.in_turn},
         "assumed_spread": rules.assumed,
         "strict_env": rules.strict_env,
         "tested": found.tested,
@@ -130,9 +130,12 @@ def head(gate: Gate) -> list[str]:
     found = gate.found
     sessions, again = found.sessions, found.confirmation
     newest = sessions[-1]
+    what = f"baseline {gate.name}: {_count(len(sessions), 'session')} of {hardware(newest.machine)}"
+    if found.in_turn:
+        what = f"{_label(found.new)}, in turn with {_label(newest)}: a process of either a round"
     lines = [
-        f"baseline {gate.name}: {_count(len(sessions), 'session')} of {hardware(newest.machine)}",
-        f"newest session: run {newest.id}, {newest.started}",
+        what,
+        f"{'baseline' if found.in_turn else 'newest session'}: run {newest.id}, {newest.started}",
         f"held against it: run {found.new.id}, {found.new.started}",
         *(f"{each.name}, {each.better} is better" for each in found.rules.metrics),
     ]
@@ -149,6 +152,10 @@ def head(gate: Gate) -> list[str]:
     lines += [f"damaged, not held: {'; '.join(found.new.damaged)}"] if found.new.damaged else []
     lines += [f"thresholds that name no case: {', '.join(found.idle)}"] if found.idle else []
     return [fmt.visible(line) for line in lines]
+
+
+def _label(found: Digest) -> str:
+    return found.partner.label if found.partner else found.id
 
 
 def foot(gate: Gate) -> list[str]:
@@ -208,9 +215,9 @@ def _sentences(each: Finding) -> list[str]:
 
 
 def _sentence(look: Look, unit: str) -> str:
-    against = (
-        f"{look.against} pairs" if look.in_turn else f"{look.processes} processes v {look.against} sessions"
-    )
+    against = _count(look.against, "pair")
+    if not look.in_turn:
+        against = f"{_count(look.processes, 'process')} v {_count(look.against, 'session')}"
     return "  ".join(
         (
             _ratio(look),

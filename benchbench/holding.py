@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.digest import ONCE, SETTLED, Digest, Side
-from benchbench.matching import LEAST_PROCESSES, Judgement, case_bars, environment_changes, run_bars
+from benchbench.matching import (
+    LEAST_PROCESSES,
+    Judgement,
+    case_bars,
+    environment_changes,
+    pair_in_turn,
+    run_bars,
+)
 from benchbench.metrics import Metric
 from benchbench.sessions import ENOUGH
 
@@ -28,6 +35,12 @@ class Held:
     sessions: list[list[float]]
     judgement: Judgement | None
     reason: str
+    in_turn: bool = False  # with the one session, process by process
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """Of those measured in turn."""
+        return list(zip(self.sessions[0], self.logs, strict=True))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -86,6 +99,29 @@ def hold(case: str, sides: Sides, new: Side, metric: Metric) -> Held:
         judgement=judgement,
         reason=reason,
     )
+
+
+def hold_in_turn(case: str, ref: Side, new: Side, metric: Metric) -> Held:
+    """`new` against the baseline's code, measured in turn with it: a session of the same rounds."""
+    pair = pair_in_turn(ref, new, metric)
+    judgement, reason = _reference(ref) or (pair.judgement, pair.reason)
+    return Held(
+        case=case,
+        metric=metric,
+        sides=((ref, []),),
+        new=new,
+        logs=pair.new_logs,
+        sessions=[pair.ref_logs],
+        judgement=judgement,
+        reason=reason,
+        in_turn=True,
+    )
+
+
+def _reference(ref: Side) -> tuple[Judgement, str] | None:
+    """A baseline that cannot run is no baseline: nothing would ever be slower than it."""
+    cause = ref.failure or ("" if ref.spared else ref.absent)
+    return (Judgement.INCOMPARABLE, f"the baseline's code: {cause}") if cause else None
 
 
 def _presence(sides: Sequence[Side], new: Side) -> tuple[Judgement, str] | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from benchbench.compare import ALPHA, LARGEST
 from benchbench.holding import Held
-from benchbench.metrics import Metric
 from benchbench.stats import Difference, detectable, holm, mean
 
 FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
@@ -48,7 +47,7 @@ class Seen:
     worse: Difference
     processes: int
     against: int
-    in_turn: bool = False
+    in_turn: bool
 
     def beyond(self, threshold: float) -> bool:
         """Whether the estimate is worse by as much; alike in both directions, as a ratio."""
@@ -56,35 +55,17 @@ class Seen:
 
 
 def seen(held: Held, found: Difference) -> Seen:
-    """A case held against sessions."""
-    ref = mean([mean(each) for each in held.sessions])
+    """A case held against its sessions, or against the one it was measured in turn with."""
+    sign = 1 if held.metric.better == "lower" else -1
     return Seen(
-        ref=ref,
+        ref=mean([mean(each) for each in held.sessions]),
         new=mean(held.logs),
         found=found,
-        worse=_turned(found, held.metric),
+        worse=Difference(sign * found.mid, found.error, found.degrees),
         processes=len(held.logs),
-        against=len(held.sessions),
+        against=len(held.logs) if held.in_turn else len(held.sessions),
+        in_turn=held.in_turn,
     )
-
-
-def seen_in_turn(pairs: Sequence[tuple[float, float]], found: Difference, metric: Metric) -> Seen:
-    """A case measured in turn with the baseline's code."""
-    ref, new = (mean(side) for side in zip(*pairs, strict=True))
-    return Seen(
-        ref=ref,
-        new=new,
-        found=found,
-        worse=_turned(found, metric),
-        processes=len(pairs),
-        against=len(pairs),
-        in_turn=True,
-    )
-
-
-def _turned(found: Difference, metric: Metric) -> Difference:
-    sign = 1 if metric.better == "lower" else -1
-    return Difference(sign * found.mid, found.error, found.degrees)
 
 
 def looks(found: Sequence[Seen], family: int, level: float, fewest: int = FEWEST) -> list[Look]:

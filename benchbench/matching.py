@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from benchbench.digest import SETTLED, Digest, Side
+from benchbench.digest import SETTLED, Digest, Side, partnered
 from benchbench.environment import fingerprint
 from benchbench.metrics import Metric
 from benchbench.model import Machine
-from benchbench.stats import Difference, mean, welch
+from benchbench.stats import Difference, mean, paired, welch
 
 LEAST_PROCESSES = 3
 ELSEWHERE = "not part of the run"
@@ -34,7 +34,8 @@ class Judgement(StrEnum):
 class Pair:
     """One case in both runs; `judgement` is None where a test is to decide.
 
-    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value.
+    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. Measured
+    `in_turn`, they are of the same rounds.
     """
 
     case: str
@@ -44,6 +45,7 @@ class Pair:
     new_logs: list[float]
     judgement: Judgement | None
     reason: str
+    in_turn: bool = False
 
     @property
     def alike(self) -> bool:
@@ -62,6 +64,8 @@ class Pair:
         """The same with its error, for which each side needs two values."""
         if not self.alike or min(len(self.ref_logs), len(self.new_logs)) < 2:
             return None
+        if self.in_turn:
+            return paired(list(zip(self.ref_logs, self.new_logs, strict=True)))
         return welch(self.ref_logs, self.new_logs)
 
 
@@ -71,6 +75,64 @@ def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     none = Side(absent=ELSEWHERE)
     sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
     return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
+
+
+def in_turn(ref: Digest, new: Digest) -> bool:
+    """Whether the two runs are partners, measured process by process in turn."""
+    return ref.partner is not None and ref.partner.run == new.id
+
+
+def match_in_turn(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
+    """A pair for every case of partners that either could run, in plan order.
+
+    What one side changed of the plan bars nothing.
+    """
+    before = partnered(ref, new).cases
+    sides = [(before[case], new.cases[case]) for case in before]
+    return [
+        pair_in_turn(one, other, metric)
+        for one, other in sides
+        if not (one.absent and other.absent) or one.spared or other.spared
+    ]
+
+
+def pair_in_turn(ref: Side, new: Side, metric: Metric) -> Pair:
+    """Of one case on both sides."""
+    found = turns(ref, new, metric)
+    judgement, reason = (
+        ((Judgement.NEW, ref.absent) if new.spared else None)
+        or _presence(ref, new)
+        or _bar(work_bars(ref, new))
+        or _few_turns(len(found), metric)
+        or _unsteadiness(ref, new, metric)
+        or (None, "")
+    )
+    return Pair(
+        case=_both(ref, new),
+        ref=ref,
+        new=new,
+        ref_logs=[before for before, _ in found],
+        new_logs=[after for _, after in found],
+        judgement=judgement,
+        reason=reason,
+        in_turn=True,
+    )
+
+
+def _both(ref: Side, new: Side) -> str:
+    """The case's id; of two the work they share, and what is before and after."""
+    assert ref.case
+    assert new.case
+    if ref.case.id == new.case.id:
+        return ref.case.id
+    shared = f"{ref.case.work}/" if ref.case.work == new.case.work else ""
+    return f"{ref.case.id} → {new.case.id.removeprefix(shared)}"
+
+
+def _few_turns(count: int, metric: Metric) -> tuple[Judgement, str] | None:
+    if count >= LEAST_PROCESSES:
+        return None
+    return Judgement.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
 
 
 def turns(ref: Side, new: Side, metric: Metric) -> list[tuple[float, float]]:
@@ -98,8 +160,10 @@ def environment_changes(ref: Digest, new: Digest) -> list[str]:
 
 def suspect(ref: Side, new: Side) -> str:
     """The framework, where its version changed; else empty."""
-    target = new.case.target if new.case else ""
-    return f"suspect: {arrow(target, ref.version, new.version)}" if ref.version != new.version else ""
+    same = ref.case and new.case and ref.case.backend == new.case.backend
+    if not same or ref.version == new.version:
+        return ""
+    return f"suspect: {arrow(new.case.target if new.case else '', ref.version, new.version)}"
 
 
 def arrow(name: str, ref: object, new: object) -> str:
@@ -116,7 +180,7 @@ def _pair(case: str, ref: Side, new: Side, metric: Metric, bars: Sequence[str]) 
     bars = [*bars, *case_bars(ref, new)]
     judgement, reason = (
         _presence(ref, new)
-        or ((Judgement.INCOMPARABLE, "; ".join(bars)) if bars else None)
+        or _bar(bars)
         or _shortage(len(ref_logs), len(new_logs), metric)
         or _unsteadiness(ref, new, metric)
         or (None, "")
@@ -130,6 +194,10 @@ def _pair(case: str, ref: Side, new: Side, metric: Metric, bars: Sequence[str]) 
         judgement=judgement,
         reason=reason,
     )
+
+
+def _bar(bars: Sequence[str]) -> tuple[Judgement, str] | None:
+    return (Judgement.INCOMPARABLE, "; ".join(bars)) if bars else None
 
 
 def _presence(ref: Side, new: Side) -> tuple[Judgement, str] | None:
@@ -168,10 +236,21 @@ def case_bars(ref: Side, new: Side) -> list[str]:
     if not (ref.rounds and new.rounds):
         return []
     return [
-        *_differences(ref, new, ("device_model", "workload_version")),
-        *_differences(ref.cost, new.cost, ("flops", "bytes", "items", "item"), "counted "),
+        *_differences(ref, new, ("device_model",)),
+        *work_bars(ref, new),
+        *_differences(ref.cost, new.cost, ("bytes",), "counted "),
         *_differences(ref, new, ("timer",)),
         *_unequal(ref.precision, new.precision),
+    ]
+
+
+def work_bars(ref: Side, new: Side) -> list[str]:
+    """The work as defined and as counted, whatever it is computed in and on."""
+    if not (ref.rounds and new.rounds):
+        return []
+    return [
+        *_differences(ref, new, ("workload_version",)),
+        *_differences(ref.cost, new.cost, ("flops", "items", "item"), "counted "),
     ]
 
 

@@ -248,6 +248,15 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partner:
+    """The other of two runs whose cases were measured in turn, a process of each after the other."""
+
+    label: str  # of this run's side, as typed
+    run: str  # id of the other
+    cases: dict[str, str]  # case id here → its counterpart's there, those left out of both included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """The head of a run, written before the first case starts."""
 
@@ -263,6 +272,7 @@ class RunInfo:
     probes: tuple[Probe, ...]
     plan: tuple[Case, ...]
     left_out: tuple[LeftOut, ...]
+    partner: Partner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

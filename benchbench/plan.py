@@ -147,10 +147,11 @@ def _chosen(probe: Probe, wanted: Sequence[str]) -> list[tuple[Device, Reason]]:
             (d for d in probe.devices if d.device_class is DeviceClass.ACCELERATOR), probe.devices[0]
         )
         return [(first, None)]
-    return [chosen for want in wanted for chosen in _matching(probe, want)]
+    return [chosen for want in wanted for chosen in devices_named(probe, want)]
 
 
-def _matching(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
+def devices_named(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
+    """The device that a kind, class or name means on this target, and why it is not there, if so."""
     matches = [device for device in probe.devices if _matches(device, want)]
     if matches:
         exact = [device for device in matches if device.name == want]
@@ -205,32 +206,11 @@ def _unfold(
             backend=probe.target.backend,
             device=device.name,
         )
-        yield case, absent or _unsupported(case, backend, workload, device)
+        yield case, absent or unsupported(case, backend, workload, device)
 
 
-def again(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
-    """The very same cases, once more; those that cannot run any longer are left out with the reason."""
-    by_name = {probe.target.name: probe for probe in probes}
-    found = [(case, _obstacle(case, by_name[case.target])) for case in cases]
-    left_out = [LeftOut(case=case, status=reason[0], reason=reason[1]) for case, reason in found if reason]
-    return Plan(tuple(case for case, reason in found if not reason), tuple(left_out))
-
-
-def _obstacle(case: Case, probe: Probe) -> Reason:
-    if probe.status != "ready":
-        return _chosen(probe, [case.device])[0][1]
-    device = next((device for device in probe.devices if device.name == case.device), None)
-    if device is None:
-        return Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}"
-    try:
-        workload = folder.load("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
-        check_params(workload, dict(case.params))
-    except UsageError as error:
-        return Status.UNSUPPORTED, str(error)
-    return _unsupported(case, _backend(probe), workload, device)
-
-
-def _unsupported(case: Case, backend: type[Backend], workload: type[Workload], device: Device) -> Reason:
+def unsupported(case: Case, backend: type[Backend], workload: type[Workload], device: Device) -> Reason:
+    """Why a case that is well formed cannot run on a device that is there, if so."""
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
     if case.mode in backend.refused_modes:

@@ -38,44 +38,42 @@ References = dict[str, list[float] | str]  # work → its float64 reference, or 
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for, checked but not yet matched with the devices at hand."""
+class Terms:
+    """How to measure, whatever is measured; without a seed one is drawn."""
 
-    entries: tuple[tuple[str, Entry], ...]
-    selection: Selection
     policy: Policy
     settings: Settings
     seed: int | None
     command: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Terms):
+    """What was asked for, checked but not yet matched with the devices at hand."""
+
+    entries: tuple[tuple[str, Entry], ...]
+    selection: Selection
+
+
 def prepare(fleet: Fleet, request: Request) -> RunInfo:
     """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
     probes = fleet.probe()
     check_devices(request.selection.devices, probes)
-    chosen = plan(request.entries, request.selection, probes)
-    return head(probes, chosen, request.policy, request.settings, request.seed, request.command)
+    return head(probes, plan(request.entries, request.selection, probes), request)
 
 
-def head(
-    probes: Sequence[Probe],
-    chosen: Plan,
-    policy: Policy,
-    settings: Settings,
-    seed: int | None,
-    command: tuple[str, ...],
-) -> RunInfo:
-    """Of a run that begins now; without a seed one is drawn."""
+def head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
+    """Of a run that begins now."""
     now = time.time()
     return RunInfo(
         id=new_id(now),
         started=datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
-        command=command,
+        command=terms.command,
         version=__version__,
         machine=machine(),
-        settings=settings,
-        policy=policy,
-        seed=random.SystemRandom().randrange(2**32) if seed is None else seed,
+        settings=terms.settings,
+        policy=terms.policy,
+        seed=random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed,
         probes=tuple(_shareable(probe) for probe in probes),
         plan=chosen.cases,
         left_out=chosen.left_out,
@@ -90,9 +88,7 @@ def _shareable(probe: Probe) -> Probe:
 
 def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]:
     """Records in the order measured. A case that fails is not measured again in later rounds."""
-    found = references(fleet, info.plan, announce)
-    announce("verifying training at a small size")
-    session = _Session(fleet, info, found, verified(fleet, info.plan, found))
+    recorder = Recorder(fleet, info, announce)
     pending = list(info.plan)
     for number in range(info.policy.rounds):
         if number:
@@ -100,7 +96,7 @@ def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]
             fleet.start(sorted({case.target for case in pending}))
         for case in shuffled(pending, info.seed, number):
             announce(f"round {number + 1} of {info.policy.rounds}: {case.id}")
-            record = session.record(case, number)
+            record = recorder.record(case, number)
             if isinstance(record.outcome, Failure):
                 pending.remove(case)
             yield record
@@ -151,24 +147,20 @@ def _error_in(answer: Answer) -> float | Failure | None:
     return failure
 
 
-class _Session:
+class Recorder:
     """What the records of one run share."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        info: RunInfo,
-        found: References,
-        verified: dict[str, float | Failure | None],
-    ) -> None:
+    def __init__(self, fleet: Fleet, info: RunInfo, announce: Announce) -> None:
+        """Computes the references and verifies training."""
         self._fleet = fleet
         self._policy = info.policy
-        self._references = found
+        self._references = references(fleet, info.plan, announce)
         self._versions = {probe.target.name: probe.version for probe in info.probes}
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
-        self._verified = verified
+        announce("verifying training at a small size")
+        self._verified = verified(fleet, info.plan, self._references)
         self._order = 0
 
     def record(self, case: Case, number: int) -> Record:

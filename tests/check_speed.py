@@ -12,8 +12,9 @@ import numpy as np
 import scipy.special  # noqa: F401 - an import is no part of a check
 
 from benchbench import baselines, gate
-from benchbench.check import Rules, check
+from benchbench.check import check
 from benchbench.metrics import METRICS
+from benchbench.trials import Rules
 from tests.factories import a_machine
 from tests.simulator import a_session, session_medians
 

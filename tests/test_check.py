@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench import gate
-from benchbench.check import Check, Ending, Finding, Rules, check, endings, exit_code
+from benchbench.check import Check, Ending, Finding, check, endings, exit_code
 from benchbench.confirm import Confirmation
 from benchbench.digest import Digest, Side, digest
 from benchbench.gate import Gate
@@ -21,6 +21,7 @@ from benchbench.matching import Judgement
 from benchbench.metrics import METRICS, Metric
 from benchbench.model import Case, Memory, Settings
 from benchbench.thresholds import Rule
+from benchbench.trials import Rules
 from tests.factories import (
     a_case,
     a_cost,

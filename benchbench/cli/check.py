@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,16 +10,37 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
-from benchbench.cli.options import Names, ResultsOption, option, split
+from benchbench.cli.options import (
+    AllocatorOption,
+    BackendOption,
+    DeviceOption,
+    DtypeOption,
+    IsolationOption,
+    ModeOption,
+    Names,
+    ParamOption,
+    QuickOption,
+    ResultsOption,
+    RigorousOption,
+    SeedOption,
+    SuiteOption,
+    ThreadsOption,
+    TimeoutOption,
+    WorkloadOption,
+    option,
+    split,
+)
+from benchbench.cli.request import requested
 from benchbench.errors import UsageError
+from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.check import Check, Rules
+    from benchbench.check import Check
     from benchbench.config import Config
-    from benchbench.confirm import Confirmation
-    from benchbench.digest import Digest
     from benchbench.model import Case, Run
+    from benchbench.rounds import Request
     from benchbench.thresholds import Rule
+    from benchbench.trials import Rules
 
 
 class GateFormat(StrEnum):
@@ -36,12 +57,13 @@ def check_(
         str | None, typer.Argument(help="The run to judge. [default: the baseline's cases, measured now]")
     ] = None,
     baseline: Annotated[str | None, option("--baseline", text="The baseline to hold it against.")] = None,
+    ab: Annotated[
+        str | None, option("--ab", text="The baseline's code, to measure in turn: rev:main, NAME=PATH.")
+    ] = None,
     max_slowdown: Annotated[
         str | None, option("--max-slowdown", text="Of every case. [default: the suite's, else 5%]")
     ] = None,
     metric: Annotated[Names, option("--metric", text="What to hold. [default: latency_s]")] = None,
-    suite: Annotated[Names, option("--suite", "-s", text="Suites whose thresholds apply.")] = None,
-    rounds: Annotated[int | None, option("--rounds", text="Processes per case, if measured.", min=3)] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm/--no-confirm", help="Measure what looks slower again.")
     ] = True,
@@ -56,32 +78,126 @@ def check_(
         bool, typer.Option("--exit-zero", help="Exit 0 though something became slower.")
     ] = False,
     format: Annotated[GateFormat, typer.Option("--format", help="What to write.")] = GateFormat.TERMINAL,
+    suite: SuiteOption = None,
+    rounds: Annotated[int | None, option("--rounds", text="Processes per case, if measured.", min=3)] = None,
+    workload: WorkloadOption = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    mode: ModeOption = None,
+    param: ParamOption = None,
+    quick: QuickOption = False,
+    rigorous: RigorousOption = False,
+    timeout: TimeoutOption = 300.0,
+    threads: ThreadsOption = None,
+    allocator: AllocatorOption = Allocator.STEADY,
+    isolation: IsolationOption = Isolation.FORK,
+    seed: SeedOption = None,
     results: ResultsOption = Path("results"),
 ) -> None:
     """The gate: has anything become slower than the baseline? Exits 10 if so.
 
-    Examples: accelbench check --baseline main; accelbench check latest --baseline main --max-slowdown 10%
+    With --ab and no --baseline, a suite is measured in turn with other code: what to measure is for that.
+
+    Examples: accelbench check --baseline main; accelbench check --ab rev:origin/main --suite quick
     """
     from benchbench import gate
-    from benchbench.check import check
-    from benchbench.digest import digest
 
     config = _config()
-    name = baseline or config.check.baseline
-    if not name:
+    wanted = _Wanted(
+        rules=_rules(config, split(metric), dedicated, strict_env, confirm),
+        config=config,
+        typed=_typed(max_slowdown),
+        suites=split(suite),
+        results=results,
+    )
+    name = baseline or ("" if ab else config.check.baseline or "")
+    if name:
+        _only_in_turn(workload, backend, device, dtype, mode, param, quick, rigorous, threads, seed)
+        found, note = _against_stored(wanted, name, run, ab, rounds)
+    elif ab and not run:
+        request = requested(
+            suite=suite,
+            workload=workload,
+            device=device,
+            dtype=dtype,
+            mode=mode,
+            param=param,
+            quick=quick,
+            rigorous=rigorous,
+            rounds=rounds,
+            timeout=timeout,
+            threads=threads,
+            allocator=allocator,
+            isolation=isolation,
+            seed=seed,
+        )
+        found, note = _against_code(wanted, ab, split(backend), request)
+    else:
         raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
-    rules = _rules(config, split(metric), dedicated, strict_env, confirm)
-    sessions, judged = _judged(run, name, rounds, results)
-    new = digest(judged)
-    rules = replace(rules, thresholds=tuple(_thresholds(config, max_slowdown, split(suite), judged)))
-    found = check(sessions, new, rules)
-    again, note = (None, "") if not (confirm and found.flagged) else _confirmed(found, new, results)
-    if again or note:
-        rules = replace(rules, confirm=not note)
-        found = check(sessions, new, rules, again)
     ended = gate.Gate(name=name, found=found, strict=strict, exit_zero=exit_zero, note=note)
     typer.echo(gate.FORMATS[format](ended), nl=False)
     raise typer.Exit(ended.exit_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What holds however the run is come by; `typed` is the threshold on the command line."""
+
+    rules: Rules
+    config: Config
+    typed: list[Rule]
+    suites: tuple[str, ...]
+    results: Path
+
+
+def _against_stored(
+    wanted: _Wanted, name: str, run: str | None, ab: str | None, rounds: int | None
+) -> tuple[Check, str]:
+    """The check, and why nothing was measured again, if so."""
+    from benchbench.check import check
+    from benchbench.cli.gating import both_sides, confirmed, held
+    from benchbench.digest import digest
+
+    sides = both_sides(ab) if ab else None
+    sessions, judged = held(run, name, rounds, sides, wanted.results)
+    thresholds = _thresholds(wanted, judged)
+    rules = replace(wanted.rules, thresholds=thresholds, in_turn=sides is not None)
+    new = digest(judged)
+    found = check(sessions, new, rules)
+    if not found.flagged:
+        return found, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.results)
+    if note:
+        rules = replace(rules, confirm=False, in_turn=False)
+    return check(sessions, new, rules, again), note
+
+
+def _against_code(wanted: _Wanted, ab: str, backends: tuple[str, ...], request: Request) -> tuple[Check, str]:
+    from benchbench.check import check_in_turn
+    from benchbench.cli.gating import both_sides, confirmed, first_in_turn
+    from benchbench.digest import digest
+
+    sides = both_sides(ab)
+    before, after = first_in_turn(sides, backends, request, wanted.results)
+    rules = replace(wanted.rules, thresholds=_thresholds(wanted, after))
+    ref, new = digest(before), digest(after)
+    found = check_in_turn(ref, new, rules)
+    if not found.flagged:
+        return found, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.results)
+    return check_in_turn(ref, new, rules, again), note
+
+
+def _cases(found: Check) -> list[Case]:
+    return [case for name in found.flagged if (case := found.new.cases[name].case)]
+
+
+def _only_in_turn(*options: object) -> None:
+    if any(options):
+        raise UsageError(
+            "A baseline says what is measured.", "What to measure is for --ab without --baseline."
+        )
 
 
 def _config() -> Config:
@@ -94,9 +210,9 @@ def _config() -> Config:
 def _rules(
     config: Config, metrics: tuple[str, ...], dedicated: bool | None, strict_env: bool, confirm: bool
 ) -> Rules:
-    from benchbench.check import Rules
     from benchbench.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
     from benchbench.trend import metric_named
+    from benchbench.trials import Rules
 
     alone = config.check.dedicated if dedicated is None else dedicated
     wanted = metrics or tuple(config.check.metric) or ("latency_s",)
@@ -108,58 +224,24 @@ def _rules(
     )
 
 
-def _thresholds(config: Config, limit: str | None, suites: tuple[str, ...], run: Run) -> list[Rule]:
+def _typed(limit: str | None) -> list[Rule]:
+    from benchbench.thresholds import Rule, fraction
+
+    return [Rule("", fraction(limit), "--max-slowdown")] if limit else []
+
+
+def _thresholds(wanted: _Wanted, run: Run) -> tuple[Rule, ...]:
     """What is typed, then the project's patterns, the suite's, the project's limit."""
     from benchbench import suite
     from benchbench.config import default_rules, threshold_rules
-    from benchbench.thresholds import Rule, fraction
 
-    if limit:
-        return [Rule("", fraction(limit), "--max-slowdown")]
+    if wanted.typed:
+        return tuple(wanted.typed)
     planned = dict.fromkeys(case.suite for case in run.info.plan)
     known = [each for each in planned if each in suite.names()]
-    found = [suite.load(each) for each in suites or known]
+    found = [suite.load(each) for each in wanted.suites or known]
     for each in planned:
-        if not suites and each not in known and each != "defaults":
+        if not wanted.suites and each not in known and each != "defaults":
             typer.echo(f"suite {each!r} is not found by name: --suite FILE for its thresholds", err=True)
     patterns = [rule for each in found for rule in suite.threshold_rules(each)]
-    return [*threshold_rules(config), *patterns, *default_rules(config)]
-
-
-def _judged(selector: str | None, name: str, rounds: int | None, results: Path) -> tuple[list[Digest], Run]:
-    """The sessions to hold against, and the run: stored, or measured now as the baseline was."""
-    from benchbench import baselines, store
-    from benchbench.cli.measuring import measured_again
-    from benchbench.environment import machine
-
-    if selector:
-        run = store.read(store.find(results, selector))
-        return baselines.sessions(results, name, run.info.machine), run
-    sessions = baselines.sessions(results, name, machine())
-    newest = sessions[-1]
-    policy = replace(newest.policy, rounds=rounds or newest.policy.rounds)
-    return sessions, measured_again(_cases(sessions), policy, newest.settings, results)
-
-
-def _cases(sessions: list[Digest]) -> list[Case]:
-    """Every case that a session could run, as it was planned last."""
-    found = {name: side.case for each in sessions for name, side in each.cases.items() if not side.absent}
-    return [case for case in found.values() if case]
-
-
-def _confirmed(found: Check, new: Digest, results: Path) -> tuple[Confirmation | None, str]:
-    """What is flagged, measured again; where it cannot be, why."""
-    from benchbench.cli.measuring import measured_again
-    from benchbench.confirm import Confirmation
-    from benchbench.digest import digest
-    from benchbench.environment import fingerprint, machine
-    from benchbench.matching import LEAST_PROCESSES
-    from benchbench.store import RUNS
-
-    if fingerprint(machine()) != fingerprint(new.machine):
-        return None, "not measured again, since the run is of another machine: one stage decided"
-    cases = [case for name in found.flagged if (case := new.cases[name].case)]
-    typer.echo(f"{len(cases)} flagged, measuring again: {', '.join(each.id for each in cases)}", err=True)
-    policy = replace(new.policy, rounds=max(new.policy.rounds, LEAST_PROCESSES))
-    within = results / RUNS / new.id  # or `latest` would be a run of the flagged cases only
-    return Confirmation(new=digest(measured_again(cases, policy, new.settings, within))), ""
+    return (*threshold_rules(wanted.config), *patterns, *default_rules(wanted.config))

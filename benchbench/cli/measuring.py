@@ -47,11 +47,13 @@ def measured_again(cases: Sequence[Case], policy: Policy, settings: Settings, re
     """The very same cases in fresh processes, stored as a run in `results`."""
     from benchbench import rounds, store
     from benchbench.fleet import Fleet
-    from benchbench.plan import again, targets
+    from benchbench.plan import targets
+    from benchbench.replan import again
 
     wanted = targets(list(dict.fromkeys(case.target for case in cases)), sys.executable)
     with signals(), Fleet(wanted, settings, sys.executable) as fleet:
         probes = fleet.probe()
-        info = rounds.head(probes, again(cases, probes), policy, settings, None, tuple(sys.argv[1:]))
+        terms = rounds.Terms(policy=policy, settings=settings, seed=None, command=tuple(sys.argv[1:]))
+        info = rounds.head(probes, again(cases, probes), terms)
         measured(fleet, info, results, brief=True)
     return store.read(store.find(results, info.id))

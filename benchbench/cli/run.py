@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,17 +29,15 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
-    dtype_named,
     split,
 )
 from benchbench.cli.report import ReportFormat, write_report
+from benchbench.cli.request import requested
 from benchbench.cli.screen import print_json, width
-from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Policy, RunInfo
-    from benchbench.suite import Suite
+    from benchbench.model import RunInfo
 
 
 @app.command()
@@ -72,33 +69,25 @@ def run(
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick
     """
     from benchbench import describe, store
-    from benchbench import suite as suites
-    from benchbench.environment import usable_threads
     from benchbench.fleet import Fleet
-    from benchbench.model import Settings
-    from benchbench.plan import Selection, parse_params, select, targets
-    from benchbench.rounds import Request, prepare
+    from benchbench.plan import targets
+    from benchbench.rounds import prepare
 
-    selection = Selection(
-        workloads=split(workload),
-        devices=split(device),
-        dtypes=tuple(dtype_named(name) for name in split(dtype)),
-        modes=split(mode),
-        params=parse_params(param or []),
-    )
-    chosen = [suites.load(name) for name in split(suite) or ("quick",)]
-    request = Request(
-        entries=tuple(select(chosen, selection)),
-        selection=selection,
-        policy=_policy(chosen, quick, rigorous, rounds),
-        settings=Settings(
-            threads=threads or usable_threads(),
-            allocator=allocator,
-            isolation=isolation,
-            timeout_s=timeout,
-        ),
+    request = requested(
+        suite=suite,
+        workload=workload,
+        device=device,
+        dtype=dtype,
+        mode=mode,
+        param=param,
+        quick=quick,
+        rigorous=rigorous,
+        rounds=rounds,
+        timeout=timeout,
+        threads=threads,
+        allocator=allocator,
+        isolation=isolation,
         seed=seed,
-        command=tuple(sys.argv[1:]),
     )
     wanted = targets(split(backend), sys.executable)
     with signals(), Fleet(wanted, request.settings, sys.executable) as fleet:
@@ -120,15 +109,3 @@ def _print_plan(info: RunInfo, format: DataFormat) -> None:
         print_json(describe.plan_fields(info))
     else:
         typer.echo(describe.plan(info, width()), nl=False)
-
-
-def _policy(suites: Sequence[Suite], quick: bool, rigorous: bool, rounds: int | None) -> Policy:
-    from dataclasses import replace
-
-    from benchbench.measure import POLICIES
-
-    if quick and rigorous:
-        raise UsageError("--quick and --rigorous exclude each other.", "Give one of them.")
-    asked = "quick" if quick else "rigorous" if rigorous else suites[0].policy
-    policy = POLICIES[asked]
-    return replace(policy, rounds=rounds) if rounds else policy
