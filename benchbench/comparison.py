@@ -85,6 +85,7 @@ def json_object(found: Comparison, shown: Sequence[Verdict]) -> str:
         "alpha": ALPHA,
         "compared": found.compared,
         "geomean": found.geomean,
+        "in_turn": found.in_turn,
         "changes": found.changes,
         "counts": _counts(found),
         "verdicts": [asdict(verdict) for verdict in shown],
@@ -105,10 +106,11 @@ def head(found: Comparison) -> list[str]:
     metric, damaged = found.metric, [*found.ref.damaged, *found.new.damaged]
     worse = "; slower means worse, faster better" if metric.unit in ("B", "J") else ""
     lines = [
-        f"ref: run {found.ref.info.id}, {found.ref.info.started}",
-        f"new: run {found.new.info.id}, {found.new.info.started}",
-        f"{metric.name}, {metric.better} is better{worse}; threshold {evidence.percent(found.threshold)}",
+        f"ref: {_label(found.ref.info)}run {found.ref.info.id}, {found.ref.info.started}",
+        f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
+        f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.share(found.threshold)}",
     ]
+    lines += ["measured in turn: each round has a process of either side"] if found.in_turn else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return [fmt.visible(line) for line in lines]
@@ -120,7 +122,7 @@ def foot(found: Comparison) -> list[str]:
     if found.geomean is None:
         return [counts]
     return [
-        f"geomean of {found.compared} compared cases: {evidence.number(found.geomean)}×",
+        f"geomean of {found.compared} compared cases: {fmt.significant(found.geomean)}×",
         counts,
         f"p (Holm) and MDE hold for {found.compared} cases together; MDE: the change found 4 times in 5",
     ]
@@ -131,5 +133,10 @@ def _counts(found: Comparison) -> dict[str, int]:
     return {str(name): counts[name] for name in Judgement if counts[name]}
 
 
-def _run(info: RunInfo) -> dict[str, str]:
-    return {"id": info.id, "started": info.started, "version": info.version}
+def _run(info: RunInfo) -> dict[str, str | None]:
+    label = info.partner.label if info.partner else None
+    return {"id": info.id, "started": info.started, "version": info.version, "label": label}
+
+
+def _label(info: RunInfo) -> str:
+    return f"{info.partner.label}, " if info.partner else ""

@@ -6,7 +6,8 @@ AccelbenchError
 ├── NothingToMeasure  3
 ├── UnreadableInput   5   a run or file that cannot be read
 ├── CannotWrite       6   a full or read-only disk
-└── CannotBuild       7   an environment that pip cannot make, or whose framework does not import
+├── CannotBuild       7   an environment that pip cannot make, or whose framework does not import
+└── NotComparable    11   no baseline, or none of this hardware
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ class CannotBuild(AccelbenchError):
     """An environment cannot be built, or its framework cannot be imported."""
 
     exit_code = 7
+
+
+class NotComparable(AccelbenchError):
+    """There is nothing a run can be held against: neither a pass nor a regression."""
+
+    exit_code = 11
 
 
 def unknown(kind: str, name: str, valid: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchbench import format as fmt
-from benchbench.matching import SETTLED
+from benchbench.digest import SETTLED
 from benchbench.metrics import METRICS
 from benchbench.report import Judged
 from benchbench.verdicts import Verdict
@@ -37,8 +37,8 @@ def facts(verdict: Verdict) -> tuple[str, str, str, str, str]:
     return (
         _interval(verdict),
         f"{_maybe(show, verdict.ref)} → {_maybe(show, verdict.new)}" if known else "",
-        _maybe(_probability, verdict.p_holm, ""),
-        _maybe(percent, verdict.mde, ""),
+        _maybe(fmt.probability, verdict.p_holm, ""),
+        _maybe(fmt.share, verdict.mde, ""),
         f"{verdict.ref_processes} v {verdict.new_processes}" if known else "",
     )
 
@@ -51,25 +51,11 @@ def notes(verdict: Verdict) -> str:
     return fmt.visible("; ".join(filter(None, (verdict.reason, stopped))))
 
 
-def number(value: float) -> str:
-    """Four digits: a ratio's threshold is a few per cent."""
-    return f"{value:#.4g}".rstrip(".")
-
-
-def percent(value: float) -> str:
-    """Of a fraction; an absurd one is cut short."""
-    return f"{100 * value:.3g} %" if value <= 10 else ">1000 %"
-
-
 def _interval(verdict: Verdict) -> str:
-    bounds = [_maybe(number, bound, "") for bound in (verdict.low, verdict.high)]
-    times = _maybe(lambda ratio: f"{number(ratio)}×", verdict.ratio, "")
+    bounds = [_maybe(fmt.significant, bound, "") for bound in (verdict.low, verdict.high)]
+    times = _maybe(lambda ratio: f"{fmt.significant(ratio)}×", verdict.ratio, "")
     return f"{times} [{', '.join(bounds)}]" if all(bounds) else times
 
 
 def _maybe(show: Callable[[float], str], value: float | None, absent: str = "–") -> str:
     return absent if value is None else show(value)
-
-
-def _probability(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"

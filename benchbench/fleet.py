@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from benchbench.backends.base import Backend
 from benchbench.folder import load
-from benchbench.launch import IMPORT_TIMEOUT_S, Answer, Worker, Workshop
+from benchbench.launch import IMPORT_TIMEOUT_S, Answer, Sources, Worker, Workshop
 from benchbench.model import Case, Device, DeviceClass, Isolation, Probe, Settings, Status, Target
 
 LATE_S = 0.5  # for a message that came in while another worker was waited for
@@ -19,15 +19,19 @@ LATE_S = 0.5  # for a message that came in while another worker was waited for
 class Fleet:
     """One worker per target, restarted each round, and one that only computes references."""
 
-    def __init__(self, targets: Sequence[Target], settings: Settings, python: str) -> None:
+    def __init__(
+        self, targets: Sequence[Target], settings: Settings, python: str, code: Sources | None = None
+    ) -> None:
+        """`code`: where the user's own is found; by default where this process was told."""
         self._settings = settings
+        self._code = code
         self._targets = {target.name: target for target in targets}
         self._scholar = Target(name="reference", backend="fake", python=python)
         self._workers: dict[str, Worker] = {}
         self.stages_s: dict[str, float] = {}  # wall time of what no single case can be charged with
 
     def __enter__(self) -> Self:
-        self._workshop = Workshop()
+        self._workshop = Workshop(self._code)
         return self
 
     def __exit__(

@@ -65,6 +65,21 @@ def percent(value: float) -> str:
     return f"{_shifted(value, -2)} %"
 
 
+def share(value: float) -> str:
+    """`5 %` of a fraction of 0.05: without zeros that say nothing."""
+    return f"{100 * value:.3g} %" if value <= 10 else ">1000 %"
+
+
+def significant(value: float) -> str:
+    """Four digits, zeros kept: `1.100`."""
+    return f"{value:#.4g}".rstrip(".")
+
+
+def probability(value: float) -> str:
+    """`0.012`, `<0.001`."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def quantity(value: float, unit: str) -> str:
     """`value` of a metric in its unit, each kind of unit in its own form."""
     if unit == "s":

@@ -45,10 +45,26 @@ class Answer:
     log: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where workers find the user's own code: folders of workloads, and the entries of PYTHONPATH."""
+
+    workloads: tuple[str, ...]
+    python_path: tuple[str, ...]
+
+
+def sources() -> Sources:
+    """As this process was given them."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return Sources(tuple(folder.extra_folders()), tuple(each for each in path if each))
+
+
 class Workshop:
     """The private folder of one run: compile caches, the workers' logs and working folders."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: Sources | None = None) -> None:
+        """`code`: where the user's is found; by default where this process was told."""
+        self._code = code
         self.path = Path(tempfile.mkdtemp(prefix="accelbench-"))
         (self.path / "package").mkdir()
         # A link, so that a foreign interpreter finds this package and nothing else beside it.
@@ -65,15 +81,14 @@ class Workshop:
     def environment(self, target: Target, settings: Settings) -> dict[str, str]:
         """What a worker of `target` is started with."""
         backend = folder.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        cache = (
-            self.path / "cache" / target.name
-        )  # of one version: another must not find its programs compiled
+        cache = self.path / "cache" / target.name  # another version must not find its programs compiled
         extra = backend.environment(settings, str(cache))
+        code = self._code or sources()
         own = [str(self.path / "package")]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
-            own += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+            own += code.python_path
         extra["PYTHONPATH"] = os.pathsep.join(own)
-        extra[folder.WORKLOAD_PATH] = os.pathsep.join(folder.extra_folders())
+        extra[folder.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 
     def close(self) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from benchbench.conditions import energy_j
+from benchbench.digest import SETTLED, Digest, Side, partnered
 from benchbench.environment import fingerprint
-from benchbench.metrics import NO_SPEED, Metric, steps_s
-from benchbench.model import Failure, Machine, Measurement, Record, Run, RunInfo, Status
-from benchbench.stats import Difference, mean, median, welch
+from benchbench.metrics import Metric
+from benchbench.model import Machine
+from benchbench.stats import Difference, mean, paired, welch
 
 LEAST_PROCESSES = 3
-SETTLED = ("latency_s", "items_per_s", "flops_per_s", "bytes_per_s")  # mean nothing while warming up
 ELSEWHERE = "not part of the run"
 
 
@@ -33,22 +31,11 @@ class Judgement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One case in one run; `measured` is empty where the case failed or is absent, and the text says how."""
-
-    measured: tuple[Measurement, ...] = ()
-    failure: str = ""
-    absent: str = ""
-    target: str = ""
-    version: str | None = None
-    device_model: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """One case in both runs; `judgement` is None where a test is to decide.
 
-    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value.
+    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. Measured
+    `in_turn`, they are of the same rounds.
     """
 
     case: str
@@ -58,6 +45,7 @@ class Pair:
     new_logs: list[float]
     judgement: Judgement | None
     reason: str
+    in_turn: bool = False
 
     @property
     def alike(self) -> bool:
@@ -76,27 +64,106 @@ class Pair:
         """The same with its error, for which each side needs two values."""
         if not self.alike or min(len(self.ref_logs), len(self.new_logs)) < 2:
             return None
+        if self.in_turn:
+            return paired(list(zip(self.ref_logs, self.new_logs, strict=True)))
         return welch(self.ref_logs, self.new_logs)
 
 
-def match(ref: Run, new: Run, metric: Metric) -> list[Pair]:
+def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     """A pair for every case that either run planned, by id: those of `ref` first, each in plan order."""
-    before, after = _sides(ref), _sides(new)
-    bars = _run_bars(ref.info, new.info)
+    bars = run_bars(ref, new)
     none = Side(absent=ELSEWHERE)
-    sides = {case: (before.get(case, none), after.get(case, none)) for case in before | after}
+    sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
     return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
 
 
-def changes(ref: RunInfo, new: RunInfo) -> list[str]:
-    """What differs between the runs and does not bar comparing them: finding what it costs is the point."""
-    before, after = ({probe.target.name: probe.version for probe in info.probes} for info in (ref, new))
+def in_turn(ref: Digest, new: Digest) -> bool:
+    """Whether the two runs are partners, measured process by process in turn."""
+    return ref.partner is not None and ref.partner.run == new.id
+
+
+def match_in_turn(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
+    """A pair for every case of partners that either could run, in plan order.
+
+    What one side changed of the plan bars nothing.
+    """
+    before = partnered(ref, new).cases
+    sides = [(before[case], new.cases[case]) for case in before]
     return [
-        *_unequal(before, after),
-        *_differences(ref.machine, new.machine, ("os", "python")),
+        pair_in_turn(one, other, metric)
+        for one, other in sides
+        if not (one.absent and other.absent) or one.spared or other.spared
+    ]
+
+
+def pair_in_turn(ref: Side, new: Side, metric: Metric) -> Pair:
+    """Of one case on both sides."""
+    found = turns(ref, new, metric)
+    judgement, reason = (
+        ((Judgement.NEW, ref.absent) if new.spared else None)
+        or _presence(ref, new)
+        or _bar(work_bars(ref, new))
+        or _few_turns(len(found), metric)
+        or _unsteadiness(ref, new, metric)
+        or (None, "")
+    )
+    return Pair(
+        case=_both(ref, new),
+        ref=ref,
+        new=new,
+        ref_logs=[before for before, _ in found],
+        new_logs=[after for _, after in found],
+        judgement=judgement,
+        reason=reason,
+        in_turn=True,
+    )
+
+
+def _both(ref: Side, new: Side) -> str:
+    """The case's id; of two the work they share, and what is before and after."""
+    assert ref.case
+    assert new.case
+    if ref.case.id == new.case.id:
+        return ref.case.id
+    shared = f"{ref.case.work}/" if ref.case.work == new.case.work else ""
+    return f"{ref.case.id} → {new.case.id.removeprefix(shared)}"
+
+
+def _few_turns(count: int, metric: Metric) -> tuple[Judgement, str] | None:
+    if count >= LEAST_PROCESSES:
+        return None
+    return Judgement.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
+
+
+def turns(ref: Side, new: Side, metric: Metric) -> list[tuple[float, float]]:
+    """The logarithms of processes that were measured in turn: a pair per round that both have."""
+    before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
+    return [(before[number], after[number]) for number in before if number in after]
+
+
+def changes(ref: Digest, new: Digest) -> list[str]:
+    """What differs between the runs and does not bar comparing them: finding what it costs is the point."""
+    return [
+        *environment_changes(ref, new),
         *_differences(ref.policy, new.policy, ("name", "rounds"), "policy "),
+    ]
+
+
+def environment_changes(ref: Digest, new: Digest) -> list[str]:
+    """The versions that differ."""
+    return [
+        *_unequal(ref.frameworks, new.frameworks),
+        *_differences(ref.machine, new.machine, ("os", "python")),
         *_differences(ref, new, ("version",), "accelbench "),
     ]
+
+
+def suspect(ref: Side, new: Side) -> str:
+    """The framework, where its version changed; else empty."""
+    same = ref.case and new.case and ref.case.backend == new.case.backend
+    if not same or ref.version == new.version:
+        return ""
+    return f"suspect: {arrow(new.case.target if new.case else '', ref.version, new.version)}"
 
 
 def arrow(name: str, ref: object, new: object) -> str:
@@ -108,38 +175,12 @@ def arrow(name: str, ref: object, new: object) -> str:
     return f"{name} {text(ref)} → {text(new)}"
 
 
-def _sides(run: Run) -> dict[str, Side]:
-    """By case id: a case that two suites of a run share was measured in twice as many processes."""
-    records: dict[str, list[Record]] = {case.id: [] for case in run.info.plan}
-    for record in run.records:
-        records.setdefault(record.case.id, []).append(record)
-    sides = {case: _side(found) for case, found in records.items()}
-    return {each.case.id: Side(absent=f"{each.status}: {each.reason}") for each in run.info.left_out} | sides
-
-
-def _side(records: Sequence[Record]) -> Side:
-    """A round cut short counts as missing, not as failed."""
-    done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
-    failures = [record.outcome for record in done if isinstance(record.outcome, Failure)]
-    if failures:
-        first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
-        return Side(failure=f"{first.status}: {first.message}")
-    if not done:
-        return Side()
-    return Side(
-        measured=tuple(record.outcome for record in done if isinstance(record.outcome, Measurement)),
-        target=done[0].case.target,
-        version=done[0].framework_version,
-        device_model=done[0].device_model,
-    )
-
-
-def _pair(case: str, ref: Side, new: Side, metric: Metric, run_bars: Sequence[str]) -> Pair:
-    ref_logs, new_logs = _logs(metric, ref.measured), _logs(metric, new.measured)
-    bars = [*run_bars, *_case_bars(ref, new)]
+def _pair(case: str, ref: Side, new: Side, metric: Metric, bars: Sequence[str]) -> Pair:
+    ref_logs, new_logs = ref.logs(metric), new.logs(metric)
+    bars = [*bars, *case_bars(ref, new)]
     judgement, reason = (
         _presence(ref, new)
-        or ((Judgement.INCOMPARABLE, "; ".join(bars)) if bars else None)
+        or _bar(bars)
         or _shortage(len(ref_logs), len(new_logs), metric)
         or _unsteadiness(ref, new, metric)
         or (None, "")
@@ -155,6 +196,10 @@ def _pair(case: str, ref: Side, new: Side, metric: Metric, run_bars: Sequence[st
     )
 
 
+def _bar(bars: Sequence[str]) -> tuple[Judgement, str] | None:
+    return (Judgement.INCOMPARABLE, "; ".join(bars)) if bars else None
+
+
 def _presence(ref: Side, new: Side) -> tuple[Judgement, str] | None:
     if new.absent:
         return Judgement.GONE, new.absent
@@ -167,7 +212,8 @@ def _presence(ref: Side, new: Side) -> tuple[Judgement, str] | None:
     return (Judgement.NEW, f"failed before: {ref.failure}") if ref.failure else None
 
 
-def _run_bars(ref: RunInfo, new: RunInfo) -> list[str]:
+def run_bars(ref: Digest, new: Digest) -> list[str]:
+    """The hardware and the settings that keep two runs from being compared."""
     settings = _differences(ref.settings, new.settings, ("threads", "allocator", "isolation"))
     if fingerprint(ref.machine) == fingerprint(new.machine):
         return settings
@@ -185,16 +231,26 @@ def _hardware(machine: Machine) -> dict[str, object]:
     }
 
 
-def _case_bars(ref: Side, new: Side) -> list[str]:
-    """The device, the work as counted, the clock, and the precision as read back."""
-    if not (ref.measured and new.measured):
+def case_bars(ref: Side, new: Side) -> list[str]:
+    """The device, the work as defined and as counted, the clock, and the precision as read back."""
+    if not (ref.rounds and new.rounds):
         return []
-    a, b = ref.measured[0], new.measured[0]
     return [
         *_differences(ref, new, ("device_model",)),
-        *_differences(a.cost, b.cost, ("flops", "bytes", "items", "item"), "counted "),
-        *_differences(a, b, ("timer",)),
-        *_unequal(a.precision, b.precision),
+        *work_bars(ref, new),
+        *_differences(ref.cost, new.cost, ("bytes",), "counted "),
+        *_differences(ref, new, ("timer",)),
+        *_unequal(ref.precision, new.precision),
+    ]
+
+
+def work_bars(ref: Side, new: Side) -> list[str]:
+    """The work as defined and as counted, whatever it is computed in and on."""
+    if not (ref.rounds and new.rounds):
+        return []
+    return [
+        *_differences(ref, new, ("workload_version",)),
+        *_differences(ref.cost, new.cost, ("flops", "items", "item"), "counted "),
     ]
 
 
@@ -216,30 +272,7 @@ def _shortage(ref: int, new: int, metric: Metric) -> tuple[Judgement, str] | Non
 
 
 def _unsteadiness(ref: Side, new: Side, metric: Metric) -> tuple[Judgement, str] | None:
-    before, after = (sum(not each.steady for each in side.measured) for side in (ref, new))
-    if metric.name not in SETTLED or not before + after:
+    if metric.name not in SETTLED or not ref.unsteady + new.unsteady:
         return None
-    return Judgement.INSUFFICIENT, f"still warming up when measured, in {before} v {after} processes"
-
-
-def _logs(metric: Metric, measured: Iterable[Measurement]) -> list[float]:
-    values = [_value(metric.name, each) for each in measured]
-    return [math.log(value) for value in values if value is not None and 0 < value < math.inf]
-
-
-def _value(metric: str, measured: Measurement) -> float | None:
-    latency, cost = median(steps_s(measured)), measured.cost
-    work = {"items_per_s": cost.items, "flops_per_s": cost.flops, "bytes_per_s": cost.bytes}
-    if metric in work:
-        return work[metric] / latency if latency else None
-    joules = energy_j(measured)
-    energy = None if isinstance(joules, str) else joules
-    found: dict[str, float | None] = {
-        "latency_s": latency,
-        "energy_j": energy,
-        "items_per_j": cost.items / energy if energy else None,
-        "cold_s": measured.cold_s if measured.compile_cache == "empty" else None,
-        "peak_device_bytes": measured.peak_device.bytes,
-        "peak_host_bytes": measured.peak_host.bytes,
-    }
-    return found.get(metric)
+    counts = f"{ref.unsteady} v {new.unsteady} processes"
+    return Judgement.INSUFFICIENT, f"still warming up when measured, in {counts}"

@@ -256,6 +256,7 @@ class Measurement:
     notes: tuple[str, ...] = ()
     window: Window | None = None  # None in runs of before it was kept
     telemetry: Telemetry | None = None
+    workload_version: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +329,15 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partner:
+    """The other of two runs whose cases were measured in turn, a process of each after the other."""
+
+    label: str  # of this run's side, as typed
+    run: str  # id of the other
+    cases: dict[str, str]  # case id here → its counterpart's there, those left out of both included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """The head of a run, written before the first case starts."""
 
@@ -343,6 +353,7 @@ class RunInfo:
     probes: tuple[Probe, ...]
     plan: tuple[Case, ...]
     left_out: tuple[LeftOut, ...]
+    partner: Partner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,10 +136,11 @@ def _chosen(probe: Probe, wanted: Sequence[str]) -> list[tuple[Device, Reason]]:
             (d for d in probe.devices if d.device_class is DeviceClass.ACCELERATOR), probe.devices[0]
         )
         return [(first, None)]
-    return [chosen for want in wanted for chosen in _matching(probe, want)]
+    return [chosen for want in wanted for chosen in devices_named(probe, want)]
 
 
-def _matching(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
+def devices_named(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
+    """The device that a kind, class or name means on this target, and why it is not there, if so."""
     matches = [device for device in probe.devices if _matches(device, want)]
     if matches:
         exact = [device for device in matches if device.name == want]
@@ -194,16 +195,17 @@ def _unfold(
             backend=probe.target.backend,
             device=device.name,
         )
-        yield case, absent or _unsupported(case, backend, workload, device, dict(probe.missing_modes))
+        yield case, absent or unsupported(case, backend, workload, device, dict(probe.missing_modes))
 
 
-def _unsupported(
+def unsupported(
     case: Case,
     backend: type[Backend],
     workload: type[Workload],
     device: Device,
     missing_modes: Mapping[str, str],
 ) -> Reason:
+    """Why a case that is well formed cannot run on a device that is there, if so."""
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase):

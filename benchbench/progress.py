@@ -31,11 +31,6 @@ class Forecast:
         return len(self._left) * self._rounds - sum(self._left.values())
 
     @property
-    def left(self) -> str:
-        """The time left, as text."""
-        return duration(self.remaining_s)
-
-    @property
     def remaining_s(self) -> float:
         """Of all cases and rounds."""
         expected = sum(self._estimates[identity] for identity in self._spent)

@@ -29,7 +29,7 @@ from benchbench.model import (
     Settings,
     Status,
 )
-from benchbench.plan import Selection, check_devices, plan
+from benchbench.plan import Plan, Selection, check_devices, plan
 from benchbench.sampler import Watch
 from benchbench.store import new_id, outcome
 from benchbench.suite import Entry
@@ -40,32 +40,42 @@ References = dict[str, list[float] | str]  # work → its float64 reference, or 
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for, checked but not yet matched with the devices at hand."""
+class Terms:
+    """How to measure, whatever is measured; without a seed one is drawn."""
 
-    entries: tuple[tuple[str, Entry], ...]
-    selection: Selection
     policy: Policy
     settings: Settings
     seed: int | None
     command: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Terms):
+    """What was asked for, checked but not yet matched with the devices at hand."""
+
+    entries: tuple[tuple[str, Entry], ...]
+    selection: Selection
+
+
 def prepare(fleet: Fleet, request: Request) -> RunInfo:
     """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
     probes = fleet.probe()
     check_devices(request.selection.devices, probes)
-    chosen = plan(request.entries, request.selection, probes)
+    return head(probes, plan(request.entries, request.selection, probes), request)
+
+
+def head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
+    """Of a run that begins now."""
     now = time.time()
     return RunInfo(
         id=new_id(now),
         started=datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
-        command=request.command,
+        command=terms.command,
         version=__version__,
         machine=machine(),
-        settings=request.settings,
-        policy=request.policy,
-        seed=random.SystemRandom().randrange(2**32) if request.seed is None else request.seed,
+        settings=terms.settings,
+        policy=terms.policy,
+        seed=random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed,
         probes=tuple(_shareable(probe) for probe in probes),
         plan=chosen.cases,
         left_out=chosen.left_out,
@@ -80,14 +90,11 @@ def _shareable(probe: Probe) -> Probe:
 
 def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]:
     """Records in the order measured. A case that fails is not measured again in later rounds."""
-    found = references(fleet, info.plan, announce)
-    announce("verifying training at a small size")
-    trained = verified(fleet, info.plan, found)
     with closing(Watch(info.settings.threads)) as watch:
-        yield from _rounds(fleet, info, announce, _Session(fleet, info, found, trained, watch))
+        yield from _rounds(fleet, info, announce, Recorder(fleet, info, announce, watch))
 
 
-def _rounds(fleet: Fleet, info: RunInfo, announce: Announce, session: _Session) -> Iterator[Record]:
+def _rounds(fleet: Fleet, info: RunInfo, announce: Announce, recorder: Recorder) -> Iterator[Record]:
     pending = list(info.plan)
     for number in range(info.policy.rounds):
         if number:
@@ -95,7 +102,7 @@ def _rounds(fleet: Fleet, info: RunInfo, announce: Announce, session: _Session) 
             fleet.start(sorted({case.target for case in pending}))
         for case in shuffled(pending, info.seed, number):
             announce(f"round {number + 1} of {info.policy.rounds}: {case.id}")
-            record = session.record(case, number)
+            record = recorder.record(case, number)
             if isinstance(record.outcome, Failure):
                 pending.remove(case)
             yield record
@@ -146,25 +153,20 @@ def _error_in(answer: Answer) -> float | Failure | None:
     return failure
 
 
-class _Session:
+class Recorder:
     """What the records of one run share."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        info: RunInfo,
-        found: References,
-        verified: dict[str, float | Failure | None],
-        watch: Watch,
-    ) -> None:
+    def __init__(self, fleet: Fleet, info: RunInfo, announce: Announce, watch: Watch) -> None:
+        """Computes the references and verifies training."""
         self._fleet = fleet
         self._policy = info.policy
-        self._references = found
+        self._references = references(fleet, info.plan, announce)
         self._versions = {probe.target.name: probe.version for probe in info.probes}
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
-        self._verified = verified
+        announce("verifying training at a small size")
+        self._verified = verified(fleet, info.plan, self._references)
         self._watch = watch
         self._order = 0
 

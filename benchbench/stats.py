@@ -149,7 +149,7 @@ def welch(before: Sequence[float], after: Sequence[float], least: float = 1e-4) 
     Each side's standard deviation is at least `least`: equal values must not make every difference
     significant. Raises ValueError for fewer than two values on a side.
     """
-    parts = [max(least, _deviation(side)) ** 2 / len(side) for side in (before, after)]
+    parts = [max(least, deviation(side)) ** 2 / len(side) for side in (before, after)]
     square = sum(parts)
     # Welch–Satterthwaite; from shares, since squares of variances can underflow
     sizes = len(before), len(after)
@@ -157,12 +157,23 @@ def welch(before: Sequence[float], after: Sequence[float], least: float = 1e-4) 
     return Difference(mean(after) - mean(before), math.sqrt(square), 1 / sum(shares))
 
 
+def paired(pairs: Sequence[tuple[float, float]], least: float = 1e-4) -> Difference:
+    """The mean of after − before over pairs of logarithms, of processes measured in turn.
+
+    What both of a pair met cancels. The differences' standard deviation is at least `least`. Raises
+    ValueError for fewer than two pairs.
+    """
+    found = [after - before for before, after in pairs]
+    return Difference(mean(found), max(least, deviation(found)) / math.sqrt(len(found)), len(found) - 1)
+
+
 def mean(values: Sequence[float]) -> float:
     """Arithmetic, correctly rounded."""
     return math.fsum(values) / len(values)
 
 
-def _deviation(values: Sequence[float]) -> float:
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation, n − 1; raises ValueError for fewer than two values."""
     if len(values) < 2:
         raise ValueError("one value has no spread")
     centre = mean(values)
@@ -176,12 +187,15 @@ def t_tail(value: float, degrees: float) -> float:
     return float(stdtr(degrees, value))
 
 
-def holm(ps: Sequence[float]) -> list[float]:
-    """Adjusted p values in the given order: all those below α are right together at level α (Holm 1979)."""
+def holm(ps: Sequence[float], fewest: int = 1) -> list[float]:
+    """Adjusted p values in the given order: all those below α are right together at level α (Holm 1979).
+
+    Each is multiplied by `fewest` at least.
+    """
     adjusted = [0.0] * len(ps)
     floor = 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        floor = max(floor, min(1.0, (len(ps) - rank) * ps[index]))
+        floor = max(floor, min(1.0, max(len(ps) - rank, fewest) * ps[index]))
         adjusted[index] = floor
     return adjusted
 

@@ -200,7 +200,8 @@ def read(path: Path) -> Run:
 
     Raises UnreadableInput when run.json is missing, damaged or from a newer version.
     """
-    info = _head(path / HEAD)
+    hint = f"The records in {path / RECORDS} need it: restore it from a copy."
+    info = document(path / HEAD, RunInfo, hint)
     records: list[Record] = []
     damaged: list[str] = []
     for number, line in enumerate(_lines(path / RECORDS), start=1):
@@ -267,16 +268,16 @@ def _is_run(folder: Path) -> bool:
     return False
 
 
-def _head(path: Path) -> RunInfo:
+def document(path: Path, kind: type[T], hint: str) -> T:
+    """The JSON object in a file, as `kind`. Fields not known here are ignored. Raises UnreadableInput."""
     with _reading(path):
         if path.stat().st_size > HEAD_LIMIT:
-            raise UnreadableInput(f"{path}: larger than {HEAD_LIMIT} bytes", "It is no run of accelbench.")
+            raise UnreadableInput(f"{path}: larger than {HEAD_LIMIT} bytes", "It is no file of accelbench.")
         text = path.read_bytes()
     try:
-        return _converted(_parsed(text), RunInfo)
+        return _converted(_parsed(text), kind)
     except UnreadableInput as error:
-        hint = error.hint or f"The records in {path.with_name(RECORDS)} need it: restore it from a copy."
-        raise UnreadableInput(f"{path}: {error}", hint) from error
+        raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
 
 
 def _lines(path: Path) -> Iterator[bytes]:

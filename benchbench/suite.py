@@ -13,6 +13,7 @@ from benchbench import folder
 from benchbench.errors import SuiteError, UsageError, unknown
 from benchbench.measure import POLICIES
 from benchbench.model import Dtype, Scalar
+from benchbench.thresholds import Rule, rules
 from benchbench.workloads.base import Workload
 
 Axes = dict[str, list[Scalar] | Scalar]
@@ -37,6 +38,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     policy: str = "default"
     dtype: list[Dtype] = msgspec.field(default_factory=lambda: [Dtype.FLOAT32])
+    thresholds: dict[str, str | float] = msgspec.field(default_factory=dict)  # of `check`: pattern → fraction
 
 
 def folders() -> list[Path]:
@@ -81,7 +83,16 @@ def parse(fields: dict[str, Any], path: Path) -> Suite:
         raise SuiteError(f"{path}: policy {suite.policy!r} is not known.", hint)
     for number, entry in enumerate(suite.cases, 1):
         _check(entry, f"{path}, cases {number}")
+    try:
+        threshold_rules(suite)
+    except UsageError as error:
+        raise SuiteError(f"{path}, thresholds: {error}", error.hint) from error
     return suite
+
+
+def threshold_rules(suite: Suite) -> list[Rule]:
+    """Of the `[thresholds]` table; they are about this suite's cases only. Raises UsageError."""
+    return rules(suite.thresholds, f"suite {suite.name}", suite.name)
 
 
 def _check(entry: Entry, where: str) -> None:

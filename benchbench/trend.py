@@ -52,10 +52,12 @@ def trends(
 ) -> list[Trend]:
     """A trend per case whose id holds or matches one of `patterns`; runs may come in any order.
 
-    A change of hardware is a boundary: no change point is looked for across it.
+    A change of hardware is a boundary: no change point is looked for across it. Runs measured in turn are
+    left out: one of them may be of code long gone.
     """
     series: dict[str, list[Point]] = {}
-    for run in sorted(runs, key=lambda each: (each.info.started, each.info.id)):
+    dated = [run for run in runs if run.info.partner is None]
+    for run in sorted(dated, key=lambda each: (each.info.started, each.info.id)):
         for row in rows(run).to_dict("records"):
             value = row[metric.name]
             if value is not None and value > 0 and _wanted(row["case"], patterns):

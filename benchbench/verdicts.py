@@ -6,7 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.matching import Judgement, Pair, arrow, changes, match
+from benchbench.digest import digest
+from benchbench.matching import (
+    Judgement,
+    Pair,
+    changes,
+    in_turn,
+    match,
+    match_in_turn,
+    run_bars,
+    suspect,
+)
 from benchbench.metrics import METRICS, Metric
 from benchbench.model import Run
 from benchbench.stats import Difference, detectable, holm, mean, tost
@@ -58,6 +68,7 @@ class Comparison:
     verdicts: tuple[Verdict, ...]
     compared: int
     geomean: float | None
+    in_turn: bool = False  # the runs are partners, and each round's processes a pair
 
 
 def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = THRESHOLD) -> Comparison:
@@ -65,9 +76,12 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
     need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
-    needs the 90 % interval within it. The evidence for this rule is in docs/comparing.md.
+    needs the 90 % interval within it. Runs measured in turn are compared by the differences of each
+    round's pair. The evidence for this rule is in docs/comparing.md.
     """
-    pairs = match(ref, new, metric)
+    before, after = digest(ref), digest(new)
+    partners = in_turn(before, after)
+    pairs = (match_in_turn if partners else match)(before, after, metric)
     tested = {p.case: p.difference for p in pairs if p.judgement is None and p.difference is not None}
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
@@ -77,10 +91,11 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
         new=new,
         metric=metric,
         threshold=threshold,
-        changes=tuple(changes(ref.info, new.info)),
+        changes=(*changes(before, after), *(run_bars(before, after) if partners else ())),
         verdicts=tuple(_verdict(pair, p_holm.get(pair.case), rule) for pair in pairs),
         compared=len(tested),
         geomean=_exp(middle),
+        in_turn=partners,
     )
 
 
@@ -123,7 +138,6 @@ def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
         assert p_holm is not None
         judgement = rule.judge(difference, p_holm)
         reason = _reason(judgement, pair, mde, rule.threshold)
-    measured = pair.ref.measured + pair.new.measured
     return Verdict(
         case=pair.case,
         metric=rule.metric.name,
@@ -137,15 +151,15 @@ def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
         mde=mde,
         ref_processes=len(pair.ref_logs),
         new_processes=len(pair.new_logs),
-        steady=all(each.steady for each in measured),
-        stopped_by=tuple(sorted({each.stop_reason for each in measured})),
+        steady=not pair.ref.unsteady + pair.new.unsteady,
+        stopped_by=tuple(sorted({*pair.ref.stopped_by, *pair.new.stopped_by})),
         reason=reason,
     )
 
 
 def _reason(judgement: Judgement, pair: Pair, mde: float | None, threshold: float) -> str:
-    if judgement in (Judgement.SLOWER, Judgement.FASTER) and pair.ref.version != pair.new.version:
-        return f"suspect: {arrow(pair.ref.target, pair.ref.version, pair.new.version)}"
+    if judgement in (Judgement.SLOWER, Judgement.FASTER):
+        return suspect(pair.ref, pair.new)
     if judgement is Judgement.INCONCLUSIVE:
         noisy = mde is not None and mde > threshold
         return TOO_NOISY if noisy else ON_THE_EDGE

@@ -247,6 +247,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         precision=precision,
         notes=notes,
         window=samples.window,
+        workload_version=workload.version,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchbench.digest import Digest, Side
 from benchbench.model import (
     Case,
     Cost,
@@ -179,6 +180,35 @@ def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] =
     plan = {(record.case.suite, record.case.id): record.case for record in records}
     info = a_run_info(**({"plan": tuple(plan.values())} | over))
     return Run(info=info, records=tuple(records), damaged=damaged)
+
+
+def a_digest(seconds: Iterable[tuple[Case, Sequence[float]]], **over: Any) -> Digest:
+    """Of a run whose processes had these medians, case by case; `side` holds fields of every case."""
+    side: dict[str, Any] = {
+        "stopped_by": ("precision",),
+        "cost": a_cost(),
+        "timer": "perf_counter",
+        "precision": {"matmul": "highest"},
+        "version": VERSIONS["torch"],
+        "device_model": CPU.model,
+    } | over.pop("side", {})
+    cases = {
+        case.id: Side(
+            case=case, rounds=tuple(range(len(values))), values={"latency_s": tuple(values)}, **side
+        )
+        for case, values in seconds
+    }
+    base: dict[str, Any] = {
+        "id": "20260102-030405-abcd",
+        "started": "2026-01-02T03:04:05Z",
+        "version": "0.1.0",
+        "machine": a_machine(),
+        "settings": Settings(threads=2),
+        "policy": Policy(name="quick", rounds=3),
+        "frameworks": {"torch": VERSIONS["torch"]},
+        "cases": cases,
+    }
+    return Digest(**(base | over))
 
 
 def a_hostile_run(text: str) -> Run:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from numpy.typing import NDArray
 from scipy import stats as oracle
 
 from benchbench import comparison, store
@@ -36,12 +35,12 @@ from tests.factories import (
     some_rounds,
 )
 from tests.program import accelbench
+from tests.simulator import Array, a_suite, allowed, process_medians
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)  # seconds of a step in three processes
 METRIC = {metric.name: metric for metric in METRICS}
 SWAPPED = {Judgement.SLOWER: Judgement.FASTER, Judgement.FASTER: Judgement.SLOWER}
 
-Array = NDArray[np.float64]
 times = st.lists(st.floats(0.9e-3, 1.2e-3), min_size=3, max_size=6)
 logs = st.lists(st.floats(-10, 10), min_size=2, max_size=10)
 
@@ -166,6 +165,7 @@ def test_other_hardware_or_settings_are_incomparable_and_named(over: dict[str, A
     "over",
     [
         {"cost": a_cost(flops=524_289)},
+        {"workload_version": 2},
         {"timer": "events"},
         {"precision": {"matmul": "tf32", "new": "x"}},
     ],
@@ -174,7 +174,12 @@ def test_other_work_clock_or_precision_is_incomparable_and_named(over: dict[str,
     found = a_comparison(some_rounds(*STEADY), some_rounds(*STEADY, **over))
     assert found.verdict is Judgement.INCOMPARABLE
     assert found.reason in snapshot(
-        ["counted flops 524288 → 524289", "timer perf counter → events", "matmul highest → tf32"]
+        [
+            "counted flops 524288 → 524289",
+            "workload version 1 → 2",
+            "timer perf counter → events",
+            "matmul highest → tf32",
+        ]
     )
 
 
@@ -389,48 +394,11 @@ def test_a_change_as_large_as_the_mde_is_found_four_times_in_five(processes: int
 # How often it is right, on simulated processes
 
 
-def process_medians(
-    source: np.random.Generator,
-    shape: tuple[int, ...],
-    between: float,
-    *,
-    within: float = 0.01,
-    heavy: bool = False,
-    phi: float = 0.5,
-    blocks: int = 20,
-) -> Array:
-    """Medians of processes in seconds: log-normal, or t with 3 degrees of freedom, at both levels.
-
-    `between` and `within` are standard deviations of the logarithms; blocks follow one another as AR(1).
-    """
-
-    def noise(*size: int) -> Array:
-        return source.standard_t(3, size) / math.sqrt(3) if heavy else source.standard_normal(size)
-
-    steps = noise(*shape, blocks) * math.sqrt(1 - phi**2)
-    steps[..., 0] /= math.sqrt(1 - phi**2)
-    for index in range(1, blocks):
-        steps[..., index] += phi * steps[..., index - 1]
-    logs = between * noise(*shape) + np.median(within * steps, axis=-1)
-    return 1e-3 * np.exp(logs)
-
-
-def a_suite(medians: Array) -> Run:
-    """Row by row the processes of a case."""
-    cases = [a_case(params={"m": m}) for m in range(len(medians))]
-    return a_run([r for case, row in zip(cases, medians, strict=True) for r in some_rounds(*row, case=case)])
-
-
 def shares(ref: Array, new: Array, **over: Any) -> dict[Judgement, float]:
     """How often one case, alone in its runs, gets which verdict."""
     pairs = zip(ref, new, strict=True)
     found = [only(compare(a_suite(a[None]), a_suite(b[None]), **over)).verdict for a, b in pairs]
     return {each: found.count(each) / len(found) for each in Judgement}
-
-
-def allowed(rate: float, count: int) -> float:
-    """The rate and two Monte Carlo standard errors."""
-    return rate + 2 * math.sqrt(rate * (1 - rate) / count)
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
@@ -452,7 +420,7 @@ def test_a_suite_of_unchanged_code_rarely_holds_any_alarm() -> None:
     suites, alarms = 200, {Judgement.SLOWER: 0, Judgement.FASTER: 0}
     source = np.random.default_rng(30)
     for _ in range(suites):
-        ref, new = process_medians(source, (2, 30, 5), 0.05, within=0.05, blocks=10)
+        ref, new = process_medians(source, (2, 30, 5), 0.05, within=0.05, count=10)
         found = compare(a_suite(ref), a_suite(new), threshold=0.001).verdicts
         for kind in alarms:
             alarms[kind] += any(each.verdict is kind for each in found)

@@ -50,6 +50,7 @@ def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_
         ({"cases": [{"workload": "gemm", "dtype": ["fp32"]}]}, "fp32", "float32"),
         ({"policy": "quik"}, "policy 'quik'", "Did you mean 'quick'?"),
         ({"cases": 3}, "cases", "docs/suites.md"),
+        ({"thresholds": {"gemm": "a lot"}}, "thresholds: 'a lot'", "0.03"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_its_remedy(

@@ -9,12 +9,41 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
-from benchbench.cli.options import Names, ResultsOption, fraction, option, split
+from benchbench.cli.options import (
+    AllocatorOption,
+    BackendOption,
+    DeviceOption,
+    DtypeOption,
+    IsolationOption,
+    ModeOption,
+    Names,
+    ParamOption,
+    PythonOption,
+    QuickOption,
+    ResultsOption,
+    RigorousOption,
+    RoundsOption,
+    SeedOption,
+    SuiteOption,
+    ThreadsOption,
+    TimeoutOption,
+    WorkloadOption,
+    chosen_targets,
+    option,
+    split,
+)
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
+from benchbench.cli.request import requested
+from benchbench.cli.turns import fleets, measured_in_turn
 from benchbench.errors import UsageError, unknown
+from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from benchbench.matching import Judgement
+    from benchbench.model import Run, Target
+    from benchbench.rounds import Request
 
 
 class TextFormat(StrEnum):
@@ -35,31 +64,91 @@ class Order(StrEnum):
 
 @app.command("compare")
 def compare_(
-    ref: Annotated[str, typer.Argument(help="The run to compare with: an id, latest~1, a run's folder.")],
-    new: Annotated[str, typer.Argument(help="The run to judge.")] = "latest",
+    ref: Annotated[str, typer.Argument(help="The run to compare with, or a side: see docs/comparing.md.")],
+    new: Annotated[str | None, typer.Argument(help="The run to judge. [default: latest]")] = None,
+    ab: Annotated[
+        bool, typer.Option("--ab", help="REF and NEW are sides, to be measured in turn now.")
+    ] = False,
     metric: Annotated[str, typer.Option("--metric", help="What to compare.")] = "latency_s",
     threshold: Annotated[str, typer.Option("--threshold", help="A smaller change is none.")] = "3%",
     only: Annotated[Names, option("--only", text="Only these verdicts: slower, faster, broken, …")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
     format: Annotated[TextFormat, typer.Option("--format", help="What to write.")] = TextFormat.TERMINAL,
     out: OutOption = None,
+    suite: SuiteOption = None,
+    workload: WorkloadOption = None,
+    backend: BackendOption = None,
+    python: PythonOption = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    mode: ModeOption = None,
+    param: ParamOption = None,
+    quick: QuickOption = False,
+    rigorous: RigorousOption = False,
+    rounds: RoundsOption = None,
+    timeout: TimeoutOption = 300.0,
+    threads: ThreadsOption = None,
+    allocator: AllocatorOption = Allocator.STEADY,
+    isolation: IsolationOption = Isolation.FORK,
+    seed: SeedOption = None,
     results: ResultsOption = Path("results"),
 ) -> None:
     """Two runs side by side: slower, faster, the same, or cannot tell. Never fails a build.
 
-    Examples: accelbench compare latest~1 latest; accelbench compare latest~1 --only slower,broken
+    With --ab it measures two sides now, a process of each in turn, and compares pair by pair.
+
+    Examples: accelbench compare latest~1 latest; accelbench compare --ab mode=eager mode=compile -w gemm
     """
     from benchbench import comparison, evidence, store
+    from benchbench.thresholds import fraction
     from benchbench.trend import metric_named
     from benchbench.verdicts import compare
 
     wanted = [_judgement(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
-    before, after = (store.read(store.find(results, selector)) for selector in (ref, new))
+    if ab:
+        request = requested(
+            suite=suite,
+            workload=workload,
+            device=device,
+            dtype=dtype,
+            mode=mode,
+            param=param,
+            quick=quick,
+            rigorous=rigorous,
+            rounds=rounds,
+            timeout=timeout,
+            threads=threads,
+            allocator=allocator,
+            isolation=isolation,
+            seed=seed,
+        )
+        targets = chosen_targets(backend, python) if backend else []
+        before, after = _in_turn(ref, new, targets, request, results)
+    else:
+        _only_with_ab(suite, workload, backend, device, dtype, mode, param, quick, rigorous, rounds, threads)
+        before, after = (store.read(store.find(results, each)) for each in (ref, new or "latest"))
     found = compare(before, after, chosen, smallest)
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
     write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])
+
+
+def _only_with_ab(*options: object) -> None:
+    if any(options):
+        raise UsageError("Stored runs are compared as they are.", "What to measure is for --ab.")
+
+
+def _in_turn(
+    ref: str, new: str | None, targets: Sequence[Target], request: Request, results: Path
+) -> tuple[Run, Run]:
+    from benchbench import abba, variants
+
+    if new is None:
+        raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
+    both = [variants.parse(ref), variants.parse(new)]
+    with fleets(both, variants.sides(both, targets), request.settings) as found:
+        return measured_in_turn(found, abba.prepare(found, request, both), results)
 
 
 def _judgement(name: str) -> Judgement:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
@@ -58,18 +57,6 @@ ResultsOption = Annotated[
     Path, option("--results", text="The folder that keeps runs.", envvar="ACCELBENCH_RESULTS")
 ]
 FormatOption = Annotated[DataFormat, option("--format", text="For people, or for programs.")]
-
-
-def fraction(text: str) -> float:
-    """`3%` and `0.03` → 0.03."""
-    number = text.strip()
-    try:
-        found = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1:
-        raise UsageError(f"{text!r} is not between 0 % and 100 %.", "Write three per cent as 3% or 0.03.")
-    return found
 
 
 def split(values: Names) -> tuple[str, ...]:

@@ -23,17 +23,15 @@ class Lines:
     def announce(self, text: str) -> None:
         """Only what a case gives is worth a line in a log."""
 
-    def show(self, record: Record) -> None:
-        """The record's line."""
-        from benchbench.progress import line
-
-        typer.echo(line(record), err=True)
+    def show(self, record: Record, side: int | None = None) -> None:
+        """The record's line; of two runs measured in turn, of which `side`."""
+        typer.echo(_line(record, side), err=True)
 
 
 class Bar(Lines):
     """On a terminal: what is under way and how long it will take, below the lines."""
 
-    def __init__(self, info: RunInfo) -> None:
+    def __init__(self, infos: Sequence[RunInfo]) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -41,31 +39,42 @@ class Bar(Lines):
 
         columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
         self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._forecast = forecast(info)
-        total = len(info.plan) * info.policy.rounds
-        self._task = self.progress.add_task("", total=total, left=self._forecast.left)
+        self._forecasts = [forecast(info) for info in infos]
+        total = sum(len(info.plan) * info.policy.rounds for info in infos)
+        self._task = self.progress.add_task("", total=total, left=self._left)
 
     def announce(self, text: str) -> None:
         """What is under way."""
-        self.progress.update(self._task, description=text, left=self._forecast.left)
+        self.progress.update(self._task, description=text, left=self._left)
 
-    def show(self, record: Record) -> None:
+    def show(self, record: Record, side: int | None = None) -> None:
         """Above the bar."""
         from rich.text import Text
 
-        from benchbench.progress import line
+        self._forecasts[side or 0].add(record)
+        self.progress.console.print(Text(_line(record, side)), highlight=False)
+        done = sum(each.done for each in self._forecasts)
+        self.progress.update(self._task, completed=done, left=self._left)
 
-        self._forecast.add(record)
-        self.progress.console.print(Text(line(record)), highlight=False)
-        self.progress.update(self._task, completed=self._forecast.done, left=self._forecast.left)
+    @property
+    def _left(self) -> str:
+        from benchbench.progress import duration
+
+        return duration(sum(each.remaining_s for each in self._forecasts))
+
+
+def _line(record: Record, side: int | None) -> str:
+    from benchbench.progress import line
+
+    return line(record) if side is None else f"{'AB'[side]} {line(record)}"
 
 
 @contextmanager
-def screen(info: RunInfo) -> Iterator[Lines]:
+def screen(*infos: RunInfo) -> Iterator[Lines]:
     if not sys.stderr.isatty():
         yield Lines()
         return
-    bar = Bar(info)
+    bar = Bar(infos)
     with bar.progress:
         yield bar
 

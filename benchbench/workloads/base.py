@@ -113,6 +113,7 @@ class Workload(ABC):
     summary: ClassVar[str]
     phase: ClassVar[Phase]
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
+    version: ClassVar[int] = 1  # raised where equal parameters come to mean other work
 
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""

@@ -1,0 +1,92 @@
+"""`accelbench baseline`: runs somebody accepted, kept to be held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchbench.cli.app import app
+from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
+from benchbench.cli.screen import print_json, print_rows
+
+baseline = typer.Typer(no_args_is_help=True, help="Accepted runs, up to ten sessions a machine, to commit.")
+app.add_typer(baseline, name="baseline")
+
+NameArgument = Annotated[str, typer.Argument(help="The baseline's name, such as main.")]
+
+
+@baseline.command("set")
+def set_(
+    name: NameArgument,
+    run: Annotated[str, typer.Argument(help="The run to accept: an id, latest~1, a folder.")] = "latest",
+    replace: Annotated[
+        bool, typer.Option("--replace", "--force", help="Drop this machine's other sessions.")
+    ] = False,
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Accept a run: add it to the sessions of its machine; the eleventh drops the oldest.
+
+    Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
+    """
+    from benchbench import baselines, store
+    from benchbench.digest import digest
+
+    found = digest(store.read(store.find(results, run)))
+    gone = baselines.add(results, name, found, replace=replace)
+    for each in gone:
+        typer.echo(f"dropped {each}", err=True)
+    failed = sum(bool(side.failure) for side in found.cases.values())
+    if failed:
+        typer.echo(f"{failed} cases of the run failed: check cannot hold anything against them", err=True)
+    count = len(baselines.sessions(results, name, found.machine))
+    typer.echo(f"{name}: {count} of {baselines.KEPT} sessions of {baselines.hardware(found.machine)}")
+
+
+@baseline.command("list")
+def list_(results: ResultsOption = Path("results"), format: FormatOption = DataFormat.TERMINAL) -> None:
+    """Every baseline and the machines it holds.
+
+    Examples: accelbench baseline list; accelbench baseline list --format json
+    """
+    from benchbench import baselines, shelf
+
+    rows = shelf.listed({name: baselines.read(results, name) for name in baselines.names(results)})
+    if format is DataFormat.JSON:
+        print_json(rows)
+    else:
+        print_rows(shelf.listed_text(rows), format)
+
+
+@baseline.command()
+def show(
+    name: NameArgument,
+    metric: Annotated[str, typer.Option("--metric", help="What to show.")] = "latency_s",
+    results: ResultsOption = Path("results"),
+    format: FormatOption = DataFormat.TERMINAL,
+) -> None:
+    """What a baseline holds of every case, and how much its sessions differ.
+
+    Examples: accelbench baseline show main; accelbench baseline show main --metric peak_host_bytes
+    """
+    from benchbench import baselines, shelf
+    from benchbench.trend import metric_named
+
+    chosen = metric_named(metric)
+    rows = shelf.shown(baselines.read(results, name), chosen)
+    if format is DataFormat.JSON:
+        print_json(rows)
+    else:
+        print_rows(shelf.shown_text(rows, chosen), format)
+
+
+@baseline.command("rm")
+def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None:
+    """Forget a baseline with all its sessions.
+
+    Example: accelbench baseline rm main
+    """
+    from benchbench import baselines
+
+    typer.echo(f"removed {name}: {baselines.remove(results, name)} sessions", err=True)

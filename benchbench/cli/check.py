@@ -1,0 +1,253 @@
+"""`accelbench check`: the gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchbench.cli.app import app
+from benchbench.cli.options import (
+    AllocatorOption,
+    BackendOption,
+    DeviceOption,
+    DtypeOption,
+    IsolationOption,
+    ModeOption,
+    Names,
+    ParamOption,
+    QuickOption,
+    ResultsOption,
+    RigorousOption,
+    SeedOption,
+    SuiteOption,
+    ThreadsOption,
+    TimeoutOption,
+    WorkloadOption,
+    option,
+    split,
+)
+from benchbench.cli.outputs import OutOption, outputs, write_outputs
+from benchbench.cli.request import requested
+from benchbench.errors import UsageError
+from benchbench.model import Allocator, Isolation
+
+if TYPE_CHECKING:
+    from benchbench.check import Check
+    from benchbench.config import Config
+    from benchbench.model import Case, Run
+    from benchbench.rounds import Request
+    from benchbench.thresholds import Rule
+    from benchbench.trials import Rules
+
+
+class GateFormat(StrEnum):
+    """What a check can be written as."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+@app.command("check")
+def check_(
+    run: Annotated[
+        str | None, typer.Argument(help="The run to judge. [default: the baseline's cases, measured now]")
+    ] = None,
+    baseline: Annotated[str | None, option("--baseline", text="The baseline to hold it against.")] = None,
+    ab: Annotated[
+        str | None, option("--ab", text="The baseline's code, to measure in turn: rev:main, NAME=PATH.")
+    ] = None,
+    max_slowdown: Annotated[
+        str | None, option("--max-slowdown", text="Of every case. [default: the suite's, else 5%]")
+    ] = None,
+    metric: Annotated[Names, option("--metric", text="What to hold. [default: latency_s]")] = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm/--no-confirm", help="Measure what looks slower again.")
+    ] = True,
+    dedicated: Annotated[
+        bool | None, typer.Option("--dedicated/--shared", help="Nobody else works on this machine.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 12 where a case cannot be told.")] = False,
+    strict_env: Annotated[
+        bool, typer.Option("--strict-env", help="Other versions are not comparable.")
+    ] = False,
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="Exit 0 though something became slower.")
+    ] = False,
+    format: Annotated[GateFormat, typer.Option("--format", help="What to write.")] = GateFormat.TERMINAL,
+    out: OutOption = None,
+    suite: SuiteOption = None,
+    rounds: Annotated[int | None, option("--rounds", text="Processes per case, if measured.", min=3)] = None,
+    workload: WorkloadOption = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    mode: ModeOption = None,
+    param: ParamOption = None,
+    quick: QuickOption = False,
+    rigorous: RigorousOption = False,
+    timeout: TimeoutOption = 300.0,
+    threads: ThreadsOption = None,
+    allocator: AllocatorOption = Allocator.STEADY,
+    isolation: IsolationOption = Isolation.FORK,
+    seed: SeedOption = None,
+    results: ResultsOption = Path("results"),
+) -> None:
+    """The gate: has anything become slower than the baseline? Exits 10 if so.
+
+    With --ab and no --baseline, a suite is measured in turn with other code: what to measure is for that.
+
+    Examples: accelbench check --baseline main; accelbench check --ab rev:origin/main --suite quick
+    """
+    from benchbench import gate
+
+    files = outputs(out)
+    config = _config()
+    wanted = _Wanted(
+        rules=_rules(config, split(metric), dedicated, strict_env, confirm),
+        config=config,
+        typed=_typed(max_slowdown),
+        suites=split(suite),
+        results=results,
+    )
+    name = baseline or ("" if ab else config.check.baseline or "")
+    if name:
+        _only_in_turn(workload, backend, device, dtype, mode, param, quick, rigorous, threads, seed)
+        judged, found, note = _against_stored(wanted, name, run, ab, rounds)
+    elif ab and not run:
+        request = requested(
+            suite=suite,
+            workload=workload,
+            device=device,
+            dtype=dtype,
+            mode=mode,
+            param=param,
+            quick=quick,
+            rigorous=rigorous,
+            rounds=rounds,
+            timeout=timeout,
+            threads=threads,
+            allocator=allocator,
+            isolation=isolation,
+            seed=seed,
+        )
+        judged, found, note = _against_code(wanted, ab, split(backend), request)
+    else:
+        raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
+    ended = gate.Gate(name=name, found=found, strict=strict, exit_zero=exit_zero, note=note)
+    typer.echo(gate.FORMATS[format](ended), nl=False)
+    write_outputs(files, judged, gate.judged(found))
+    raise typer.Exit(ended.exit_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What holds however the run is come by; `typed` is the threshold on the command line."""
+
+    rules: Rules
+    config: Config
+    typed: list[Rule]
+    suites: tuple[str, ...]
+    results: Path
+
+
+def _against_stored(
+    wanted: _Wanted, name: str, run: str | None, ab: str | None, rounds: int | None
+) -> tuple[Run, Check, str]:
+    """The run, the check, and why nothing was measured again, if so."""
+    from benchbench.check import check
+    from benchbench.cli.gating import both_sides, confirmed, held
+    from benchbench.digest import digest
+
+    sides = both_sides(ab) if ab else None
+    sessions, judged = held(run, name, rounds, sides, wanted.results)
+    thresholds = _thresholds(wanted, judged)
+    rules = replace(wanted.rules, thresholds=thresholds, in_turn=sides is not None)
+    new = digest(judged)
+    found = check(sessions, new, rules)
+    if not found.flagged:
+        return judged, found, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.results)
+    if note:
+        rules = replace(rules, confirm=False, in_turn=False)
+    return judged, check(sessions, new, rules, again), note
+
+
+def _against_code(
+    wanted: _Wanted, ab: str, backends: tuple[str, ...], request: Request
+) -> tuple[Run, Check, str]:
+    from benchbench.check import check_in_turn
+    from benchbench.cli.gating import both_sides, confirmed, first_in_turn
+    from benchbench.digest import digest
+
+    sides = both_sides(ab)
+    before, after = first_in_turn(sides, backends, request, wanted.results)
+    rules = replace(wanted.rules, thresholds=_thresholds(wanted, after))
+    ref, new = digest(before), digest(after)
+    found = check_in_turn(ref, new, rules)
+    if not found.flagged:
+        return after, found, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.results)
+    return after, check_in_turn(ref, new, rules, again), note
+
+
+def _cases(found: Check) -> list[Case]:
+    return [case for name in found.flagged if (case := found.new.cases[name].case)]
+
+
+def _only_in_turn(*options: object) -> None:
+    if any(options):
+        raise UsageError(
+            "A baseline says what is measured.", "What to measure is for --ab without --baseline."
+        )
+
+
+def _config() -> Config:
+    from benchbench import config
+
+    path = config.find(Path())
+    return config.load(path) if path else config.Config()
+
+
+def _rules(
+    config: Config, metrics: tuple[str, ...], dedicated: bool | None, strict_env: bool, confirm: bool
+) -> Rules:
+    from benchbench.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
+    from benchbench.trend import metric_named
+    from benchbench.trials import Rules
+
+    alone = config.check.dedicated if dedicated is None else dedicated
+    wanted = metrics or tuple(config.check.metric) or ("latency_s",)
+    return Rules(
+        metrics=tuple(metric_named(each) for each in dict.fromkeys(wanted)),
+        assumed=ASSUMED_DEDICATED if alone else ASSUMED_SHARED,
+        strict_env=strict_env,
+        confirm=confirm,
+    )
+
+
+def _typed(limit: str | None) -> list[Rule]:
+    from benchbench.thresholds import Rule, fraction
+
+    return [Rule("", fraction(limit), "--max-slowdown")] if limit else []
+
+
+def _thresholds(wanted: _Wanted, run: Run) -> tuple[Rule, ...]:
+    """What is typed, then the project's patterns, the suite's, the project's limit."""
+    from benchbench import suite
+    from benchbench.config import default_rules, threshold_rules
+
+    if wanted.typed:
+        return tuple(wanted.typed)
+    planned = dict.fromkeys(case.suite for case in run.info.plan)
+    known = [each for each in planned if each in suite.names()]
+    found = [suite.load(each) for each in wanted.suites or known]
+    for each in planned:
+        if not wanted.suites and each not in known and each != "defaults":
+            typer.echo(f"suite {each!r} is not found by name: --suite FILE for its thresholds", err=True)
+    patterns = [rule for each in found for rule in suite.threshold_rules(each)]
+    return (*threshold_rules(wanted.config), *patterns, *default_rules(wanted.config))

@@ -1,0 +1,130 @@
+"""What `check` measures: the baseline's cases, what looks slower again, or two sides in turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from benchbench.cli.measuring import measured_again
+from benchbench.cli.turns import fleets, measured_in_turn
+from benchbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from benchbench.confirm import Confirmation
+    from benchbench.digest import Digest
+    from benchbench.model import Case, Policy, Run, Target
+    from benchbench.replan import Variant
+    from benchbench.rounds import Request
+
+ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
+
+
+def held(
+    selector: str | None,
+    name: str,
+    rounds: int | None,
+    sides: tuple[Variant, Variant] | None,
+    results: Path,
+) -> tuple[list[Digest], Run]:
+    """The sessions of a baseline, and the run: stored, or measured now as the baseline was."""
+    from benchbench import baselines, store
+    from benchbench.environment import machine
+
+    if selector:
+        run = store.read(store.find(results, selector))
+        _only_code(sides, run.info.plan)
+        return baselines.sessions(results, name, run.info.machine), run
+    sessions = baselines.sessions(results, name, machine())
+    _only_code(sides, planned(sessions))
+    newest = sessions[-1]
+    policy = replace(newest.policy, rounds=rounds or newest.policy.rounds)
+    return sessions, measured_again(planned(sessions), policy, newest.settings, results)
+
+
+def planned(sessions: Sequence[Digest]) -> list[Case]:
+    """Every case that a session could run, as it was planned last."""
+    found = {name: side.case for each in sessions for name, side in each.cases.items() if not side.absent}
+    return [case for case in found.values() if case]
+
+
+def both_sides(reference: str) -> tuple[Variant, Variant]:
+    """The baseline's code as a side, and what is here. Raises UsageError."""
+    from benchbench import variants
+    from benchbench.replan import Variant
+
+    found = variants.parse(reference)
+    return found, Variant(text="here")
+
+
+def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> None:
+    """Raise UsageError where a side is other than the baseline's code for these cases."""
+    if sides is None:
+        return
+    side = sides[0]
+    if side.mode or side.dtype or side.device or side.settings:
+        raise UsageError(
+            f"{side.text!r} is no code of the baseline.", "Beside --baseline, --ab takes rev:… or NAME=PATH."
+        )
+    others = {case.backend for case in cases} - {side.target.backend if side.target else ""}
+    if side.target and others:
+        raise UsageError(
+            f"{side.text!r} says nothing of {', '.join(sorted(others))}.", "Hold a run of that backend alone."
+        )
+
+
+def first_in_turn(
+    sides: tuple[Variant, Variant], backends: tuple[str, ...], request: Request, results: Path
+) -> tuple[Run, Run]:
+    """What was asked for, measured on both sides."""
+    from benchbench import abba, variants
+    from benchbench.targets import chosen
+
+    targets = chosen(backends, [], sys.executable) if backends else []
+    with fleets(sides, variants.sides(sides, targets), request.settings) as found:
+        return measured_in_turn(found, abba.prepare(found, request, sides), results)
+
+
+def confirmed(
+    cases: Sequence[Case], new: Digest, sides: tuple[Variant, Variant] | None, results: Path
+) -> tuple[Confirmation | None, str]:
+    """Flagged cases of `new` measured again, with `sides` in turn; where they cannot be, why."""
+    from benchbench.confirm import Confirmation
+    from benchbench.digest import digest, partnered
+    from benchbench.environment import fingerprint, machine
+    from benchbench.matching import LEAST_PROCESSES
+    from benchbench.store import RUNS
+
+    if fingerprint(machine()) != fingerprint(new.machine):
+        return None, ELSEWHERE
+    typer.echo(f"{len(cases)} flagged, measuring again: {', '.join(each.id for each in cases)}", err=True)
+    policy = replace(new.policy, rounds=max(new.policy.rounds, LEAST_PROCESSES))
+    within = results / RUNS / new.id  # or `latest` would be a run of the flagged cases only
+    if sides is None:
+        return Confirmation(new=digest(measured_again(cases, policy, new.settings, within))), ""
+    ref, again = (digest(run) for run in _again_in_turn(cases, sides, policy, new, within))
+    return Confirmation(new=again, ref=partnered(ref, again)), ""
+
+
+def _again_in_turn(
+    cases: Sequence[Case], sides: tuple[Variant, Variant], policy: Policy, new: Digest, results: Path
+) -> tuple[Run, Run]:
+    from benchbench import abba
+    from benchbench.rounds import Terms
+
+    terms = Terms(policy=policy, settings=new.settings, seed=None, command=tuple(sys.argv[1:]))
+    here = _targets(cases)
+    there = [sides[0].target] if sides[0].target else here
+    with fleets(sides, (there, here), new.settings) as found:
+        probes = [fleet.probe() for fleet in found]
+        return measured_in_turn(found, abba.heads(cases, probes, terms, sides), results)
+
+
+def _targets(cases: Sequence[Case]) -> list[Target]:
+    from benchbench.targets import chosen
+
+    return chosen(list(dict.fromkeys(case.target for case in cases)), [], sys.executable)

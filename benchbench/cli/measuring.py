@@ -1,0 +1,59 @@
+"""Measuring as a command shows it: a line per record, the summary, and what to type next."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import typer
+
+from benchbench.cli.app import signals
+from benchbench.cli.screen import screen
+from benchbench.errors import NothingToMeasure
+
+if TYPE_CHECKING:
+    from benchbench.fleet import Fleet
+    from benchbench.model import Case, Policy, Record, Run, RunInfo, Settings
+
+
+def measured(fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False) -> list[Record]:
+    """Each record is on disk before the next case starts, and shown; `brief`: no hints afterwards."""
+    from benchbench import describe, rounds, store
+
+    typer.echo(describe.left_out(info.left_out), err=True, nl=False)
+    if not info.plan:
+        raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
+    records: list[Record] = []
+    begin = monotonic()
+    with store.create(results, info) as writer:
+        try:
+            with screen(info) as shown:
+                for record in rounds.measure(fleet, info, shown.announce):
+                    writer.append(record)
+                    records.append(record)
+                    shown.show(record)
+        finally:
+            typer.echo(describe.summary(records, info, monotonic() - begin), err=True, nl=False)
+            if not brief:
+                typer.echo(f"time: {describe.time_split(records, fleet.stages_s)}", err=True)
+                typer.echo(f"next: accelbench report {info.id}", err=True)
+    return records
+
+
+def measured_again(cases: Sequence[Case], policy: Policy, settings: Settings, results: Path) -> Run:
+    """The very same cases in fresh processes, stored as a run in `results`."""
+    from benchbench import rounds, store
+    from benchbench.fleet import Fleet
+    from benchbench.replan import again
+    from benchbench.targets import chosen
+
+    wanted = chosen(list(dict.fromkeys(case.target for case in cases)), [], sys.executable)
+    with signals(), Fleet(wanted, settings, sys.executable) as fleet:
+        probes = fleet.probe()
+        terms = rounds.Terms(policy=policy, settings=settings, seed=None, command=tuple(sys.argv[1:]))
+        info = rounds.head(probes, again(cases, probes), terms)
+        measured(fleet, info, results, brief=True)
+    return store.read(store.find(results, info.id))

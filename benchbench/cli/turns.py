@@ -1,0 +1,70 @@
+"""Two sides measured in turn, as a command shows it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import typer
+
+from benchbench.cli.app import signals
+from benchbench.cli.screen import screen
+from benchbench.errors import NothingToMeasure
+
+if TYPE_CHECKING:
+    from benchbench.fleet import Fleet
+    from benchbench.model import Record, Run, RunInfo, Settings, Target
+    from benchbench.replan import Variant
+
+
+@contextmanager
+def fleets(
+    variants: Sequence[Variant], targets: Sequence[Sequence[Target]], settings: Settings
+) -> Iterator[list[Fleet]]:
+    """One per side, each with its interpreters, its settings and its revision of the user's code."""
+    from benchbench.fleet import Fleet
+    from benchbench.launch import sources
+    from benchbench.revision import checked_out
+
+    with ExitStack() as stack:
+        stack.enter_context(signals())
+        found = []
+        for variant, wanted in zip(variants, targets, strict=True):
+            code = sources()
+            if variant.revision:
+                code = stack.enter_context(checked_out(variant.revision, code))
+            fleet = Fleet(wanted, variant.applied(settings), sys.executable, code)
+            found.append(stack.enter_context(fleet))
+        typer.echo("looking for backends and devices", err=True)
+        yield found
+
+
+def measured_in_turn(
+    found: Sequence[Fleet], infos: tuple[RunInfo, RunInfo], results: Path
+) -> tuple[Run, Run]:
+    """Both runs are stored, each record before the next process starts, and shown with its side."""
+    from benchbench import abba, describe, store
+
+    for info in infos:
+        typer.echo(describe.left_out(info.left_out), err=True, nl=False)
+    if not infos[0].plan:
+        raise NothingToMeasure("No case can run on both sides.", "accelbench devices tells why.")
+    records: list[list[Record]] = [[], []]
+    begin = monotonic()
+    with ExitStack() as stack:
+        writers = [stack.enter_context(store.create(results, info)) for info in infos]
+        shown = stack.enter_context(screen(*infos))
+        try:
+            for side, record in abba.measure(found, infos, shown.announce):
+                writers[side].append(record)
+                records[side].append(record)
+                shown.show(record, side)
+        finally:
+            for info, some in zip(infos, records, strict=True):
+                typer.echo(describe.summary(some, info, monotonic() - begin), err=True, nl=False)
+    first, second = (store.read(store.find(results, info.id)) for info in infos)
+    return first, second

@@ -1,0 +1,100 @@
+"""`mode=compile`, `jax`, `torch@old=/path/python`, `rev:HEAD~1` → what a side of a comparison changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import TypeVar
+
+from benchbench import folder
+from benchbench.errors import UsageError, unknown
+from benchbench.model import Allocator, Dtype, Isolation, Target
+from benchbench.replan import Variant
+from benchbench.targets import chosen as targets_named
+from benchbench.targets import interpreter
+
+T = TypeVar("T", bound=StrEnum)
+REVISION = "rev:"
+
+
+def parse(text: str) -> Variant:
+    """Parts by commas: each a target, an option, an interpreter or a revision. Raises UsageError."""
+    found = Variant(text=text)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        found = _with(found, part)
+    if found == Variant(text=text):
+        raise UsageError(f"Cannot read the side {text!r}.", _ways())
+    return found
+
+
+def sides(variants: Sequence[Variant], chosen: Sequence[Target]) -> tuple[list[Target], list[Target]]:
+    """The targets of either side.
+
+    One without a target of its own has `chosen`, else the other's backend under this interpreter, else
+    every backend.
+    """
+    a, b = (variant.target for variant in variants)
+    return _targets(a, b, chosen), _targets(b, a, chosen)
+
+
+def _targets(own: Target | None, other: Target | None, chosen: Sequence[Target]) -> list[Target]:
+    if own:
+        return [own]
+    return list(chosen) or targets_named([other.backend] if other else [], [], sys.executable)
+
+
+def _with(found: Variant, part: str) -> Variant:
+    if part.startswith(REVISION):
+        return replace(found, revision=part.removeprefix(REVISION))
+    name, equals, value = part.partition("=")
+    if not equals:
+        (target,) = targets_named([part], [], sys.executable)
+        return replace(found, target=target)
+    if name in OPTIONS:
+        return OPTIONS[name](found, value)
+    return replace(found, target=_interpreter(name, value))
+
+
+def _interpreter(name: str, path: str) -> Target:
+    """NAME=PATH; the backend is what stands before an @."""
+    known, backend = folder.names("benchbench.backends"), name.partition("@")[0]
+    if backend not in known:
+        raise UsageError(f"No option or backend named {name!r}.", unknown("names", name, [*OPTIONS, *known]))
+    return Target(name=name, backend=backend, python=interpreter(path))
+
+
+def _member(kind: type[T], name: str) -> T:
+    try:
+        return kind(name)
+    except ValueError:
+        known = [each.value for each in kind]
+        raise UsageError(
+            f"No {kind.__name__.lower()} named {name!r}.", unknown("names", name, known)
+        ) from None
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{text!r} is no number of threads.", "Write threads=2.")
+    return int(text)
+
+
+def _setting(name: str, read: Callable[[str], object]) -> Callable[[Variant, str], Variant]:
+    return lambda found, text: replace(found, settings={**found.settings, name: read(text)})
+
+
+OPTIONS: Mapping[str, Callable[[Variant, str], Variant]] = {
+    "mode": lambda found, text: replace(found, mode=text),
+    "dtype": lambda found, text: replace(found, dtype=_member(Dtype, text)),
+    "device": lambda found, text: replace(found, device=text),
+    "threads": _setting("threads", _threads),
+    "allocator": _setting("allocator", lambda text: _member(Allocator, text)),
+    "isolation": _setting("isolation", lambda text: _member(Isolation, text)),
+}
+
+
+def _ways() -> str:
+    options = ", ".join(f"{name}=…" for name in OPTIONS)
+    return f"A side is a backend, {options}, NAME=/path/to/python, or {REVISION}REVISION."

@@ -1,0 +1,88 @@
+"""Simulated measurements: sessions, processes in them, and AR(1) blocks in those."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchbench.digest import Digest
+from benchbench.model import Case, Run
+from tests.factories import a_case, a_digest, a_run, some_rounds
+
+Array = NDArray[np.float64]
+
+
+def noise(source: np.random.Generator, heavy: bool, *size: int) -> Array:
+    """Of standard deviation 1: normal, or t with 3 degrees of freedom."""
+    return source.standard_t(3, size) / math.sqrt(3) if heavy else source.standard_normal(size)
+
+
+def blocks(
+    source: np.random.Generator,
+    shape: tuple[int, ...],
+    between: float,
+    *,
+    within: float = 0.01,
+    heavy: bool = False,
+    phi: float = 0.5,
+    count: int = 20,
+) -> Array:
+    """Seconds of `count` blocks of each process, shape (*shape, count).
+
+    `between` and `within` processes are standard deviations of the logarithms.
+    """
+    steps = noise(source, heavy, *shape, count) * math.sqrt(1 - phi**2)
+    steps[..., 0] /= math.sqrt(1 - phi**2)
+    for index in range(1, count):
+        steps[..., index] += phi * steps[..., index - 1]
+    places = between * noise(source, heavy, *shape)
+    return np.asarray(1e-3 * np.exp(places[..., None] + within * steps))
+
+
+def process_medians(
+    source: np.random.Generator, shape: tuple[int, ...], between: float, **over: Any
+) -> Array:
+    """Medians of processes in seconds; the last of `shape` is the processes of a case."""
+    return np.asarray(np.median(blocks(source, shape, between, **over), axis=-1))
+
+
+def session_medians(
+    source: np.random.Generator,
+    shape: tuple[int, ...],
+    spread: float,
+    between: float,
+    *,
+    stormy: bool = False,
+    **over: Any,
+) -> Array:
+    """As process medians, all processes of a session faster or slower together by `spread`.
+
+    `stormy`: sessions have heavy tails too.
+    """
+    weather = np.exp(spread * noise(source, stormy, *shape[:-1], 1))
+    return np.asarray(weather * process_medians(source, shape, between, **over))
+
+
+def some_cases(count: int) -> list[Case]:
+    return [a_case(params={"m": m}) for m in range(count)]
+
+
+def a_suite(medians: Array) -> Run:
+    """A run: row by row the processes of a case."""
+    rows = zip(some_cases(len(medians)), medians, strict=True)
+    return a_run([r for case, row in rows for r in some_rounds(*row, case=case)])
+
+
+def a_session(medians: Array, cases: Iterable[Case] | None = None, **over: Any) -> Digest:
+    """A digest: row by row the processes of a case."""
+    rows = zip(some_cases(len(medians)) if cases is None else cases, medians, strict=True)
+    return a_digest([(case, row.tolist()) for case, row in rows], **over)
+
+
+def allowed(rate: float, count: int) -> float:
+    """The rate and two Monte Carlo standard errors."""
+    return rate + 2 * math.sqrt(rate * (1 - rate) / count)

@@ -1,0 +1,429 @@
+"""Two sides measured in turn: what a side is, how it is measured, and what is said of it."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from benchbench import comparison, variants
+from benchbench.check import Ending, check_in_turn, exit_code
+from benchbench.digest import digest
+from benchbench.environment import usable_threads
+from benchbench.errors import UsageError
+from benchbench.launch import Sources
+from benchbench.matching import Judgement
+from benchbench.metrics import METRICS
+from benchbench.model import (
+    Allocator,
+    Case,
+    Dtype,
+    Isolation,
+    Partner,
+    Record,
+    Run,
+    Settings,
+    Status,
+    Target,
+)
+from benchbench.replan import Variant, again, altered
+from benchbench.revision import checked_out
+from benchbench.trials import Rules
+from benchbench.verdicts import compare
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_failure,
+    a_left_out,
+    a_probe,
+    a_record,
+    a_run,
+    some_rounds,
+)
+from tests.program import WORKLOADS, accelbench, rows
+
+Pairs = list[tuple[Case, Case]]
+
+EAGER, COMPILED = a_case(), a_case(mode="compile")
+WEATHER = (1.0, 1.3, 1.1)  # what both processes of a round meet
+RULES = Rules(metrics=METRICS[:1])
+
+
+# What a side is
+
+
+def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
+    found = variants.parse(
+        "mode=compile,dtype=bfloat16,threads=1,allocator=system,isolation=spawn,device=cpu"
+    )
+    assert found.mode == "compile"
+    assert found.dtype is Dtype.BFLOAT16
+    assert found.device == "cpu"
+    assert found.applied(Settings(threads=2)) == Settings(
+        threads=1, allocator=Allocator.SYSTEM, isolation=Isolation.SPAWN
+    )
+    assert variants.parse("jax").target == Target(name="jax", backend="jax", python=sys.executable)
+    assert variants.parse("rev:HEAD~1").revision == "HEAD~1"
+    old = variants.parse(f"torch@2.12={sys.executable}").target
+    assert old == Target(name="torch@2.12", backend="torch", python=sys.executable)
+    both = variants.parse(f"torch={sys.executable},mode=eager")
+    assert (both.mode, both.target is None) == ("eager", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "Cannot read the side ''", "rev:REVISION"),
+        ("mod=eager", "No option or backend named 'mod'", "Did you mean 'mode'?"),
+        ("troch", "No backend named 'troch'", "Did you mean 'torch'?"),
+        ("dtype=float23", "No dtype named 'float23'", "Did you mean 'float32'?"),
+        ("allocator=steedy", "No allocator named 'steedy'", "Did you mean 'steady'?"),
+        ("threads=many", "'many' is no number of threads", "threads=2"),
+        ("threads=0", "'0' is no number of threads", "threads=2"),
+        ("torch=/no/such/python", "/no/such/python does not start as a Python", "virtual environment"),
+    ],
+)
+def test_a_side_that_cannot_be_read_says_what_could(text: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", "\\?")) as caught:
+        variants.parse(text)
+    assert hint in caught.value.hint
+
+
+def test_a_side_without_a_target_has_those_chosen_else_the_others_backend_here() -> None:
+    old, plain = variants.parse(f"torch@old={sys.executable}"), variants.parse("mode=eager")
+    here = Target(name="torch", backend="torch", python=sys.executable)
+    assert variants.sides([old, plain], []) == ([old.target], [here])
+    assert variants.sides([plain, old], []) == ([here], [old.target])
+    chosen = [Target(name="jax", backend="jax", python=sys.executable)]
+    assert variants.sides([plain, plain], chosen) == (chosen, chosen)
+    assert len(variants.sides([plain, plain], [])[0]) > 1
+
+
+def test_a_case_under_another_backend_takes_its_usual_mode_or_the_one_of_the_same_name() -> None:
+    probes = [a_probe("tensorflow"), a_probe("torch")]
+    to = Variant(text="tensorflow", target=probes[0].target)
+    assert altered(a_case(mode="eager"), to, probes).mode == "function"  # torch's usual is not TensorFlow's
+    assert altered(a_case(mode="eager"), to, probes).id == a_case(backend="tensorflow", mode="function").id
+    assert altered(a_case(mode="compile"), to, probes).mode == "function"
+    back = Variant(text="torch", target=probes[1].target)
+    assert altered(a_case(backend="tensorflow", mode="eager"), back, probes).mode == "eager"
+
+
+def test_cases_that_cannot_run_any_longer_are_left_out_with_the_reason() -> None:
+    gone = a_case(workload="nosuch")
+    other = a_case(params={"rows": 3})
+    plan = again([EAGER, a_case(device="cuda:0"), gone, other], [a_probe()])
+    assert plan.cases == (EAGER,)
+    assert [each.reason for each in plan.left_out] == snapshot(
+        ["torch has no device 'cuda:0'", "No workload named 'nosuch'.", "Gemm has no parameter 'rows'."]
+    )
+    broken = a_probe(status="broken", reason="no libcuda", remedy="reinstall it")
+    assert again([EAGER], [broken]).left_out[0].reason == snapshot("no libcuda → reinstall it")
+
+
+# What is said of it
+
+
+def partners(ref: list[Record], new: list[Record], pairs: Pairs, **over: Any) -> tuple[Run, Run]:
+    there = {one.id: other.id for one, other in pairs}
+    back = {other: one for one, other in there.items()}
+    return (
+        a_run(ref, id="A", partner=Partner(label="mode=eager", run="B", cases=there)),
+        a_run(new, id="B", partner=Partner(label="mode=compile", run="A", cases=back), **over),
+    )
+
+
+def weathered(factor: float, case: Case = EAGER, **over: Any) -> list[Record]:
+    own = (1.0, 1.001, 0.999)
+    seconds = [1e-3 * factor * w * (o if factor != 1 else 1) for w, o in zip(WEATHER, own, strict=True)]
+    return some_rounds(*seconds, case=case, **over)
+
+
+def test_what_both_processes_of_a_round_meet_cancels() -> None:
+    ref, new = weathered(1.0), weathered(1.05, COMPILED)
+    apart = compare(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
+    assert apart.verdicts[0].verdict is Judgement.INCONCLUSIVE
+    found = compare(*partners(ref, new, [(EAGER, COMPILED)]))
+    assert found.in_turn
+    (verdict,) = found.verdicts
+    assert verdict.verdict is Judgement.SLOWER
+    assert verdict.ratio == pytest.approx(1.05, rel=1e-4)
+    assert verdict.case == snapshot("gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu")
+
+
+def test_the_partners_may_be_compared_the_other_way_round() -> None:
+    a, b = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
+    there, back = compare(a, b).verdicts[0], compare(b, a).verdicts[0]
+    assert there.ratio is not None
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert back.verdict is Judgement.FASTER
+
+
+def test_one_of_two_partners_is_compared_with_other_runs_as_any_run() -> None:
+    a, _ = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
+    assert not compare(a, a_run(weathered(1.0), id="C")).in_turn
+
+
+def test_what_the_sides_change_bars_nothing_and_other_work_does() -> None:
+    half = a_case(dtype=Dtype.BFLOAT16)
+    over: dict[str, Any] = {"cost": a_cost(bytes=1), "precision": {"matmul": "bfloat16"}, "timer": "events"}
+    new = weathered(1.05, half, **over)
+    found = compare(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
+    assert found.verdicts[0].verdict is Judgement.SLOWER
+    assert found.changes == snapshot(("threads 2 → 1",))
+    other = compare(*partners(weathered(1.0), weathered(1.05, half, cost=a_cost(flops=1)), [(EAGER, half)]))
+    assert other.verdicts[0].verdict is Judgement.INCOMPARABLE
+
+
+def test_rounds_that_only_one_side_has_are_no_pairs() -> None:
+    found = compare(*partners(weathered(1.0), weathered(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
+    assert found.verdicts[0].verdict is Judgement.INSUFFICIENT
+    assert found.verdicts[0].reason == snapshot("2 pairs have latency_s, it needs 3")
+
+
+def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_not() -> None:
+    here, there, neither = (a_case(params={"m": m}) for m in (1, 2, 3))
+    a, b = partners(weathered(1.0), weathered(1.0), [(case, case) for case in (EAGER, here, there, neither)])
+
+    def without(run: Run, own: Case, other: Case) -> Run:
+        """`own` cannot run on this side, `other` on the other, `neither` on either."""
+        spared = a_left_out(case=other, status=Status.SKIPPED, reason="its counterpart cannot run: no GPU")
+        left_out = (*(a_left_out(case=case) for case in (own, neither)), spared)
+        return replace(run, info=replace(run.info, left_out=left_out))
+
+    ref, new = without(a, there, here), without(b, here, there)
+    found = compare(ref, new)
+    assert [(each.verdict.value, each.reason) for each in found.verdicts] == snapshot(
+        [
+            ("same", ""),
+            ("gone", "unavailable: this torch is a CPU build"),
+            ("new", "unavailable: this torch is a CPU build"),
+        ]
+    )
+    gate = check_in_turn(digest(ref), digest(new), RULES)
+    assert sorted((each.verdict.value, each.lost) for each in gate.findings) == snapshot(
+        [("gone", True), ("incomparable", False), ("same", False)]
+    )
+    assert exit_code(gate) == Ending.NOT_COMPARABLE
+
+
+def test_the_text_names_both_sides() -> None:
+    found = compare(*partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)]))
+    assert comparison.terminal(found, found.verdicts) == snapshot("""\
+ref: mode=eager, run A, 2026-01-02T03:04:05Z
+new: mode=compile, run B, 2026-01-02T03:04:05Z
+latency_s, lower is better; threshold 3 %
+measured in turn: each round has a process of either side
+
+slower        gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu
+              1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 0.327 %  3 v 3 processes
+
+geomean of 1 compared cases: 1.050×
+1 slower
+p (Holm) and MDE hold for 1 cases together; MDE: the change found 4 times in 5
+""")
+    content = json.loads(comparison.json_object(found, found.verdicts))
+    assert content["in_turn"]
+    assert (content["ref"]["label"], content["new"]["label"]) == ("mode=eager", "mode=compile")
+
+
+def test_a_baselines_code_that_fails_is_no_pass() -> None:
+    failing, working = [a_record(a_failure())], weathered(1.0)
+    ref, new = map(digest, partners(failing, working, [(EAGER, EAGER)]))
+    found = check_in_turn(ref, new, RULES)
+    assert found.findings[0].verdict is Judgement.INCOMPARABLE
+    assert found.findings[0].reason == snapshot("the baseline's code: crashed: worker killed by signal 11")
+    ref, new = map(digest, partners(working, failing, [(EAGER, EAGER)]))
+    assert exit_code(check_in_turn(ref, new, RULES)) == Ending.FAILED
+
+
+# Another revision
+
+
+def git(folder: Path, *arguments: str) -> None:
+    names = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits of a workload that imports its pace from a module beside its folder."""
+    root = tmp_path / "repository"
+    (root / "bench").mkdir(parents=True)
+    (root / "src").mkdir()
+    git(root, "init", "-q")
+    (root / ".gitattributes").write_text("src export-ignore\n")
+    (root / "bench/stepping.py").write_text(
+        textwrap.dedent(
+            """
+            from __future__ import annotations
+            from dataclasses import dataclass
+            from benchbench.workloads.base import Program
+            from benchbench.workloads.honest import Honest
+
+            @dataclass(frozen=True)
+            class Stepping(Honest):
+                summary = "as long as a module says"
+
+                def build_fake(self, place, arrays):
+                    from pace import SECONDS
+
+                    def step():
+                        place.spend(SECONDS)
+                        return arrays["a"] @ arrays["b"]
+
+                    return Program(step)
+            """
+        )
+    )
+    for seconds in ("0.001", "0.0012"):
+        (root / "src/pace.py").write_text(f"SECONDS = {seconds}\n")
+        git(root, "add", ".")
+        git(root, "commit", "-qm", f"steps of {seconds} s")
+    return root
+
+
+def test_a_revision_is_checked_out_whole_and_the_repository_is_left_alone(repository: Path) -> None:
+    (repository / "src/pace.py").write_text("SECONDS = 5\n")
+    elsewhere = str(repository.parent)
+    code = Sources((str(repository / "bench"),), (str(repository / "src"), elsewhere, "/no/such/folder"))
+    with checked_out("HEAD~1", code) as found:
+        assert Path(found.workloads[0]).name == "bench"
+        assert (Path(found.python_path[0]) / "pace.py").read_text() == "SECONDS = 0.001\n"
+        assert found.python_path[1:] == (elsewhere, "/no/such/folder")
+    assert not Path(found.workloads[0]).exists()
+    assert (repository / "src/pace.py").read_text() == "SECONDS = 5\n"
+    status = subprocess.run(["git", "status", "--short"], cwd=repository, capture_output=True, text=True)
+    assert status.stdout.split() == ["M", "src/pace.py"]
+
+
+@pytest.mark.parametrize("revision", ["nosuch", "--all", "", "HEAD:bench"])
+def test_a_revision_that_is_none_is_named(repository: Path, revision: str) -> None:
+    code = Sources((str(repository / "bench"),), ())
+    with pytest.raises(UsageError, match="has no revision"), checked_out(revision, code):
+        pass
+
+
+def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs workloads in a git repository"):
+        checked_out("HEAD", Sources((str(tmp_path),), ())).__enter__()
+
+
+# From a shell
+
+
+def measured(*arguments: str, cwd: Path, code: int = 0, **more: Any) -> dict[str, Any]:
+    done = accelbench(*arguments, "--quick", "--format", "json", cwd=cwd, code=code, **more)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_two_revisions_are_measured_in_turn_and_kept_as_two_runs(repository: Path) -> None:
+    places: dict[str, Any] = {
+        "ACCELBENCH_WORKLOADS": f"{WORKLOADS}{os.pathsep}{repository / 'bench'}",
+        "PYTHONPATH": os.pathsep.join(
+            [str(repository / "src"), *sys.path[:1], os.environ.get("PYTHONPATH", "")]
+        ),
+    }
+    arguments = ("-w", "stepping", "-b", "fake", "-d", "cpu")
+    found = measured("compare", "--ab", "rev:HEAD~1", "rev:HEAD", *arguments, cwd=repository.parent, **places)
+    (verdict,) = found["verdicts"]
+    assert verdict["verdict"] == "slower"
+    assert verdict["ratio"] == pytest.approx(1.2)
+    ids = [found[side]["id"] for side in ("ref", "new")]
+    files = [repository.parent / "results/runs" / name / "records.jsonl" for name in ids]
+    begun = [[json.loads(line)["started"] for line in path.read_text().splitlines()] for path in files]
+    assert [a < b for a, b in zip(*begun, strict=True)] == [True, False, True]
+    stored = accelbench("compare", *ids, "--format", "json", cwd=repository.parent)
+    assert json.loads(stored.stdout)["verdicts"] == found["verdicts"]
+    assert rows(repository.parent, ids[0])[0]["latency_s"] == pytest.approx(1e-3)
+    assert "no stored run" in accelbench("history", cwd=repository.parent).stdout
+    gate = measured("check", "--ab", "rev:HEAD~1", *arguments, cwd=repository.parent, code=10, **places)
+    assert gate["in_turn"] == {"first": True, "confirmation": True}
+    assert gate["findings"][0]["confirmation"]["in_turn"]
+    same = measured("check", "--ab", "rev:HEAD", *arguments, cwd=repository.parent, **places)
+    assert same["endings"] == []
+
+
+def test_two_interpreters_are_measured_in_turn(tmp_path: Path) -> None:
+    """The old one is a program that sets another pace and becomes Python."""
+    for name, seconds in (("pace", "0.001 0"), ("old", "0.0009 0")):
+        (tmp_path / name).write_text(seconds)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nACCELBENCH_TEST_PACE={tmp_path / "old"} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    pace: dict[str, Any] = {"ACCELBENCH_TEST_PACE": str(tmp_path / "pace")}
+    cases = ("-w", "paced", "-d", "cpu")
+    found = measured("compare", "--ab", f"fake@old={python}", "fake", *cases, cwd=tmp_path, **pace)
+    assert found["verdicts"][0]["case"] == "paced(size=32)/float32/eager@fake@old:cpu → eager@fake:cpu"
+    assert found["verdicts"][0]["ratio"] == pytest.approx(1 / 0.9)
+    accelbench("run", "-b", "fake", "--quick", *cases, cwd=tmp_path, **pace)
+    accelbench("baseline", "set", "main", cwd=tmp_path)
+    (tmp_path / "pace").write_text("0.0012 0")
+    gated = ("check", "--baseline", "main", "--format", "json")
+    slower = json.loads(accelbench(*gated, "--ab", f"fake={python}", cwd=tmp_path, code=10, **pace).stdout)
+    assert slower["findings"][0]["confirmation"]["ratio"] == pytest.approx(12 / 9)
+    (tmp_path / "old").write_text("0.0012 0")  # the hour is slow, not the code
+    passed = json.loads(accelbench(*gated, "--ab", f"fake={python}", cwd=tmp_path, **pace).stdout)
+    assert passed["findings"][0]["verdict"] == "same"
+    assert passed["findings"][0]["flagged"]
+
+
+def test_two_option_sets_are_measured_in_turn(tmp_path: Path) -> None:
+    options = ("-w", "honest", "-b", "fake", "-d", "cpu")
+    found = measured("compare", "--ab", "threads=1", "mode=compile", *options, cwd=tmp_path)
+    assert found["verdicts"][0]["verdict"] == "same"
+    assert "threads 1 → 2" in " ".join(found["changes"]) or usable_threads() == 1
+
+
+def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path: Path) -> None:
+    (tmp_path / "pace").write_text("broken")
+    options = ("-w", "paced", "-b", "fake", "-d", "cpu")
+    pace: dict[str, Any] = {"ACCELBENCH_TEST_PACE": str(tmp_path / "pace")}
+    found = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path, **pace)
+    assert found["counts"] == {"insufficient": 1}
+    assert len(list((tmp_path / "results/runs").rglob("records.jsonl"))) == 2
+    lines = [path.read_text() for path in (tmp_path / "results/runs").rglob("records.jsonl")]
+    assert [len(text.splitlines()) for text in lines] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("compare", "--ab", "mode=eager"), 2, "--ab needs two sides"),
+        (("compare", "latest~1", "latest", "-w", "gemm"), 2, "Stored runs are compared as they are"),
+        (("compare", "--ab", "mode=eager", "mode=nosuch", "-b", "fake"), 3, "No case can run on both sides"),
+        (("check", "--ab", "rev:HEAD", "-b", "fake", "-w", "gemm"), 2, "needs workloads in a git repository"),
+        (("check", "latest", "--ab", "rev:HEAD"), 2, "Which baseline?"),
+        (("check", "--baseline", "main", "-w", "gemm"), 2, "A baseline says what is measured"),
+    ],
+)
+def test_what_cannot_be_measured_in_turn_has_its_code(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = accelbench(*arguments, cwd=tmp_path, code=code, ACCELBENCH_WORKLOADS="")
+    assert message in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_beside_a_baseline_a_side_is_only_its_code(tmp_path: Path) -> None:
+    accelbench("run", "-b", "fake", "--quick", "-w", "honest", cwd=tmp_path)
+    accelbench("baseline", "set", "main", cwd=tmp_path)
+    gated = ("check", "--baseline", "main", "--ab")
+    assert "no code of the baseline" in accelbench(*gated, "mode=eager", cwd=tmp_path, code=2).stderr
+    other = accelbench(*gated, f"torch={sys.executable}", cwd=tmp_path, code=2)
+    assert "says nothing of fake" in other.stderr
+
+
+def test_the_documentation_shows_sides_that_are_read() -> None:
+    document = (Path(__file__).parent.parent / "docs/comparing.md").read_text()
+    lines = [line for line in document.splitlines() if line.startswith("accelbench compare --ab")]
+    assert len(lines) == 4
+    for text in (side for line in lines for side in line.split()[3:5]):
+        assert variants.parse(text.replace("../old/bin/python", sys.executable))

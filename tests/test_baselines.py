@@ -1,0 +1,176 @@
+"""Accepted runs as files to commit."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from benchbench import baselines, shelf, store
+from benchbench.digest import Digest, digest
+from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
+from benchbench.metrics import METRICS
+from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
+from tests.program import accelbench
+
+LATENCY = METRICS[0]
+OTHER = a_machine(cpu="Other CPU")
+
+
+def a_session(number: int = 0, **over: Any) -> Digest:
+    """The digest of a run made on day `number`."""
+    return digest(a_run(id=f"RUN{number:02}", started=f"2026-01-{number + 1:02}T00:00:00Z", **over))
+
+
+def kept(root: Path, name: str = "main") -> list[str]:
+    return [each.id for sessions in baselines.read(root, name).values() for each in sessions]
+
+
+def test_a_session_is_read_back_as_it_was_to_seven_digits(tmp_path: Path) -> None:
+    records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
+    found = digest(a_run(records, left_out=(a_left_out(),)))
+    baselines.add(tmp_path, "main", found)
+    (back,) = baselines.sessions(tmp_path, "main", found.machine)
+    assert back.cases.keys() == found.cases.keys()
+    assert back.cases[a_case().id].values["latency_s"] == pytest.approx((0.001, 1 / 700), rel=1e-6)
+    assert replace(back, cases={}) == replace(found, cases={})
+    failed, absent = a_case(params={"m": 2}).id, a_left_out().case.id
+    assert {name: back.cases[name] for name in (failed, absent)} == {
+        name: found.cases[name] for name in (failed, absent)
+    }
+
+
+def test_a_file_has_a_line_per_case_and_says_nothing_that_is_not_needed() -> None:
+    records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
+    lines = baselines.encode(digest(a_run(records))).decode().splitlines()
+    (case,) = [json.loads("{" + line.strip().rstrip(",") + "}") for line in lines if a_case().id in line]
+    fields = case[a_case().id]
+    assert fields.pop("case")["params"] == {"m": 64, "n": 64, "k": 64}
+    assert fields == snapshot(
+        {
+            "rounds": [0, 1],
+            "values": {
+                "latency_s": [0.001, 0.001428571],
+                "cold_s": [0.25, 0.25],
+                "peak_host_bytes": [65011712, 65011712],
+            },
+            "stopped_by": ["precision"],
+            "cost": {"flops": 524288, "bytes": 49152, "items": 1, "item": "product"},
+            "timer": "perf_counter",
+            "precision": {"matmul": "highest"},
+            "version": "2.13.0",
+            "device_model": "Example CPU",
+        }
+    )
+    assert '"failure": "crashed' in lines[-3]
+
+
+def test_ten_sessions_of_a_machine_are_kept_and_the_oldest_goes(tmp_path: Path) -> None:
+    dropped = [baselines.add(tmp_path, "main", a_session(number)) for number in (*range(1, 11), 0, 11)]
+    assert dropped == [[]] * 10 + [["RUN00"], ["RUN01"]]
+    assert kept(tmp_path) == [f"RUN{number:02}" for number in range(2, 12)]
+
+
+def test_machines_do_not_push_each_other_out(tmp_path: Path) -> None:
+    for number in range(baselines.KEPT):
+        baselines.add(tmp_path, "main", a_session(number))
+    assert baselines.add(tmp_path, "main", a_session(20, machine=OTHER)) == []
+    assert baselines.add(tmp_path, "main", a_session(21, machine=OTHER), replace=True) == ["RUN20"]
+    assert len(kept(tmp_path)) == baselines.KEPT + 1
+    assert [each.id for each in baselines.sessions(tmp_path, "main", OTHER)] == ["RUN21"]
+
+
+def test_the_same_run_again_is_the_same_session(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert baselines.add(tmp_path, "main", a_session()) == []
+    assert kept(tmp_path) == ["RUN00"]
+
+
+def test_the_system_and_its_versions_do_not_make_another_machine(tmp_path: Path) -> None:
+    baselines.add(tmp_path, "main", a_session(0))
+    baselines.add(tmp_path, "main", a_session(1, machine=a_machine(os="Linux 7.0", python="3.14.0")))
+    assert len(baselines.sessions(tmp_path, "main", a_machine())) == 2
+
+
+def test_a_baseline_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "baselines").write_text("a file, not a folder")
+    with pytest.raises(CannotWrite, match="baselines"):
+        baselines.add(tmp_path, "main", a_session())
+
+
+def test_a_run_in_which_nothing_succeeded_is_no_baseline(tmp_path: Path) -> None:
+    failed = digest(a_run([a_record(a_failure())]))
+    with pytest.raises(UsageError, match="no case that succeeded"):
+        baselines.add(tmp_path, "main", failed)
+    assert baselines.names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../main", "a/b", ".hidden", "x" * 200, "a\nb"])
+def test_a_name_never_reaches_outside_the_baselines(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        baselines.add(tmp_path / "results", name, a_session())
+    with pytest.raises(UnreadableInput):
+        baselines.remove(tmp_path / "results", name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_baseline_and_other_hardware_are_not_comparable_and_say_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(NotComparable, match="No baseline 'main'") as none:
+        baselines.sessions(tmp_path, "main", OTHER)
+    assert "accelbench baseline set main" in none.value.hint
+    baselines.add(tmp_path, "main", a_session())
+    with pytest.raises(NotComparable, match="Other CPU, 2 threads, 8 GiB") as other:
+        baselines.sessions(tmp_path, "main", OTHER)
+    assert "Example CPU, 2 threads, 8 GiB" in other.value.hint
+    assert other.value.exit_code == 11
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 99}', '{"schema": 1}'])
+def test_a_damaged_session_is_named_and_not_passed_over(tmp_path: Path, content: str) -> None:
+    baselines.add(tmp_path, "main", a_session())
+    (path,) = (tmp_path / "baselines").rglob("*.json")
+    path.write_text(content)
+    with pytest.raises(UnreadableInput, match=r"RUN00\.json"):
+        baselines.sessions(tmp_path, "main", a_machine())
+
+
+def test_the_spread_shown_is_that_between_sessions(tmp_path: Path) -> None:
+    for number, factor in enumerate((1.0, 1.1)):
+        baselines.add(tmp_path, "main", digest(a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}")))
+    (row,) = shelf.shown(baselines.read(tmp_path, "main"), LATENCY)
+    assert row["value"] == pytest.approx(0.001 * 1.1**0.5, rel=1e-6)
+    assert row["spread"] == pytest.approx(0.0674, rel=1e-3)
+    assert (row["sessions"], row["processes"]) == (2, 6)
+    (text,) = shelf.shown_text([row], LATENCY)
+    assert text["latency_s"] == snapshot("1.05 ms")
+    assert text["spread"] == snapshot("6.74 %")
+
+
+def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path) -> None:
+    records = [*some_rounds(0.001, 0.001, 0.001), a_record(a_failure(), case=a_case(params={"m": 2}))]
+    for name in ("A1", "B2"):
+        found = a_run(records, id=name)
+        with store.create(tmp_path / "results", found.info) as writer:
+            for record in found.records:
+                writer.append(record)
+    done = accelbench("baseline", "set", "main", "A1", cwd=tmp_path)
+    assert done.stdout == snapshot("main: 1 of 10 sessions of Example CPU, 2 threads, 8 GiB\n")
+    assert "1 cases of the run failed" in done.stderr
+    accelbench("baseline", "set", "main", cwd=tmp_path)
+    assert "dropped A1" in accelbench("baseline", "set", "main", "--replace", cwd=tmp_path).stderr
+    (row,) = json.loads(accelbench("baseline", "list", "--format", "json", cwd=tmp_path).stdout)
+    assert row["runs"] == ["B2"]
+    assert "Example CPU" in accelbench("baseline", "list", cwd=tmp_path).stdout
+    shown = accelbench("baseline", "show", "main", cwd=tmp_path).stdout
+    assert "1.00 ms" in shown
+    assert "crashed" in shown
+    assert (
+        len(json.loads(accelbench("baseline", "show", "main", "--format", "json", cwd=tmp_path).stdout)) == 2
+    )
+    accelbench("baseline", "rm", "main", cwd=tmp_path)
+    assert accelbench("baseline", "list", cwd=tmp_path).stdout == "none\n"
+    assert "No baseline 'main'" in accelbench("baseline", "show", "main", cwd=tmp_path, code=5).stderr
+    accelbench("baseline", "rm", "main", cwd=tmp_path, code=5)
+    accelbench("baseline", "set", "../x", cwd=tmp_path, code=2)

@@ -1,0 +1,671 @@
+"""A run held against a baseline: each verdict, each ending, the laws, and how often the rule is right."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from benchbench import gate
+from benchbench.check import Check, Ending, Finding, check, endings, exit_code
+from benchbench.confirm import Confirmation
+from benchbench.digest import Digest, Side, digest
+from benchbench.gate import Gate
+from benchbench.matching import Judgement
+from benchbench.metrics import METRICS, Metric
+from benchbench.model import Case, Memory, Settings
+from benchbench.thresholds import Rule
+from benchbench.trials import Rules
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_digest,
+    a_failure,
+    a_hostile_run,
+    a_left_out,
+    a_machine,
+    a_record,
+    a_run,
+    some_rounds,
+)
+
+LATENCY = METRICS[0]
+METRIC = {metric.name: metric for metric in METRICS}
+RULES = Rules(metrics=(LATENCY,))
+ONE_STAGE = replace(RULES, confirm=False)
+STEADY = (1.000e-3, 1.001e-3, 0.999e-3)  # seconds of a step in three processes
+WEATHER = (1.0, 1.004, 0.997, 1.002, 0.996, 1.001)  # what six sessions differ by
+
+times = st.lists(st.floats(0.9e-3, 1.2e-3), min_size=3, max_size=6)
+
+
+def times_of(factor: float) -> list[float]:
+    return [factor * value for value in STEADY]
+
+
+def a_baseline(*cases: Case, factors: Sequence[float] = WEATHER, **over: Any) -> list[Digest]:
+    """A session per factor, each with three steady processes a case."""
+    wanted = cases or (a_case(),)
+    return [
+        a_digest(
+            [(case, times_of(factor)) for case in wanted],
+            **{"id": f"S{number}", "started": f"2026-01-0{number + 1}T00:00:00Z", **over},
+        )
+        for number, factor in enumerate(factors)
+    ]
+
+
+def a_new(*factors: float, **over: Any) -> Digest:
+    """A run in which case number i is `factors[i]` times as slow as the baseline."""
+    cases = some_cases(len(factors))
+    return a_digest(
+        [(case, times_of(factor)) for case, factor in zip(cases, factors, strict=True)],
+        **{"id": "NEW", **over},
+    )
+
+
+def some_cases(count: int) -> list[Case]:
+    return [a_case(), *(a_case(params={"m": m}) for m in range(1, count))]
+
+
+def again(*factors: float, **over: Any) -> Confirmation:
+    return Confirmation(new=a_new(*factors, id="AGAIN", **over))
+
+
+def only(found: Check) -> Finding:
+    (finding,) = found.findings
+    return finding
+
+
+def records_of(*records: Any, **over: Any) -> Digest:
+    return digest(a_run([each for some in records for each in some], **over))
+
+
+# Each verdict
+
+
+def test_a_change_is_a_regression_only_once_it_is_seen_again() -> None:
+    sessions = a_baseline()
+    flagged = check(sessions, a_new(1.1), RULES)
+    assert flagged.flagged == [a_case().id]
+    assert only(flagged).verdict is Judgement.INCONCLUSIVE
+    assert only(flagged).reason == snapshot("flagged, and not measured again")
+    assert not endings(flagged)
+    confirmed = only(check(sessions, a_new(1.1), RULES, again(1.09)))
+    assert confirmed.verdict is Judgement.SLOWER
+    assert confirmed.first is not None
+    assert confirmed.confirmation is not None
+    assert confirmed.first.ratio == pytest.approx(1.1, rel=1e-3)
+    assert confirmed.confirmation.ratio == pytest.approx(1.09, rel=1e-3)
+    gone = only(check(sessions, a_new(1.1), RULES, again(1.0)))
+    assert gone.verdict is Judgement.SAME
+    assert gone.reason == snapshot("flagged, not confirmed")
+    assert gone.flagged
+
+
+@pytest.mark.parametrize(
+    ("factor", "wanted"), [(1.1, Judgement.SLOWER), (1 / 1.1, Judgement.FASTER), (1.01, Judgement.SAME)]
+)
+def test_one_stage_decides_where_nothing_is_to_be_measured_again(factor: float, wanted: Judgement) -> None:
+    found = check(a_baseline(), a_new(factor), ONE_STAGE)
+    assert only(found).verdict is wanted
+    assert found.flagged == []
+
+
+def test_a_significant_change_within_the_threshold_is_not_flagged() -> None:
+    rules = replace(RULES, thresholds=(Rule("", 0.1, "--max-slowdown"),))
+    found = check(a_baseline(), a_new(1.08), rules)
+    assert only(found).first is not None
+    assert only(found).first.p < 0.001  # type: ignore[union-attr]
+    assert not found.flagged
+    assert only(found).verdict is Judgement.SAME
+
+
+def test_a_threshold_comes_from_the_first_rule_that_names_the_case() -> None:
+    cases = [a_case(suite="own"), a_case(suite="own", workload="conv2d"), a_case(params={"m": 1})]
+    rules = replace(
+        RULES,
+        thresholds=(
+            Rule("conv2d*", 0.2, "suite own 'conv2d*'", "own"),
+            Rule("gemm*", 0.3, "suite own 'gemm*'", "own"),
+            Rule("m=1", 0.07, "accelbench.toml 'm=1'"),
+            Rule("gemn", 0.5, "accelbench.toml 'gemn'"),
+        ),
+    )
+    found = check(a_baseline(*cases), a_digest([(case, STEADY) for case in cases]), rules)
+    limits = [(each.threshold, each.threshold_from) for each in found.findings]
+    assert limits == snapshot(
+        [(0.3, "suite own 'gemm*'"), (0.2, "suite own 'conv2d*'"), (0.07, "accelbench.toml 'm=1'")]
+    )
+    assert found.idle == snapshot(("accelbench.toml 'gemn'",))
+    plain = only(check(a_baseline(), a_new(1.0), RULES))
+    assert (plain.threshold, plain.threshold_from) == (0.05, "default")
+
+
+def test_a_threshold_is_never_below_twice_what_the_sessions_differ_by() -> None:
+    factors = [math.exp(0.05 * place) for place in (-1, -1, 0, 0, 1, 1)]
+    found = only(check(a_baseline(factors=factors), a_new(1.08), RULES))
+    assert found.spread == pytest.approx(0.05 * math.sqrt(4 / 5))
+    assert found.threshold == pytest.approx(2 * 0.05 * math.sqrt(4 / 5))
+    assert found.threshold_from == snapshot("default, raised to twice the sessions' spread")
+
+
+def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ_less() -> None:
+    few, rule = a_baseline(factors=[1.0]), replace(ONE_STAGE, assumed=0.005)
+    shared, dedicated = (only(check(few, a_new(1.08), rules)) for rules in (ONE_STAGE, rule))
+    assert shared.provisional
+    assert shared.verdict is Judgement.INCONCLUSIVE
+    assert dedicated.verdict is Judgement.SLOWER
+    assert shared.first is not None
+    assert dedicated.first is not None
+    assert shared.first.mde > 0.1 > 0.03 > dedicated.first.mde
+    assert not only(check(a_baseline(), a_new(1.0), RULES)).provisional
+
+
+def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help() -> None:
+    noisy = a_baseline(factors=[1.0, 1.2, 0.8, 1.1, 0.9])
+    assert only(check(noisy, a_new(1.3), RULES)).reason == snapshot(
+        "too noisy for this threshold: more sessions would tell"
+    )
+
+
+def test_a_case_that_worked_and_fails_is_broken() -> None:
+    failing = records_of([a_record(a_failure(message="no kernel"))])
+    found = check(a_baseline(), failing, RULES)
+    assert only(found).verdict is Judgement.BROKEN
+    assert only(found).reason == snapshot("crashed: no kernel")
+    assert list(endings(found)) == [Ending.FAILED, Ending.NOT_COMPARABLE]
+
+
+def test_a_case_that_fails_when_measured_again_is_broken_and_no_regression() -> None:
+    second = Confirmation(new=records_of([a_record(a_failure(message="no kernel"))]))
+    found = only(check(a_baseline(), a_new(1.2), RULES, second))
+    assert found.verdict is Judgement.BROKEN
+    assert found.reason == snapshot("measured again: crashed: no kernel")
+
+
+def test_a_failure_the_baseline_knows_is_not_held_against_a_run() -> None:
+    failing = records_of([a_record(a_failure())], some_rounds(*STEADY, case=a_case(params={"m": 1})))
+    assert check([failing], failing, RULES).findings[0].verdict is Judgement.INSUFFICIENT
+    working = check([failing], a_new(1.0), RULES).findings[0]
+    assert working.verdict is Judgement.NEW
+    assert working.reason == snapshot("failed before: crashed: worker killed by signal 11")
+
+
+def test_a_new_case_that_fails_is_broken_too() -> None:
+    failing = records_of(some_rounds(*STEADY), [a_record(a_failure(), case=a_case(params={"m": 1}))])
+    found = check(a_baseline(), failing, RULES)
+    assert found.findings[1].verdict is Judgement.BROKEN
+    assert found.findings[1].reason.startswith("not part of the baseline")
+
+
+def test_new_and_vanished_cases_are_told_and_fail_nothing() -> None:
+    found = check(
+        a_baseline(*some_cases(2)),
+        a_digest([(c, STEADY) for c in [*some_cases(1), a_case(params={"m": 7})]]),
+        RULES,
+    )
+    assert [(each.verdict, each.reason) for each in found.findings] == snapshot(
+        [
+            (Judgement.SAME, ""),
+            (Judgement.GONE, "not part of the run"),
+            (Judgement.NEW, "not part of the baseline"),
+        ]
+    )
+    assert exit_code(found, strict=True) == 0
+
+
+def test_a_case_that_was_asked_for_and_cannot_run_is_lost() -> None:
+    case = a_case(device="cuda:0")
+    new = records_of(some_rounds(*STEADY), left_out=(a_left_out(case=case),))
+    found = check(a_baseline(a_case(), case), new, RULES)
+    assert [each.lost for each in found.findings] == [False, True]
+    assert exit_code(found) == Ending.NOT_COMPARABLE
+
+
+def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned() -> None:
+    new = records_of(some_rounds(*STEADY), left_out=(a_left_out(),))
+    assert [each.case for each in check([new], new, RULES).findings] == [a_case().id]
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"side": {"cost": a_cost(flops=1)}},
+        {"side": {"workload_version": 2}},
+        {"side": {"device_model": "Other CPU"}},
+        {"side": {"precision": {"matmul": "tf32"}}},
+        {"settings": Settings(threads=1)},
+        {"machine": a_machine(cpu="Other CPU")},
+    ],
+)
+def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any]) -> None:
+    found = check(a_baseline(), a_new(2.0, **over), RULES)
+    assert only(found).verdict is Judgement.INCOMPARABLE
+    assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.NOT_COMPARABLE
+    assert only(found).reason in snapshot(
+        [
+            "counted flops 524288 → 1",
+            "workload version 1 → 2",
+            "device model Example CPU → Other CPU",
+            "matmul highest → tf32",
+            "threads 2 → 1",
+            "CPU Example CPU → Other CPU",
+        ]
+    )
+
+
+def test_sessions_that_cannot_be_compared_are_passed_over() -> None:
+    good = a_baseline()
+    other = a_baseline(factors=[3.0], id="OTHER", settings=Settings(threads=1))
+    warming = a_baseline(factors=[3.0], id="WARMING", side={"unsteady": 1})
+    short = [a_digest([(a_case(), [3e-3, 3e-3])], id="SHORT")]
+    found = only(check([*good, *other, *warming, *short], a_new(1.0), RULES))
+    assert found.first is not None
+    assert found.first.against == len(good)
+    assert found.first.ratio == pytest.approx(1.0, abs=1e-3)
+
+
+def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
+    new = a_new(1.1, frameworks={"torch": "2.14.0"}, side={"version": "2.14.0"})
+    found = check(a_baseline(), new, ONE_STAGE)
+    assert only(found).verdict is Judgement.SLOWER
+    assert only(found).reason == snapshot("suspect: torch 2.13.0 → 2.14.0")
+    assert found.changes == snapshot(("torch 2.13.0 → 2.14.0",))
+    strict = check(a_baseline(), new, replace(ONE_STAGE, strict_env=True))
+    assert only(strict).verdict is Judgement.INCOMPARABLE
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        (a_digest([(a_case(), STEADY[:2])]), "2 processes have latency_s, it needs 3"),
+        (a_digest([(a_case(), [])]), "0 processes have latency_s, it needs 3"),
+        (a_new(1.2, side={"unsteady": 2}), "still warming up when measured, in 2 processes"),
+    ],
+)
+def test_too_few_or_unsteady_processes_are_insufficient(new: Digest, reason: str) -> None:
+    found = check(a_baseline(), new, RULES)
+    assert only(found).verdict is Judgement.INSUFFICIENT
+    assert only(found).reason == reason
+
+
+@pytest.mark.parametrize("name", ["items_per_s", "flops_per_s", "bytes_per_s"])
+def test_a_rate_is_worse_where_it_is_lower(name: str) -> None:
+    found = only(check(a_baseline(), a_new(1.1), replace(ONE_STAGE, metrics=(METRIC[name],))))
+    assert found.verdict is Judgement.SLOWER
+    assert found.first is not None
+    assert found.first.ratio == pytest.approx(1 / 1.1, rel=1e-3)
+
+
+def test_several_metrics_are_one_family_and_each_has_its_verdict() -> None:
+    def run(peak: int) -> Digest:
+        return records_of(some_rounds(*STEADY, peak_host=Memory(bytes=peak)))
+
+    rules = replace(ONE_STAGE, metrics=(LATENCY, METRIC["peak_host_bytes"]), assumed=0.005)
+    found = check([run(1000)], run(1200), rules)
+    assert [(each.metric, each.verdict.value) for each in found.findings] == [
+        ("latency_s", "same"),
+        ("peak_host_bytes", "slower"),
+    ]
+    assert found.tested == 2
+
+
+def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
+    def run(seconds: float) -> Digest:
+        return records_of(some_rounds(0.001, cold_s=seconds), some_rounds(*STEADY, compile_cache="warm"))
+
+    rules = replace(ONE_STAGE, metrics=(METRIC["cold_s"],))
+    sessions = [run(0.5 * factor) for factor in WEATHER]
+    assert only(check(sessions, run(0.6), rules)).verdict is Judgement.SLOWER
+    few = only(check(sessions[:4], run(0.6), rules))
+    assert few.verdict is Judgement.INSUFFICIENT
+    assert few.reason == snapshot("cold_s is measured once a run: the baseline has 4 sessions, this needs 5")
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_that_nobody_measured_is_insufficient_and_passes_nothing(metric: Metric) -> None:
+    nothing = Side(case=a_case(), rounds=(0, 1, 2), values={"latency_s": (None,) * 3}, cost=a_cost())
+    run = replace(a_new(1.0), cases={a_case().id: nothing})
+    found = check([run], run, replace(RULES, metrics=(metric,)))
+    assert only(found).verdict is Judgement.INSUFFICIENT
+    assert exit_code(found) == Ending.NOT_COMPARABLE
+
+
+# Measured again in turn with the baseline's code
+
+
+def in_turn(ref: Sequence[float], new: Sequence[float], **over: Any) -> Confirmation:
+    return Confirmation(
+        ref=a_digest([(a_case(), ref)], id="REF"), new=a_digest([(a_case(), new)], id="AGAIN", **over)
+    )
+
+
+def test_weather_that_both_sides_meet_confirms_nothing() -> None:
+    rules, hour = replace(RULES, in_turn=True), (1.0, 1.3, 1.1)
+    slow_hour = in_turn(
+        [1.1e-3 * h for h in hour], [1.1e-3 * h * e for h, e in zip(hour, (1, 1.001, 0.999), strict=True)]
+    )
+    assert only(check(a_baseline(), a_new(1.1), rules, slow_hour)).verdict is Judgement.SAME
+    slower_code = in_turn(
+        [1e-3 * h for h in hour], [1.1e-3 * h * e for h, e in zip(hour, (1, 1.001, 0.999), strict=True)]
+    )
+    found = only(check(a_baseline(), a_new(1.1), rules, slower_code))
+    assert found.verdict is Judgement.SLOWER
+    assert found.confirmation is not None
+    assert found.confirmation.in_turn
+    assert found.confirmation.against == 3
+    assert found.confirmation.family == 1
+
+
+@pytest.mark.parametrize(
+    ("confirmation", "wanted"),
+    [
+        (in_turn(STEADY, STEADY[:2]), Judgement.INSUFFICIENT),
+        (in_turn(STEADY, STEADY, side={"unsteady": 1}), Judgement.INSUFFICIENT),
+        (in_turn(STEADY, STEADY, side={"cost": a_cost(flops=1)}), Judgement.INCOMPARABLE),
+        (
+            Confirmation(ref=records_of([a_record(a_failure())]), new=a_new(1.1)),
+            Judgement.INCOMPARABLE,
+        ),
+        (
+            Confirmation(ref=a_new(1.1), new=records_of([a_record(a_failure())])),
+            Judgement.BROKEN,
+        ),
+    ],
+)
+def test_what_cannot_be_paired_is_neither_confirmed_nor_passed(
+    confirmation: Confirmation, wanted: Judgement
+) -> None:
+    found = only(check(a_baseline(), a_new(1.1), replace(RULES, in_turn=True), confirmation))
+    assert found.verdict is wanted
+    assert found.reason.startswith("measured again: ")
+    assert found.confirmation is None
+
+
+# Endings
+
+
+def a_check(*verdicts: Judgement, tested: int = 1) -> Check:
+    template = check(a_baseline(), a_new(1.0), RULES)
+    findings = [replace(only(template), verdict=verdict) for verdict in verdicts]
+    return replace(template, findings=tuple(findings), tested=tested)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "over", "code"),
+    [
+        ((Judgement.SAME, Judgement.FASTER, Judgement.NEW, Judgement.GONE), {"strict": True}, 0),
+        ((Judgement.SLOWER, Judgement.BROKEN, Judgement.INCOMPARABLE), {}, 10),
+        ((Judgement.SLOWER, Judgement.BROKEN, Judgement.INCOMPARABLE), {"exit_zero": True}, 4),
+        ((Judgement.SLOWER, Judgement.INCONCLUSIVE), {"exit_zero": True, "strict": True}, 0),
+        ((Judgement.BROKEN, Judgement.INCOMPARABLE), {}, 4),
+        ((Judgement.INCOMPARABLE, Judgement.INCONCLUSIVE), {"strict": True}, 11),
+        ((Judgement.INCONCLUSIVE, Judgement.SAME), {}, 0),
+        ((Judgement.INCONCLUSIVE, Judgement.SAME), {"strict": True}, 12),
+        ((Judgement.INSUFFICIENT,), {"strict": True}, 12),
+    ],
+)
+def test_the_gravest_ending_gives_the_exit_code(
+    verdicts: tuple[Judgement, ...], over: dict[str, bool], code: int
+) -> None:
+    assert exit_code(a_check(*verdicts), **over) == code
+
+
+def test_a_check_that_tested_nothing_is_no_pass() -> None:
+    assert exit_code(a_check(tested=0), exit_zero=True) == Ending.NOT_COMPARABLE
+
+
+# Laws
+
+
+@given(st.permutations(range(len(WEATHER))), times)
+@settings(max_examples=30)
+def test_the_order_of_sessions_does_not_matter(order: list[int], new: list[float]) -> None:
+    sessions, run = a_baseline(), a_digest([(a_case(), new)])
+    plain = only(check(sessions, run, ONE_STAGE))
+    shuffled = only(check([sessions[index] for index in order], run, ONE_STAGE))
+    assert plain.first is not None
+    assert shuffled.first is not None
+    assert shuffled.first.ratio == pytest.approx(plain.first.ratio)
+    assert shuffled.first.p_holm == pytest.approx(plain.first.p_holm)
+
+
+@given(times, st.floats(1e-3, 1e3))
+@settings(max_examples=30)
+def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None:
+    def found(scale: float) -> Finding:
+        sessions = [
+            a_digest([(a_case(), [scale * v for v in times_of(each)])], id=f"S{each}") for each in WEATHER
+        ]
+        return only(check(sessions, a_digest([(a_case(), [scale * v for v in new])]), ONE_STAGE))
+
+    plain, scaled = found(1.0), found(factor)
+    assert plain.first is not None
+    assert scaled.first is not None
+    assume(abs(abs(math.log(plain.first.ratio)) - math.log1p(plain.threshold)) > 1e-9)
+    assert scaled.first.ratio == pytest.approx(plain.first.ratio)
+    assert scaled.verdict is plain.verdict
+
+
+@given(st.integers(1, 40))
+@settings(max_examples=20)
+def test_more_cases_make_each_harder_to_call(others: int) -> None:
+    noisy = (1.0, 1.03, 0.97, 1.02, 0.98, 1.0)
+    found = check(a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), ONE_STAGE)
+    alone = only(check(a_baseline(factors=noisy), a_new(1.07), ONE_STAGE))
+    assert alone.first is not None
+    assert found.findings[0].first is not None
+    assert found.findings[0].first.p == pytest.approx(alone.first.p)
+    assert found.findings[0].first.p_holm >= alone.first.p_holm - 1e-12
+    assert found.findings[0].first.mde >= alone.first.mde - 1e-12
+
+
+# As text
+
+
+def every_verdict() -> Check:
+    """A check with all nine verdicts."""
+    names = [*Judgement]
+    cases = {name: a_case(params={"kind": name.value}) for name in names}
+    stored = [cases[name] for name in names if name is not Judgement.NEW]
+    shaky = Judgement.INCONCLUSIVE
+    sessions = a_baseline(*stored)
+    for number, session in enumerate(sessions):
+        side = session.cases[cases[shaky].id]
+        values: dict[str, tuple[float | None, ...]] = {
+            "latency_s": tuple(v * (1 + 0.1 * number) for v in STEADY)
+        }
+        session.cases[cases[shaky].id] = replace(side, values=values)
+    factors = {Judgement.SLOWER: 1.2, Judgement.FASTER: 0.8}
+    present = [name for name in names if name not in (Judgement.GONE, Judgement.BROKEN)]
+    new = a_digest(
+        [(cases[name], times_of(factors.get(name, 1.0))) for name in present],
+        id="NEW",
+        frameworks={"torch": "2.14.0"},
+        side={"version": "2.14.0", "stopped_by": ("precision", "time")},
+        damaged=("line 3: torn",),
+    )
+    insufficient, other = cases[Judgement.INSUFFICIENT].id, cases[Judgement.INCOMPARABLE].id
+    new.cases[insufficient] = replace(new.cases[insufficient], unsteady=1)
+    new.cases[other] = replace(new.cases[other], cost=a_cost(flops=7))
+    new.cases[cases[Judgement.BROKEN].id] = Side(case=cases[Judgement.BROKEN], failure="crashed: a | b")
+    confirmation = Confirmation(
+        new=a_digest([(cases[Judgement.SLOWER], times_of(1.19))], id="AGAIN", side={"version": "2.14.0"})
+    )
+    return check(sessions, new, RULES, confirmation)
+
+
+def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
+    found = every_verdict()
+    assert {each.verdict for each in found.findings} == set(Judgement)
+    assert gate.terminal(Gate(name="main", found=found)) == snapshot("""\
+baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
+newest session: run S5, 2026-01-06T00:00:00Z
+held against it: run NEW, 2026-01-02T03:04:05Z
+latency_s, lower is better
+measured again: run AGAIN
+changed: torch 2.13.0 → 2.14.0
+damaged, not held: line 3: torn
+
+slower        gemm(kind=slower)/float32/eager@torch:cpu
+              1.200× [1.190, 1.210]  1.00 ms → 1.20 ms  p <0.001  MDE 1.45 %  3 processes v 6 sessions
+              limit 5 % (default), sessions differ by 0.303 %
+              again: 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p <0.001  MDE 1.45 %  3 processes v 6 sessions
+              suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
+broken        gemm(kind=broken)/float32/eager@torch:cpu
+              crashed: a | b
+incomparable  gemm(kind=incomparable)/float32/eager@torch:cpu
+              counted flops 524288 → 7
+gone          gemm(kind=gone)/float32/eager@torch:cpu
+              not part of the run
+inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
+              0.8076× [0.5302, 1.230]  1.24 ms → 1.00 ms  p 0.622  MDE 106 %  3 processes v 6 sessions
+              limit 30.3 % (default, raised to twice the sessions' spread), sessions differ by 15.2 %
+              too noisy for this threshold: more sessions would tell; less precise than asked (stopped by time)
+faster        gemm(kind=faster)/float32/eager@torch:cpu
+              0.8000× [0.7933, 0.8068]  1.00 ms → 800 µs  p <0.001  MDE 1.45 %  3 processes v 6 sessions
+              limit 5 % (default), sessions differ by 0.303 %
+              suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
+same          gemm(kind=same)/float32/eager@torch:cpu
+              1.000× [0.9916, 1.008]  1.00 ms → 1.00 ms  p 1.000  MDE 1.45 %  3 processes v 6 sessions
+              limit 5 % (default), sessions differ by 0.303 %
+              less precise than asked (stopped by time)
+insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
+              still warming up when measured, in 1 processes
+new           gemm(kind=new)/float32/eager@torch:cpu
+              not part of the baseline
+
+1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
+could have seen, 4 times in 5: a change of 1.45 % in the median case, of 106 % in each
+FAIL 1 of 4: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5 %)
+BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
+NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
+""")  # noqa: E501
+
+
+def test_markdown_has_the_conclusion_first() -> None:
+    assert gate.markdown(Gate(name="main", found=every_verdict())) == snapshot("""\
+- FAIL 1 of 4: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5 %)
+- BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
+- NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
+
+| case | verdict | ratio [95 %] | limit | p | MDE | measured again | notes |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| gemm(kind=slower)/float32/eager@\u200btorch:cpu | slower | 1.200× [1.190, 1.210] | 5 % | &lt;0.001 | 1.45 % | 1.190× [1.180, 1.200] p &lt;0.001 | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| gemm(kind=broken)/float32/eager@\u200btorch:cpu | broken |  | 5 % |  |  |  | crashed: a \\| b |
+| gemm(kind=incomparable)/float32/eager@\u200btorch:cpu | incomparable |  | 5 % |  |  |  | counted flops 524288 → 7 |
+| gemm(kind=gone)/float32/eager@\u200btorch:cpu | gone |  | 5 % |  |  |  | not part of the run |
+| gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | inconclusive | 0.8076× [0.5302, 1.230] | 30.3 % | 0.622 | 106 % |  | too noisy for this threshold: more sessions would tell; less precise than asked (stopped by time) |
+| gemm(kind=faster)/float32/eager@\u200btorch:cpu | faster | 0.8000× [0.7933, 0.8068] | 5 % | &lt;0.001 | 1.45 % |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| gemm(kind=same)/float32/eager@\u200btorch:cpu | same | 1.000× [0.9916, 1.008] | 5 % | 1.000 | 1.45 % |  | less precise than asked (stopped by time) |
+| gemm(kind=insufficient)/float32/eager@\u200btorch:cpu | insufficient |  | 5 % |  |  |  | still warming up when measured, in 1 processes |
+| gemm(kind=new)/float32/eager@\u200btorch:cpu | new |  | 5 % |  |  |  | not part of the baseline |
+
+- baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
+- newest session: run S5, 2026-01-06T00:00:00Z
+- held against it: run NEW, 2026-01-02T03:04:05Z
+- latency_s, lower is better
+- measured again: run AGAIN
+- changed: torch 2.13.0 → 2.14.0
+- damaged, not held: line 3: torn
+
+- 1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
+- could have seen, 4 times in 5: a change of 1.45 % in the median case, of 106 % in each
+""")  # noqa: E501
+
+
+def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
+    content = json.loads(gate.json_object(Gate(name="main", found=every_verdict())))
+    assert content["exit_code"] == 10
+    assert content["endings"] == ["regressed", "failed", "not_comparable"]
+    (slower,) = [each for each in content["findings"] if each["verdict"] == "slower"]
+    looks = {name: slower.pop(name) for name in ("first", "confirmation")}
+    assert slower == snapshot(
+        {
+            "case": "gemm(kind=slower)/float32/eager@torch:cpu",
+            "metric": "latency_s",
+            "verdict": "slower",
+            "flagged": True,
+            "threshold": 0.05,
+            "threshold_from": "default",
+            "spread": 0.0030337590917759736,
+            "provisional": False,
+            "steady": True,
+            "stopped_by": ["precision", "time"],
+            "lost": False,
+            "reason": "suspect: torch 2.13.0 → 2.14.0",
+        }
+    )
+    for look in looks.values():
+        assert set(look) == snapshot(
+            {
+                "against",
+                "degrees",
+                "family",
+                "high",
+                "in_turn",
+                "low",
+                "mde",
+                "new",
+                "p",
+                "p_holm",
+                "processes",
+                "ratio",
+                "ref",
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("over", "last"),
+    [
+        ({"strict": False}, "PASS: no regression in 1; 1 could not be told"),
+        ({"strict": True}, "INCONCLUSIVE: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
+    ],
+)
+def test_what_cannot_be_told_is_a_warning_or_with_strict_an_ending(over: Any, last: str) -> None:
+    found = check(a_baseline(factors=[1.0]), a_new(1.0), RULES)
+    assert gate.terminal(Gate(name="main", found=found, **over)).splitlines()[-1].startswith(last)
+
+
+@pytest.mark.parametrize("name", gate.FORMATS)
+@pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "<b>", "line\nbreak", "[red]"])
+def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
+    run = digest(a_hostile_run(text))
+    found = check([run, replace(run, id=text, frameworks={text: text * 2})], run, RULES)
+    shown = gate.FORMATS[name](Gate(name="main", found=found, note=text))
+    assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
+    if name == "markdown":
+        rows = [line for line in shown.splitlines() if line.startswith("|")]
+        assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+        assert "<b>" not in shown
+    if name == "json":
+        json.loads(shown)
+    else:
+        assert all(
+            line.startswith((" ", "-", "|")) or name == "terminal" for line in shown.splitlines() if line
+        )
+
+
+def test_the_documentation_shows_what_the_program_prints() -> None:
+    document = (Path(__file__).parent.parent / "docs/checking.md").read_text()
+    cases = [a_case(params={"m": m}) for m in (512, 64)]
+    sessions = [
+        a_digest(
+            [(case, times_of(factor)) for case in cases], id=f"01S{number}", started=f"2026-01-{number:02}"
+        )
+        for number, factor in enumerate(WEATHER, 1)
+    ]
+    run, second = (
+        a_digest([(cases[0], times_of(factor)), (cases[1], times_of(1.002))], id=name, started="2026-01-09")
+        for name, factor in (("01NEW", 1.13), ("01NEWER", 1.12))
+    )
+    found = check(sessions, run, RULES, Confirmation(new=second))
+    assert gate.terminal(Gate(name="main", found=found)) in document.split("```\n")

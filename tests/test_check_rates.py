@@ -1,0 +1,103 @@
+"""How often a check is right, on simulated sessions, processes and blocks."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchbench.check import check, endings
+from benchbench.confirm import Confirmation
+from benchbench.matching import Judgement
+from benchbench.metrics import METRICS
+from benchbench.trials import Rules
+from tests.simulator import Array, a_session, allowed, session_medians
+
+RULES = Rules(metrics=METRICS[:1])
+IN_TURN = replace(RULES, in_turn=True)
+
+
+def stages(
+    source: np.random.Generator,
+    cases: int,
+    sessions: int,
+    spread: float,
+    *,
+    processes: int = 3,
+    slow: float = 1.0,
+    slow_cases: int = 0,
+    **over: bool,
+) -> tuple[list[Array], Array, Array, Array]:
+    """Stored sessions, a run, and measured again in that run's hour the old code and the new."""
+    hours = session_medians(source, (sessions + 1, cases, 3 * processes), spread, 0.01, count=10, **over)
+    first, again, old = (hours[-1][:, part * processes : (part + 1) * processes] for part in range(3))
+    factors = np.ones((cases, 1))
+    factors[:slow_cases] = slow
+    return [hour[:, :processes] for hour in hours[:-1]], factors * first, factors * again, old
+
+
+def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Rules) -> list[Judgement]:
+    sessions = [a_session(rows, id=f"S{number}") for number, rows in enumerate(hours)]
+    ref = a_session(old) if rules.in_turn else None
+    confirmation = Confirmation(new=a_session(again), ref=ref) if rules.confirm else None
+    return [each.verdict for each in check(sessions, a_session(first), rules, confirmation).findings]
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
+@pytest.mark.parametrize(
+    ("sessions", "spread", "rules"),
+    [
+        (10, 0.02, RULES),
+        (10, 0.05, RULES),
+        (5, 0.02, RULES),
+        (1, 0.015, RULES),
+        (3, 0.015, RULES),
+        (10, 0.05, replace(RULES, confirm=False)),
+        (10, 0.03, IN_TURN),
+        (1, 0.03, IN_TURN),
+    ],
+)
+def test_a_suite_of_unchanged_code_rarely_fails_a_check(
+    sessions: int, spread: float, rules: Rules, heavy: bool
+) -> None:
+    """Sessions with heavy tails too are for measuring in turn: docs/checking.md has the figures."""
+    suites, alarms = 120, 0
+    source = np.random.default_rng([sessions, int(1000 * spread), heavy])
+    over = {"heavy": heavy, "stormy": heavy and rules.in_turn}
+    for _ in range(suites):
+        verdicts = found(*stages(source, 30, sessions, spread, **over), rules)
+        alarms += Judgement.SLOWER in verdicts
+    assert alarms / suites <= allowed(0.05, suites)
+
+
+@pytest.mark.parametrize(("slow", "spread", "wanted"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
+@pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
+def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: float, rules: Rules) -> None:
+    suites, hits = 40, 0
+    source = np.random.default_rng(int(100 * slow))
+    for _ in range(suites):
+        verdicts = found(*stages(source, 30, 10, spread, slow=slow, slow_cases=3), rules)
+        hits += sum(verdict is Judgement.SLOWER for verdict in verdicts[:3])
+    assert hits / (3 * suites) >= wanted
+
+
+@pytest.mark.parametrize(
+    ("spread", "heavy", "phi"), [(0.03, False, 0.0), (0.16, False, 0.3), (0.16, True, 0.3)]
+)
+def test_a_lone_case_of_a_runner_whose_weather_lasts_rarely_alarms(
+    spread: float, heavy: bool, phi: float
+) -> None:
+    """As on hosted runners: what one session meets, the next meets in part."""
+    runs, alarms = 600, 0
+    source = np.random.default_rng([int(100 * spread), heavy])
+    own = source.standard_t(3, runs + 10) / math.sqrt(3) if heavy else source.standard_normal(runs + 10)
+    weather = own * math.sqrt(1 - phi**2)
+    for index in range(1, len(weather)):
+        weather[index] += phi * weather[index - 1]
+    medians = np.exp(spread * weather)[:, None] * session_medians(source, (runs + 10, 3), 0.0, 0.01)
+    digests = [a_session(row[None], id=f"S{number}") for number, row in enumerate(medians)]
+    for last in range(10, len(digests)):
+        alarms += bool(
+            endings(check(digests[last - 10 : last], digests[last], replace(RULES, confirm=False)))
+        )
+    assert alarms / runs <= allowed(0.02, runs)

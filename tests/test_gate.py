@@ -1,0 +1,312 @@
+"""The gate from a shell, on the fake backend: every exit code, and what each of them needs."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import config
+from tests.program import accelbench
+
+FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "paced,honest")
+
+
+class Bench:
+    """A folder with a baseline of two cases; `pace` is how long a step of one of them lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def pace(self, text: str) -> None:
+        (self.folder / "pace").write_text(text)
+
+    def run(self, *arguments: str, code: int = 0, **more: Any) -> Any:
+        pace = {"ACCELBENCH_TEST_PACE": str(self.folder / "pace")}
+        return accelbench(*arguments, **{"cwd": self.folder, "code": code, **pace, **more})
+
+    def check(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        done = self.run("check", "--baseline", "main", *arguments, "--format", "json", code=code)
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found["exit_code"] == code
+        return found
+
+    @property
+    def session(self) -> Path:
+        (found,) = (self.folder / "results/baselines").rglob("*.json")
+        return found
+
+    def edit_session(self, pattern: str, replacement: str) -> None:
+        before = self.session.read_text()
+        after = re.sub(pattern, replacement, before)
+        assert after != before
+        self.session.write_text(after)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Bench(tmp_path_factory.mktemp("template"))
+    made.pace("0.001 0.001")
+    made.run(*FAKE)
+    made.run("baseline", "set", "main")
+    return made.folder
+
+
+@pytest.fixture
+def bench(template: Path, tmp_path: Path) -> Bench:
+    return Bench(Path(shutil.copytree(template, tmp_path / "bench")))
+
+
+def test_unchanged_code_measured_now_passes_and_is_a_run(bench: Bench) -> None:
+    found = bench.check()
+    assert found["endings"] == []
+    assert [each["threshold"] for each in found["findings"]] == [0.05, 0.05]
+    assert found["confirmation"] is None
+    listed = json.loads(bench.run("list", "runs", "--format", "json").stdout)
+    assert [each["run"] for each in listed][-1] == found["run"]["id"]
+
+
+def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
+    bench.pace("0.0012 0.001")
+    done = bench.run("check", "--baseline", "main", code=10)
+    assert "1 flagged, measuring again: paced" in done.stderr
+    assert done.stdout.splitlines()[-1].startswith("FAIL 1 of 2: paced(size=32)")
+    found = bench.check(code=10)
+    slower, other = found["findings"]
+    assert (slower["verdict"], other["flagged"]) == ("slower", False)
+    assert slower["first"]["ratio"] == pytest.approx(1.2, rel=0.01)
+    assert slower["confirmation"]["ratio"] == pytest.approx(1.2, rel=0.01)
+    again = bench.folder / "results/runs" / found["run"]["id"] / "runs" / found["confirmation"]["run"]["id"]
+    assert len((again / "records.jsonl").read_text().splitlines()) == 3
+    assert "paced" in bench.run("report", str(again), "--format", "csv").stdout
+    listed = json.loads(bench.run("list", "runs", "--format", "json").stdout)
+    assert [each["run"] for each in listed][-1] == found["run"]["id"]
+
+
+def test_a_slow_hour_that_is_over_is_not_confirmed(bench: Bench) -> None:
+    bench.pace("0.0012 0.001")
+    bench.run(*FAKE)
+    bench.pace("0.001 0.001")
+    found = bench.check("latest")
+    assert found["findings"][0]["flagged"]
+    assert found["findings"][0]["verdict"] == "inconclusive"
+    assert "not confirmed" in found["findings"][0]["reason"]
+
+
+def test_without_confirmation_one_stage_decides(bench: Bench) -> None:
+    bench.pace("0.0012 0.001")
+    bench.run(*FAKE)
+    bench.pace("0.001 0.001")
+    found = bench.check("latest", "--no-confirm", code=10)
+    assert found["stages"] == 1
+    assert found["confirmation"] is None
+
+
+def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(bench: Bench) -> None:
+    bench.pace("0.0012 0.001")
+    bench.run(*FAKE)
+    hardware = r'("cpu":) ?"[^"]*"(, ?\n? *"cores")'
+    for path in (bench.folder / "results").rglob("*.json"):
+        path.write_text(re.sub(hardware, r'\1 "Other CPU"\2', path.read_text()))
+    own = json.loads((next((bench.folder / "results/runs").iterdir()) / "run.json").read_text())["machine"]
+    assert own["cpu"] == "Other CPU"
+    bench.session.parent.rename(bench.session.parent.with_name(fingerprint_of(own)))
+    found = bench.check("latest", code=10)
+    assert "not measured again" in found["note"]
+    assert found["stages"] == 1
+
+
+def fingerprint_of(fields: dict[str, Any]) -> str:
+    from benchbench.environment import fingerprint
+    from benchbench.model import Machine
+
+    return fingerprint(Machine(**{**fields, "accelerators": tuple(fields["accelerators"])}))
+
+
+def test_exit_zero_tells_a_regression_and_fails_nothing(bench: Bench) -> None:
+    bench.pace("0.0012 0.001")
+    found = bench.check("--exit-zero")
+    assert found["endings"] == ["regressed"]
+    assert found["counts"]["slower"] == 1
+
+
+def test_a_case_that_no_longer_works_ends_with_4_and_is_no_regression(bench: Bench) -> None:
+    bench.pace("broken")
+    found = bench.check("--exit-zero", code=4)
+    assert found["endings"] == ["failed"]
+    assert "ValueError" in found["findings"][0]["reason"]
+
+
+def test_a_case_that_breaks_while_measured_again_ends_with_4(bench: Bench) -> None:
+    bench.pace("0.0012 0.001")
+    bench.run(*FAKE)
+    bench.pace("broken")
+    assert bench.check("latest", code=4)["findings"][0]["verdict"] == "broken"
+
+
+def test_a_missing_baseline_ends_with_11_before_anything_is_measured(bench: Bench) -> None:
+    done = bench.run("check", "--baseline", "mian", code=11)
+    assert "Did you mean 'main'?" in done.stderr
+    assert "round" not in done.stderr
+
+
+def test_other_hardware_ends_with_11_and_says_what_the_baseline_holds(bench: Bench) -> None:
+    bench.edit_session(r'"cpu": "[^"]*"', '"cpu": "Other CPU"')
+    bench.session.parent.rename(bench.session.parent.with_name("0123456789ab"))
+    done = bench.run("check", "--baseline", "main", "--exit-zero", code=11)
+    assert "holds no session of this hardware" in done.stderr
+    assert "Other CPU" in done.stderr
+
+
+def test_other_work_ends_with_11(bench: Bench) -> None:
+    bench.edit_session(r'"flops": \d+', '"flops": 7')
+    found = bench.check("--exit-zero", code=11)
+    assert found["findings"][0]["reason"].startswith("counted flops 7 → ")
+
+
+def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> None:
+    bench.edit_session('(paced.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
+    found = bench.check(code=11)
+    assert found["endings"] == ["not_comparable"]
+    assert found["conclusions"][0].endswith("unavailable: fake has no device 'cuda:0'")
+    bench.edit_session('(honest.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
+    assert "No case" in bench.run("check", "--baseline", "main", code=3).stderr
+
+
+def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
+    bench.run("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "gemm", "-p", "m=8")
+    found = bench.check("latest", code=11)
+    assert found["conclusions"] == ["NOT COMPARABLE: no case could be tested"]
+
+
+def test_what_cannot_be_told_ends_with_12_only_where_asked(bench: Bench) -> None:
+    assert "2 could not be told" in bench.run("check", "latest", "--baseline", "main").stdout
+    assert bench.check("latest", "--strict", code=12)["endings"] == ["inconclusive"]
+    assert bench.check("latest", "--strict", "--dedicated")["counts"] == {"same": 2}
+
+
+def test_other_versions_end_with_11_where_asked(bench: Bench) -> None:
+    bench.edit_session('"frameworks": {"fake": "[^"]*"', '"frameworks": {"fake": "0.0.9"')
+    assert bench.check("latest")["changes"] == ["fake 0.0.9 → 0.1.0"]
+    assert bench.check("latest", "--strict-env", code=11)["endings"] == ["not_comparable"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("check",), 2, "Which baseline?"),
+        (("check", "latest", "--baseline", "main", "--metric", "latencies"), 2, "No metric"),
+        (("check", "latest", "--baseline", "main", "--max-slowdown", "5"), 2, "between 0 % and 100 %"),
+        (("check", "latest", "--baseline", "main", "--suite", "quik"), 2, "Did you mean 'quick'?"),
+        (("check", "nosuch", "--baseline", "main"), 5, "No run 'nosuch'"),
+    ],
+)
+def test_a_mistake_has_its_code_and_a_hint(
+    bench: Bench, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = bench.run(*arguments, code=code)
+    assert message in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_a_damaged_session_ends_with_5(bench: Bench) -> None:
+    bench.session.write_text("{")
+    assert bench.session.name in bench.run("check", "latest", "--baseline", "main", code=5).stderr
+
+
+def test_results_that_cannot_be_written_end_with_6(bench: Bench) -> None:
+    runs = bench.folder / "results/runs"
+    runs.rename(bench.folder / "elsewhere")
+    runs.write_text("a file, not a folder")
+    bench.run("check", "--baseline", "main", code=6)
+
+
+def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_limit(bench: Bench) -> None:
+    (bench.folder / "accelbench.toml").write_text(
+        '[check]\nbaseline = "main"\nmax-slowdown = "30%"\nmetric = ["latency_s", "peak_host_bytes"]\n'
+        '[thresholds]\n"paced*" = 0.4\n"nothing*" = "1%"\n'
+    )
+    inner = bench.folder / "inner"
+    inner.mkdir()
+    results = str(bench.folder / "results")
+    pace = str(bench.folder / "pace")
+    done = accelbench(
+        "check",
+        "latest",
+        "--format",
+        "json",
+        cwd=inner,
+        ACCELBENCH_RESULTS=results,
+        ACCELBENCH_TEST_PACE=pace,
+    )
+    found = json.loads(done.stdout)
+    limits = {(each["case"][:5], each["metric"]): each["threshold"] for each in found["findings"]}
+    assert limits == {
+        (case, metric): value
+        for case, value in (("paced", 0.4), ("hones", 0.3))
+        for metric in ("latency_s", "peak_host_bytes")
+    }
+    assert found["idle_thresholds"] == ["accelbench.toml 'nothing*'"]
+    typed = json.loads(
+        accelbench(
+            "check",
+            "latest",
+            "--max-slowdown",
+            "7%",
+            "--format",
+            "json",
+            cwd=inner,
+            ACCELBENCH_RESULTS=results,
+        ).stdout
+    )
+    assert {each["threshold_from"] for each in typed["findings"]} == {"--max-slowdown"}
+
+
+def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
+    suite = 'description = "d"\npolicy = "quick"\n[thresholds]\n"paced*" = "50%"\n'
+    suite += "".join(f'[[cases]]\nworkload = "{name}"\n' for name in ("paced", "honest"))
+    (bench.folder / "own.toml").write_text(suite)
+    bench.pace("0.0012 0.001")
+    bench.run("run", "--suite", "own.toml", "-b", "fake", "-d", "cpu")
+    unnamed = bench.run("check", "latest", "--baseline", "main", "--no-confirm", code=10)
+    assert "suite 'own' is not found by name" in unnamed.stderr
+    found = bench.check("latest", "--suite", "own.toml")
+    limits = {each["case"][:5]: each["threshold_from"] for each in found["findings"]}
+    assert limits == {"paced": "suite own 'paced*'", "hones": "default"}
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[chekc]\n", "Did you mean 'check'?"),
+        ("[check]\nbaselin = 'x'\n", "Did you mean 'baseline'?"),
+        ("[thresholds]\n'gemm' = 5\n", "0.03"),
+        ("[check]\nmax-slowdown = 'a lot'\n", "0.03"),
+        ("not = = toml", "docs/checking.md"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_place(bench: Bench, text: str, hint: str) -> None:
+    (bench.folder / "accelbench.toml").write_text(text)
+    done = bench.run("check", "latest", "--baseline", "main", code=2)
+    assert "accelbench.toml" in done.stderr
+    assert hint in done.stderr
+
+
+def test_markdown_can_be_pasted(bench: Bench) -> None:
+    done = bench.run("check", "latest", "--baseline", "main", "--format", "markdown")
+    assert done.stdout.startswith("- PASS")
+
+
+def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:
+    document = (Path(__file__).parent.parent / "docs/checking.md").read_text()
+    path = tmp_path / "accelbench.toml"
+    path.write_text(document.split("```toml\n")[1].split("```")[0])
+    found = config.load(path)
+    assert found.check.baseline == "main"
+    assert [(rule.pattern, rule.value) for rule in config.threshold_rules(found)] == [
+        ("attention*bfloat16", 0.1),
+        ("gemm(m=64", 0.08),
+    ]
+    assert config.find(tmp_path / "a" / "b") == path

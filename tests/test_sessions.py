@@ -1,0 +1,86 @@
+"""One run against stored sessions: the error of the difference, and what stands in for missing sessions."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats as oracle
+
+from benchbench.sessions import ASSUMED_DEGREES, departure
+from benchbench.stats import deviation, holm, mean, paired
+
+logs = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
+
+
+@given(st.lists(logs, min_size=5, max_size=10), logs)
+def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_processes(
+    sessions: list[list[float]], new: list[float]
+) -> None:
+    found = departure(sessions, new, assumed=0.02)
+    places = [float(np.mean(each)) for each in sessions]
+    between = max(float(np.std(places, ddof=1)), 1e-4) * math.sqrt(1 + 1 / len(sessions))
+    groups = [*sessions, new]
+    squares = sum((len(each) - 1) * np.var(each, ddof=1) for each in groups)
+    variance = max(squares / sum(len(each) - 1 for each in groups), 1e-8)
+    within = math.sqrt(variance * (1 / len(new) + sum(1 / len(e) for e in sessions) / len(sessions) ** 2))
+    assert found.difference.error == pytest.approx(max(between, within))
+    assert found.difference.degrees == len(sessions) - 1
+    assert found.difference.mid == pytest.approx(np.mean(new) - np.mean(places), abs=1e-12)
+    assert not found.provisional
+
+
+def test_one_session_has_no_spread_and_stands_on_the_assumed_one() -> None:
+    found = departure([[0.0, 0.001, -0.001]], [0.05, 0.051, 0.049], assumed=0.02)
+    assert found.spread is None
+    assert found.provisional
+    assert found.difference.error == pytest.approx(0.02 * math.sqrt(2))
+    assert found.difference.degrees == ASSUMED_DEGREES
+
+
+def test_few_sessions_that_differ_more_than_assumed_are_believed_and_count_as_few() -> None:
+    found = departure([[0.0] * 3, [0.1] * 3, [0.2] * 3], [0.0] * 3, assumed=0.02)
+    assert found.spread == pytest.approx(0.1)
+    assert found.difference.error == pytest.approx(0.1 * math.sqrt(4 / 3))
+    assert found.difference.degrees == 2
+    assert found.provisional
+
+
+def test_noisy_processes_count_where_they_explain_more_than_the_assumed_spread() -> None:
+    noisy = [-0.3, 0.0, 0.3]
+    found = departure([noisy], noisy, assumed=0.02)
+    assert found.difference.error == pytest.approx(0.3 * math.sqrt(2 / 3))
+    assert found.difference.degrees == 4
+
+
+def test_one_value_a_session_has_no_spread_within() -> None:
+    found = departure([[0.0], [0.01], [-0.01], [0.0], [0.02]], [0.3], assumed=0.02)
+    assert found.difference.error == pytest.approx(deviation([0.0, 0.01, -0.01, 0.0, 0.02]) * math.sqrt(1.2))
+
+
+@pytest.mark.parametrize("sessions", [[], [[]]])
+def test_nothing_to_depart_from_is_an_error(sessions: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="without a value"):
+        departure(sessions, [0.0], assumed=0.02)
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=10))
+def test_the_paired_test_is_that_of_scipy(pairs: list[tuple[float, float]]) -> None:
+    assume(np.std([b - a for a, b in pairs], ddof=1) > 1e-3)  # SciPy has no floor
+    before, after = zip(*pairs, strict=True)
+    found, wanted = paired(pairs), oracle.ttest_rel(after, before)
+    assert found.p_either() == pytest.approx(wanted.pvalue, abs=1e-12)
+    assert found.mid == pytest.approx(mean(after) - mean(before), abs=1e-12)
+    assert found.degrees == wanted.df
+
+
+def test_what_both_of_a_pair_met_cancels() -> None:
+    pairs = [(weather, weather + 0.05 + tiny) for weather, tiny in [(0.0, 0.001), (1.0, -0.001), (-2.0, 0.0)]]
+    assert paired(pairs).p_above() < 0.001
+
+
+def test_a_family_counts_as_the_fewest_it_may_have() -> None:
+    assert holm([0.01], fewest=5) == pytest.approx([0.05])
+    assert holm([0.01, 0.02], fewest=5) == pytest.approx([0.05, 0.1])
+    assert holm([0.001] * 10, fewest=5) == holm([0.001] * 10)
