@@ -209,10 +209,8 @@ def test_what_cannot_be_used_is_listed_with_what_to_type_and_leaves_its_cases_ou
     (cache / "fake@half").mkdir()
     more = {"ACCELBENCH_CACHE": str(tmp_path)}
     shown = accelbench("devices", "-b", "fake@half", cwd=tmp_path, code=0, **more).stdout
-    reason, remedy = (
-        "its environment cannot be used: it was not built to the end",
-        "accelbench env create fake@half",
-    )
+    reason = "its environment cannot be used: it was not built to the end"
+    remedy = "accelbench env create fake@half"
     assert reason in shown
     assert remedy in shown
     both = ("run", "-b", "fake@half,fake", "-w", "gemm", "--quick", "-d", "cpu")
