@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 
 from benchbench.fleet import Fleet
 from benchbench.model import Case, Failure, LeftOut, Partner, Probe, Record, RunInfo, Status
 from benchbench.plan import Plan, Reason, check_devices, plan
 from benchbench.replan import Variant, altered, obstacle
 from benchbench.rounds import Announce, Recorder, Request, Terms, head, shuffled
+from benchbench.sampler import Watch
 
 Pair = tuple[Case, Case]
 Two = tuple[RunInfo, RunInfo]
@@ -84,7 +86,17 @@ def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequen
 
 def measure(fleets: Sequence[Fleet], infos: Two, announce: Announce) -> Iterator[tuple[int, Record]]:
     """Side, 0 or 1, and record, in the order measured. A pair that fails is not measured again."""
-    recorders = [Recorder(fleet, info, announce) for fleet, info in zip(fleets, infos, strict=True)]
+    with ExitStack() as stack:
+        recorders = [
+            Recorder(fleet, info, announce, stack.enter_context(closing(Watch(info.settings.threads))))
+            for fleet, info in zip(fleets, infos, strict=True)
+        ]
+        yield from _rounds(fleets, infos, announce, recorders)
+
+
+def _rounds(
+    fleets: Sequence[Fleet], infos: Two, announce: Announce, recorders: Sequence[Recorder]
+) -> Iterator[tuple[int, Record]]:
     pairs = {one.id: (one, other) for one, other in zip(infos[0].plan, infos[1].plan, strict=True)}
     rounds = infos[0].policy.rounds
     for number in range(rounds):

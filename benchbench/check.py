@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from benchbench.compare import ALPHA, ON_THE_EDGE
 from benchbench.confirm import Confirmation, Second, second_looks
 from benchbench.digest import Digest, partnered
 from benchbench.looks import FEWEST, Look, Seen, level_of, looks
@@ -15,6 +14,7 @@ from benchbench.matching import Judgement, changes, suspect
 from benchbench.stats import tost
 from benchbench.thresholds import Rule
 from benchbench.trials import Rules, Trial, against_sessions, in_turn
+from benchbench.verdicts import ALPHA, ON_THE_EDGE
 
 UNCONFIRMED = "flagged, and not measured again"
 TOO_NOISY = "too noisy for this threshold: more sessions would tell"

@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Literal
 
+from benchbench import evidence
 from benchbench import format as fmt
-from benchbench.compare import ALPHA, Comparison, Verdict
-from benchbench.digest import SETTLED
 from benchbench.exporters.csv import cell
 from benchbench.exporters.markdown import escaped
 from benchbench.matching import Judgement
-from benchbench.metrics import Metric
 from benchbench.model import RunInfo
+from benchbench.verdicts import ALPHA, Comparison, Verdict
 
 SCHEMA = 1  # of the JSON. 1: first
 
@@ -43,7 +42,7 @@ def terminal(found: Comparison, shown: Sequence[Verdict]) -> str:
     for verdict in shown:
         lines.append(f"{verdict.verdict:{width}}  {fmt.visible(verdict.case)}")
         lines += [
-            f"{'':{width}}  {text}" for text in (_sentence(verdict, found.metric), _notes(verdict)) if text
+            f"{'':{width}}  {text}" for text in (evidence.sentence(verdict), evidence.notes(verdict)) if text
         ]
     return "\n".join([*lines, *([""] if shown else []), *foot(found)]) + "\n"
 
@@ -56,8 +55,8 @@ def markdown(found: Comparison, shown: Sequence[Verdict]) -> str:
         texts = (
             fmt.visible(verdict.case),
             str(verdict.verdict),
-            *_facts(verdict, found.metric),
-            _notes(verdict),
+            *evidence.facts(verdict),
+            evidence.notes(verdict),
         )
         rows.append([escaped(text) for text in texts])
     table = [f"| {' | '.join(row)} |" for row in rows] if shown else []
@@ -127,45 +126,6 @@ def foot(found: Comparison) -> list[str]:
         counts,
         f"p (Holm) and MDE hold for {found.compared} cases together; MDE: the change found 4 times in 5",
     ]
-
-
-def _sentence(verdict: Verdict, metric: Metric) -> str:
-    ratio, values, p, mde, processes = _facts(verdict, metric)
-    named = (ratio, values, p and f"p {p}", mde and f"MDE {mde}", processes and f"{processes} processes")
-    return "  ".join(filter(None, named))
-
-
-def _facts(verdict: Verdict, metric: Metric) -> tuple[str, str, str, str, str]:
-    """Ratio, values, p, MDE and processes, each empty where it is not known."""
-    known = verdict.ref is not None or verdict.new is not None
-
-    def show(value: float) -> str:
-        return fmt.quantity(value, metric.unit)
-
-    return (
-        _interval(verdict),
-        f"{_maybe(show, verdict.ref)} → {_maybe(show, verdict.new)}" if known else "",
-        _maybe(fmt.probability, verdict.p_holm, ""),
-        _maybe(fmt.share, verdict.mde, ""),
-        f"{verdict.ref_processes} v {verdict.new_processes}" if known else "",
-    )
-
-
-def _interval(verdict: Verdict) -> str:
-    bounds = [_maybe(fmt.significant, bound, "") for bound in (verdict.low, verdict.high)]
-    times = _maybe(lambda ratio: f"{fmt.significant(ratio)}×", verdict.ratio, "")
-    return f"{times} [{', '.join(bounds)}]" if all(bounds) else times
-
-
-def _maybe(show: Callable[[float], str], value: float | None, absent: str = "–") -> str:
-    return absent if value is None else show(value)
-
-
-def _notes(verdict: Verdict) -> str:
-    stops = [stop for stop in verdict.stopped_by if stop != "precision"]
-    matters = stops and verdict.ratio is not None and verdict.metric in SETTLED
-    stopped = f"less precise than asked (stopped by {' and '.join(stops)})" if matters else ""
-    return fmt.visible("; ".join(filter(None, (verdict.reason, stopped))))
 
 
 def _counts(found: Comparison) -> dict[str, int]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from benchbench.conditions import energy_j
 from benchbench.metrics import NO_SPEED, Metric, steps_s
 from benchbench.model import (
     Case,
@@ -158,6 +159,16 @@ def _side(case: Case, records: Sequence[Record]) -> Side:
     )
 
 
+def _rates(cost: Cost) -> dict[str, tuple[int, str]]:
+    """Metric → the work and what of it is divided by."""
+    return {
+        "items_per_s": (cost.items, "latency_s"),
+        "flops_per_s": (cost.flops, "latency_s"),
+        "bytes_per_s": (cost.bytes, "latency_s"),
+        "items_per_j": (cost.items, "energy_j"),
+    }
+
+
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
     """Only metrics that some process has a value of."""
     found = {name: tuple(_value(name, each) for each in measured) for name in KEPT}
@@ -165,8 +176,10 @@ def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ..
 
 
 def _value(metric: str, measured: Measurement) -> float | None:
+    joules = energy_j(measured)
     found: Mapping[str, float | None] = {
         "latency_s": median(steps_s(measured)),
+        "energy_j": None if isinstance(joules, str) else joules,
         "cold_s": measured.cold_s if measured.compile_cache == "empty" else None,
         "peak_device_bytes": measured.peak_device.bytes,
         "peak_host_bytes": measured.peak_host.bytes,

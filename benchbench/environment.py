@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from benchbench.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, text
 from benchbench.model import Allocator, Machine, Settings
 
 QUERY_TIMEOUT_S = 10.0
@@ -40,14 +42,14 @@ STEADY = {
 
 def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
     """This machine. `root` holds proc and sys; `search_path` replaces PATH for the programs asked."""
-    cpuinfo = _text(root / "proc/cpuinfo")
+    cpuinfo = text(root / "proc/cpuinfo")
     return Machine(
         cpu=_cpu(cpuinfo),
         cores=_cores(root, cpuinfo),
         threads=usable_threads(root),
         memory_bytes=_memory_bytes(root),
         architecture=platform.machine(),
-        os=_os(platform.system(), platform.release()),
+        os=os_name(platform.system(), platform.release()),
         python=platform.python_version(),
         accelerators=accelerators(search_path),
     )
@@ -62,8 +64,7 @@ def fingerprint(found: Machine) -> str:
 
 def usable_threads(root: Path = Path("/")) -> int:
     """CPUs this process may use: its affinity and, rounded up, every cgroup quota above it; at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(min([allowed, *_quotas(root)]), 1)
+    return max(min([len(allowed_cpus()), *(math.ceil(quota) for quota in quotas(root))]), 1)
 
 
 def accelerators(search_path: str | None = None) -> tuple[str, ...]:
@@ -119,8 +120,8 @@ def _cores(root: Path, cpuinfo: str) -> int:
     packages, cores = _values(cpuinfo, "physical id"), _values(cpuinfo, "core id")
     if cores and len(packages) == len(cores):
         return len(set(zip(packages, cores, strict=True)))
-    topologies = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology")
-    siblings = {_text(each / "thread_siblings_list").strip() for each in topologies} - {""}
+    topologies = (root / CPUS).glob("cpu[0-9]*/topology")
+    siblings = {text(each / "thread_siblings_list").strip() for each in topologies} - {""}
     if siblings:
         return len(siblings)
     import psutil
@@ -129,58 +130,19 @@ def _cores(root: Path, cpuinfo: str) -> int:
 
 
 def _memory_bytes(root: Path) -> int:
-    limits = [
-        int(text)
-        for path in _cgroup_files(root, "memory", "memory.max", "memory.limit_in_bytes")
-        if (text := _text(path).strip()).isdecimal()
-    ]
+    limits = [limit for limit, _ in memory_limits(root)]
     return min([_physical_bytes(root), *limits])
 
 
 def _physical_bytes(root: Path) -> int:
-    found = re.search(r"^MemTotal:\s*([0-9]+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    if found:
-        return int(found[1]) * 1024
+    if total := memory_bytes(root).get("MemTotal"):
+        return total
     import psutil
 
     return int(psutil.virtual_memory().total)
 
 
-def _quotas(root: Path) -> Iterator[int]:
-    """CPUs allowed by each quota, rounded up. v2 writes quota and period into one file, v1 into two."""
-    for path in _cgroup_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
-        text = _text(path)
-        if path.name != "cpu.max":
-            text += " " + _text(path.with_name("cpu.cfs_period_us"))
-        if found := re.fullmatch(r"\s*([0-9]+)\s+([1-9][0-9]*)\s*", text):  # not "max 100000", not "-1"
-            yield max(-(-int(found[1]) // int(found[2])), 1)
-
-
-def _cgroup_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path]:
-    """The file that limits `controller`, in this process's cgroup and in every one above it.
-
-    /proc/self/cgroup has `0::/path` for v2 and `4:cpu,cpuacct:/path` for v1. In a container the path may
-    be the host's and not exist here: then the mount itself is the container's cgroup.
-    """
-    mounts = root / "sys/fs/cgroup"
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        if number == "0" and not names:
-            for mount in (mounts, mounts / "unified"):
-                yield from _upwards(mount, path, v2)
-        elif controller in names.split(","):
-            for mount in dict.fromkeys((mounts / names, mounts / controller)):
-                yield from _upwards(mount, path, v1)
-
-
-def _upwards(mount: Path, path: str, name: str) -> Iterator[Path]:
-    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
-    for depth in range(len(parts), -1, -1):
-        yield mount.joinpath(*parts[:depth], name)
-
-
-def _os(system: str, release: str) -> str:
+def os_name(system: str, release: str) -> str:
     """`Linux 6.8.0` of `6.8.0-45-generic`: builds of one release are the same system."""
     version = re.match(r"[0-9]+(?:\.[0-9]+)*", release)
     return f"{system} {version[0] if version else release}".strip()
@@ -192,15 +154,7 @@ def _values(text: str, name: str) -> list[str]:
     return [str(value) for value in found]
 
 
-def _text(path: Path) -> str:
-    """The text of a file, empty where there is none to read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def oom_kills(root: Path = Path("/")) -> int:
     """Processes the kernel has ended for want of memory since it started (proc(5), vmstat); 0 if unknown."""
-    found = re.search(r"^oom_kill ([0-9]+)$", _text(root / "proc/vmstat"), re.MULTILINE)
+    found = re.search(r"^oom_kill ([0-9]+)$", text(root / "proc/vmstat"), re.MULTILINE)
     return int(found[1]) if found else 0

@@ -6,6 +6,7 @@ AccelbenchError
 ├── NothingToMeasure  3
 ├── UnreadableInput   5   a run or file that cannot be read
 ├── CannotWrite       6   a full or read-only disk
+├── CannotBuild       7   an environment that pip cannot make, or whose framework does not import
 └── NotComparable    11   no baseline, or none of this hardware
 """
 
@@ -48,6 +49,12 @@ class CannotWrite(AccelbenchError):
     """Results cannot be stored."""
 
     exit_code = 6
+
+
+class CannotBuild(AccelbenchError):
+    """An environment cannot be built, or its framework cannot be imported."""
+
+    exit_code = 7
 
 
 class NotComparable(AccelbenchError):

@@ -10,8 +10,10 @@ from typing import Any, Self
 
 from benchbench.backends.base import Backend
 from benchbench.folder import load
-from benchbench.launch import Answer, Sources, Worker, Workshop
+from benchbench.launch import IMPORT_TIMEOUT_S, Answer, Sources, Worker, Workshop
 from benchbench.model import Case, Device, DeviceClass, Isolation, Probe, Settings, Status, Target
+
+LATE_S = 0.5  # for a message that came in while another worker was waited for
 
 
 class Fleet:
@@ -42,8 +44,14 @@ class Fleet:
         """Start a fresh worker for each target, side by side; their first messages."""
         begin = time.perf_counter()
         self.stop()
-        self._workers = {name: self._worker(self._targets[name]) for name in names}
-        messages = {name: worker.ready() for name, worker in self._workers.items()}
+        faults = {name: self._targets[name].fault for name in names}
+        self._workers = {name: self._worker(self._targets[name]) for name in names if not faults[name]}
+        messages = {name: {"status": "broken", "reason": fault} for name, fault in faults.items()}
+        deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
+        messages |= {
+            name: worker.ready(max(deadline - time.perf_counter(), LATE_S))
+            for name, worker in self._workers.items()
+        }
         self._charge("import", begin)
         return messages
 
@@ -129,7 +137,7 @@ class Fleet:
                 version=None,
                 status=message["status"],
                 reason=message["reason"],
-                remedy=backend.install,
+                remedy=target.remedy or backend.install,
             )
         version = message["version"]
         answer = self._workers[name].ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
@@ -142,8 +150,13 @@ class Fleet:
             Device(**{**fields, "device_class": DeviceClass(fields["device_class"])})
             for fields in answer.reply["devices"]
         ]
-        missing = tuple(answer.reply["missing"].items())
-        return Probe(target=target, version=version, devices=tuple(devices), missing=missing)
+        return Probe(
+            target=target,
+            version=version,
+            devices=tuple(devices),
+            missing=tuple(answer.reply["missing"].items()),
+            missing_modes=tuple(answer.reply["missing_modes"].items()),
+        )
 
     def _charge(self, stage: str, begin: float) -> None:
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + time.perf_counter() - begin

@@ -38,8 +38,12 @@ def rate(value: float, unit: str) -> str:
 
 def per_second(value: float, item: str) -> str:
     """`1.24k image/s`: the prefix stays with the number, for things that are no unit."""
+    return _per(value, f"{item}/s")
+
+
+def _per(value: float, unit: str) -> str:
     power = si_power(value)
-    return f"{_shifted(value, power)}{PREFIXES[power]} {item}/s"
+    return f"{_shifted(value, power)}{PREFIXES[power]} {unit}"
 
 
 def size(value: float) -> str:
@@ -82,7 +86,7 @@ def quantity(value: float, unit: str) -> str:
         return seconds(value)
     if unit == "B":
         return size(value)
-    return per_second(value, "item") if unit == "item/s" else rate(value, unit)
+    return _per(value, unit) if unit.startswith("item/") else rate(value, unit)
 
 
 def si_power(value: float) -> int:

@@ -11,14 +11,15 @@ from typing import Any
 from benchbench import format as fmt
 from benchbench.baselines import hardware
 from benchbench.check import Check, Ending, Finding, endings, exit_code
-from benchbench.compare import ALPHA
 from benchbench.digest import SETTLED, Digest
 from benchbench.exporters.markdown import escaped
 from benchbench.looks import Look
 from benchbench.matching import Judgement
 from benchbench.metrics import METRICS
+from benchbench.report import Judged
 from benchbench.sessions import ENOUGH
 from benchbench.stats import median
+from benchbench.verdicts import ALPHA
 
 SCHEMA = 1  # of the JSON. 1: first
 
@@ -112,6 +113,25 @@ def json_object(gate: Gate) -> str:
     return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
+def judged(found: Check) -> list[Judged]:
+    """For the exporters: `latency_s slower: 1.080× …; limit 5 % (default); again: …`."""
+    return [
+        Judged(
+            case=each.case,
+            verdict=each.verdict,
+            ratio=_last(each).ratio if each.first else None,
+            text=f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}",
+        )
+        for each in found.findings
+    ]
+
+
+def _last(each: Finding) -> Look:
+    look = each.confirmation or each.first
+    assert look
+    return look
+
+
 FORMATS: Mapping[str, Callable[[Gate], str]] = {
     "terminal": terminal,
     "markdown": markdown,
@@ -194,8 +214,7 @@ def _cause(each: Finding) -> str:
 
 
 def _complaint(each: Finding) -> str:
-    look = each.confirmation or each.first
-    assert look
+    look = _last(each)
     size = fmt.share(abs(look.ratio - 1))
     what = "slower" if each.metric == "latency_s" else ("higher" if look.ratio > 1 else "lower")
     subject = "" if each.metric == "latency_s" else f"{each.metric} "

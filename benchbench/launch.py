@@ -81,7 +81,10 @@ class Workshop:
     def environment(self, target: Target, settings: Settings) -> dict[str, str]:
         """What a worker of `target` is started with."""
         backend = folder.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        extra = backend.environment(settings, str(self.path / "cache"))
+        cache = (
+            self.path / "cache" / target.name
+        )  # of one version: another must not find its programs compiled
+        extra = backend.environment(settings, str(cache))
         code = self._code or sources()
         own = [str(self.path / "package")]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
@@ -111,6 +114,7 @@ class Worker:
         self._settings = settings
         bench = workshop.bench()
         self._log = bench / "log"
+        self._started = monotonic()
         self._channel, theirs = socket.socketpair()
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -140,7 +144,8 @@ class Worker:
             message = self._receive(timeout_s)
         except TimeoutError:
             self.close()
-            return {"status": "broken", "reason": f"importing it took more than {timeout_s:.0f} s"}
+            waited = monotonic() - self._started
+            return {"status": "broken", "reason": f"importing it took more than {waited:.0f} s"}
         if message is None:
             return {"status": "broken", "reason": f"its import ended the interpreter: {self._ending()}"}
         return message

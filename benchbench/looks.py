@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.compare import ALPHA, LARGEST
 from benchbench.holding import Held
 from benchbench.stats import Difference, detectable, holm, mean
+from benchbench.verdicts import ALPHA, LARGEST
 
 FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
 

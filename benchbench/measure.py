@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic, process_time
 from typing import Any, Literal, Protocol
 
-from benchbench.model import Policy
+from benchbench.model import Policy, Window
 from benchbench.stats import mad, median, median_interval
 
 POLICIES = {
@@ -28,6 +29,9 @@ OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
 AGREEMENTS = 3  # consecutive windows that must agree
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
+PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
+PAIRS = 6  # of blocks compared at most
+CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 
 
@@ -53,15 +57,31 @@ class Samples:
     steady: bool
     stop_reason: Literal["precision", "time", "count"]
     timer_cost_s: float
+    window: Window
+    recompiled: int = 0  # programs compiled while blocks were timed
 
 
-def measure(step: Callable[[], Any], timer: Stopwatch, policy: Policy) -> Samples:
-    """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached."""
+def measure(
+    step: Callable[[], Any],
+    timer: Stopwatch,
+    policy: Policy,
+    compilations: Callable[[], int | None] = lambda: None,
+    clock: Callable[[], float] = monotonic,
+    cpu: Callable[[], float] = process_time,
+) -> Samples:
+    """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
+
+    `compilations` counts the programs compiled so far, where that is known; `clock` and `cpu` tell, in
+    seconds, when that was and what this process computed meanwhile.
+    """
     cost = timer_cost(timer)
     iterations, first = block_size(step, timer, cost)
     warm, steady = warm_up(step, timer, policy, iterations, first)
+    compiled, began, used = compilations() or 0, clock(), cpu()
     blocks, reason = sample(step, timer, policy, iterations, warm[-1])
-    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost)
+    window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
+    recompiled = (compilations() or 0) - compiled
+    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled)
 
 
 def timer_cost(timer: Stopwatch) -> float:
@@ -159,6 +179,34 @@ def precise(blocks: Sequence[float], precision: float) -> bool:
     """Whether half the width of the median's interval is within `precision` of the median."""
     low, high = median_interval(blocks)
     return (high - low) / 2 <= precision * median(blocks)
+
+
+def premature(
+    step: Callable[[], Any], finish: Callable[[Any], Any], timer: Stopwatch, iterations: int
+) -> float:
+    """How many times longer a block takes until its result can be read than the timer says it takes.
+
+    `finish(output)` must return only when `output` has been computed: it reads it. The smallest ratio of
+    pairs of a timed block and one that is read (less what reading costs): the first pair that is not
+    longer than `PREMATURE` ends it, so that a busy neighbour would have to hit every second block of all.
+    """
+
+    def read() -> float:
+        start = timer.now()
+        for _ in range(iterations):
+            output = step()
+        finish(output)
+        done = timer.now()
+        finish(output)
+        return 2 * done - start - timer.now()
+
+    read()  # the first reading may compile something
+    ratio = math.inf
+    for _ in range(PAIRS):
+        ratio = min(ratio, read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S))
+        if ratio <= PREMATURE:
+            break
+    return ratio
 
 
 def batch(timer: Stopwatch, block: float) -> int:

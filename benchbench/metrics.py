@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchbench.conditions import energy_j, usual_mhz
+from benchbench.conditions import remarks as surroundings
 from benchbench.model import Case, Failure, Measurement, Memory, Record, Run, RunInfo, Scalar, Status
 from benchbench.stats import headline, median, quantile
 
@@ -15,15 +17,23 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "case", "suite", "workload", "params", "dtype", "mode", "phase",
-    "backend", "framework_version", "device", "device_name",
+    "backend", "target", "framework_version", "device", "device_name",
     "status", "message", "rounds", "samples",
     "latency_s", "latency_low_s", "latency_high_s",
     "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
     "items_per_s", "item", "flops", "bytes", "flops_per_s", "bytes_per_s",
-    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "notes",
+    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "items_per_j", "notes",
+)  # fmt: skip
+
+NUMBERS = (
+    "rounds", "samples", "latency_s", "latency_low_s", "latency_high_s",
+    "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
+    "items_per_s", "flops", "bytes", "flops_per_s", "bytes_per_s",
+    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j",
 )  # fmt: skip
 
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
+FOREIGN = "not known: the work is a function of the user's"
 NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
 
 Row = dict[str, Any]
@@ -47,6 +57,7 @@ METRICS = (
     Metric("peak_device_bytes", "B", "lower"),
     Metric("peak_host_bytes", "B", "lower"),
     Metric("energy_j", "J", "lower"),
+    Metric("items_per_j", "item/J", "higher"),
 )
 
 
@@ -59,7 +70,8 @@ def rows(run: Run) -> pd.DataFrame:
     import pandas as pd
 
     recorded = by_case(run.records)
-    found = [_planned(run.info, case, recorded.get(case_key(case), [])) for case in run.info.plan]
+    usual = usual_mhz(run.records)
+    found = [_planned(run.info, case, recorded.get(case_key(case), []), usual) for case in run.info.plan]
     found += [
         _identity(run.info, out.case, []) | {"status": str(out.status), "message": out.reason}
         for out in run.info.left_out
@@ -90,7 +102,7 @@ def params_text(params: Mapping[str, Scalar]) -> str:
     return " ".join(f"{name}={str(value).lower()}" for name, value in params.items())
 
 
-def _planned(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
+def _planned(info: RunInfo, case: Case, records: Sequence[Record], usual: Mapping[str, float]) -> Row:
     done = [record.outcome for record in records if record.outcome.status != Status.INTERRUPTED]
     measured = [outcome for outcome in done if isinstance(outcome, Measurement)]
     row = _identity(info, case, records) | _work(measured) | _outcome(records)
@@ -100,7 +112,8 @@ def _planned(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
     if row["status"] != Status.OK:
         return _finite(row, {}, ())
     row |= _speed(measured) | _resources(measured)
-    return _finite(row, _reasons(measured), _remarks(measured, info.policy.rounds))
+    notes = [*_remarks(measured, info.policy.rounds), *surroundings(measured, usual.get(case.device))]
+    return _finite(row, _reasons(measured), notes)
 
 
 def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
@@ -113,10 +126,11 @@ def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
         "suite": case.suite,
         "workload": case.workload,
         "params": case.params,
-        "dtype": str(case.dtype),
-        "mode": case.mode,
-        "phase": str(case.phase),
-        "backend": case.target,
+        "dtype": case.dtype and str(case.dtype),
+        "mode": case.mode or None,
+        "phase": case.phase and str(case.phase),
+        "backend": case.backend,
+        "target": case.target,
         "framework_version": version,
         "device": case.device,
         "device_name": device_name,
@@ -153,7 +167,8 @@ def _work(measured: Sequence[Measurement]) -> Row:
     counts: Row = {"rounds": len(measured), "samples": sum(len(m.block_s) for m in measured)}
     if measured:
         cost = measured[0].cost
-        counts |= {"item": cost.item, "flops": cost.flops, "bytes": cost.bytes}
+        counts |= {"item": cost.item}
+        counts |= {"flops": cost.flops, "bytes": cost.bytes} if cost.counted else {}
     return counts
 
 
@@ -180,11 +195,15 @@ def _speed(measured: Sequence[Measurement]) -> Row:
 
 
 def _resources(measured: Sequence[Measurement]) -> Row:
-    cold = [m.cold_s for m in measured if m.compile_cache == "empty"]
+    cold = [m.cold_s for m in measured if m.compile_cache == "empty" and m.cold_s is not None]
+    joules = [found for m in measured if not isinstance(found := energy_j(m), str)]
+    energy = median(joules) if joules else None
     return {
         "cold_s": median(cold) if cold else None,
         "peak_device_bytes": _peak([m.peak_device for m in measured]),
         "peak_host_bytes": _peak([m.peak_host for m in measured]),
+        "energy_j": energy,
+        "items_per_j": measured[0].cost.items / energy if energy else None,
     }
 
 
@@ -195,17 +214,20 @@ def _peak(peaks: Iterable[Memory]) -> int | None:
 def _reasons(measured: Sequence[Measurement]) -> dict[str, str]:
     """Column → why it is empty, if it is."""
     samples = sum(len(m.block_s) for m in measured)
-    return {
+    timed = any(m.cold_s is not None for m in measured)
+    rate = "the work counts no {}" if measured[0].cost.counted else FOREIGN
+    return dict.fromkeys(("dtype", "mode", "phase", "flops", "bytes"), FOREIGN) | {
         "latency_low_s": "one process gives no interval",
         "latency_high_s": "one process gives no interval",
         "latency_p99_s": f"{samples} samples, needs {P99_SAMPLES}",
-        "cold_s": "no round began with an empty compile cache",
-        "flops_per_s": "the work counts no FLOPs",
-        "bytes_per_s": "the work counts no bytes",
+        "cold_s": "no round began with an empty compile cache" if timed else "the first call was not timed",
+        "flops_per_s": rate.format("FLOPs"),
+        "bytes_per_s": rate.format("bytes"),
         "peak_device_bytes": measured[0].peak_device.reason or "not known",
         "peak_host_bytes": measured[0].peak_host.reason or "not known",
         "relative_error": "not verified",
-        "energy_j": "not measured",
+        "energy_j": next((found for m in measured if isinstance(found := energy_j(m), str)), ""),
+        "items_per_j": "energy_j is not known",
     }
 
 

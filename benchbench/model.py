@@ -28,17 +28,38 @@ class Status(StrEnum):
 
 
 class Dtype(StrEnum):
-    """What a case computes in. `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32."""
+    """What a case computes in.
 
+    `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32; `amp-…` keeps float32
+    parameters and multiplies in 16 bits; `int8` quantises what float32 inputs and weights are multiplied.
+    """
+
+    FLOAT64 = "float64"
     FLOAT32 = "float32"
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+    AMP_BF16 = "amp-bf16"
+    AMP_FP16 = "amp-fp16"
+    INT8 = "int8"
+
+    @property
+    def storage(self) -> Dtype:
+        """What inputs and weights are stored in."""
+        return Dtype.FLOAT32 if self in (Dtype.TF32, Dtype.INT8, *AMP) else self
+
+    @property
+    def compute(self) -> Dtype:
+        """What is multiplied: half the width of the storage under mixed precision."""
+        return AMP.get(self, self)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one stored element."""
-        return 2 if self in (Dtype.BFLOAT16, Dtype.FLOAT16) else 4
+        """Bytes of one element that is multiplied."""
+        return {Dtype.FLOAT64: 8, Dtype.INT8: 1}.get(self, 2 if self.compute in AMP.values() else 4)
+
+
+AMP = {Dtype.AMP_BF16: Dtype.BFLOAT16, Dtype.AMP_FP16: Dtype.FLOAT16}  # mixed precision → what it multiplies
 
 
 class Phase(StrEnum):
@@ -78,6 +99,10 @@ class Cost:
     bytes: int
     items: int
     item: str
+    counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
+
+
+CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +112,8 @@ class Target:
     name: str
     backend: str
     python: str
+    fault: str = ""  # why its interpreter is not to be started
+    remedy: str = ""  # the line to type where it cannot be used; empty: the backend's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +134,7 @@ class Probe:
     version: str | None
     devices: tuple[Device, ...] = ()
     missing: tuple[tuple[str, str], ...] = ()  # (device kind, why it is not there)
+    missing_modes: tuple[tuple[str, str], ...] = ()  # (mode, why it cannot run here)
     status: Literal["ready", "unavailable", "broken"] = "ready"
     reason: str = ""
     remedy: str = ""
@@ -114,28 +142,41 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One point of the matrix: workload, parameters, dtype, mode, phase, target and device."""
+    """One point of the matrix: workload, parameters, dtype, mode, phase, target and device.
+
+    Of somebody's function, `workload` is the name, and dtype, mode and phase are not known.
+    """
 
     suite: str
     workload: str
     params: dict[str, Scalar]
-    dtype: Dtype
+    dtype: Dtype | None
     mode: str
-    phase: Phase
+    phase: Phase | None
     target: str
     backend: str
     device: str
 
     @property
+    def computes_in(self) -> Dtype:
+        """The dtype, where it is known; else raises ValueError."""
+        if self.dtype is None:
+            raise ValueError(f"nobody knows the dtype of {self.workload}")
+        return self.dtype
+
+    @property
     def work(self) -> str:
         """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32`."""
+        if self.dtype is None:
+            return self.workload
         inner = ",".join(f"{name}={str(value).lower()}" for name, value in self.params.items())
         return f"{self.workload}({inner})/{self.dtype}"
 
     @property
     def id(self) -> str:
         """Stable and readable; `device` may hold a colon, `target` an @."""
-        return f"{self.work}/{self.mode}@{self.target}:{self.device}"
+        how = f"{self.work}/{self.mode}" if self.mode else self.work
+        return f"{how}@{self.target}:{self.device}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +197,44 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """When a process timed its blocks: seconds on the system's monotonic clock, which processes share."""
+
+    began_s: float
+    ended_s: float
+    cpu_s: float  # that all its threads computed in between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What the parent saw while blocks were timed: a value per sample, () where it could not be read.
+
+    Counters begin at 0 with the first sample. GPU columns are of the case's own GPU, energy is of its device.
+    """
+
+    cpus: int  # that the case could use; `busy_s` and `steal_s` are of these
+    at_s: tuple[float, ...] = ()  # since the window began
+    busy_s: tuple[float, ...] = ()  # computing, by every process
+    own_s: tuple[float, ...] = ()  # computing, by the parent, the sampler included
+    steal_s: tuple[float, ...] = ()  # withheld by the hypervisor
+    throttled_s: tuple[float, ...] = ()  # stopped by a cgroup's quota
+    waited_s: tuple[float, ...] = ()  # in which some task waited for memory
+    load: tuple[float, ...] = ()  # mean of the last minute
+    cpu_mhz: tuple[float, ...] = ()
+    energy_j: tuple[float, ...] = ()
+    sm_mhz: tuple[int, ...] = ()
+    memory_mhz: tuple[int, ...] = ()
+    power_w: tuple[float, ...] = ()
+    temperature_c: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()  # bits of nvmlClocksEventReasons
+    gpu_busy: tuple[float, ...] = ()  # fraction
+    gpu_processes: tuple[int, ...] = ()  # computing on it, the case's own included
+    sampler_cpu_s: float = 0.0  # what taking the samples cost
+    no_energy: str = ""  # why `energy_j` is ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Raw samples of one process; every statistic is derived from them on reading."""
 
@@ -166,16 +245,18 @@ class Measurement:
     block_s: tuple[float, ...]  # seconds of each block, in the order measured
     steady: bool  # False: the warm-up cap was hit before the times settled
     stop_reason: Literal["precision", "time", "count"]
-    cold_s: float  # first call: compile, autotune, allocate
+    cold_s: float | None  # first call: compile, autotune, allocate; None: not timed
     compile_cache: Literal["empty", "warm"]  # warm: an earlier round of this run compiled the same
     timer: str
-    timer_cost_s: float  # of one timed block: the clock read twice, and the wait
+    timer_cost_s: float | None  # of one timed block: the clock read twice, and the wait; None: not known
     peak_device: Memory
     peak_host: Memory
     relative_error: float | None  # against float64; None: see notes
     precision: dict[str, str]  # read back from the framework
     notes: tuple[str, ...] = ()
     workload_version: int = 1
+    window: Window | None = None  # None in runs of before it was kept
+    telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +319,9 @@ class Machine:
     """The fingerprint: stable facts only, nothing that moves between two runs on one machine."""
 
     cpu: str
-    cores: int  # physical
+    cores: int  # physical; 0: not known
     threads: int  # usable by this process: affinity and cgroup quota respected
-    memory_bytes: int
+    memory_bytes: int  # 0: not known
     architecture: str
     os: str
     python: str

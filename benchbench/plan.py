@@ -20,7 +20,6 @@ from benchbench.model import (
     Probe,
     Scalar,
     Status,
-    Target,
 )
 from benchbench.suite import Axes, Entry, Suite, check_params
 from benchbench.workloads.base import Workload
@@ -47,16 +46,6 @@ class Plan:
 
     cases: tuple[Case, ...]
     left_out: tuple[LeftOut, ...]
-
-
-def targets(names: Sequence[str], python: str) -> list[Target]:
-    """Targets by name; none named means every backend but the fake. Raises UsageError."""
-    known = folder.names("benchbench.backends")
-    for name in names:
-        if name not in known:
-            raise UsageError(f"No backend named {name!r}.", unknown("backends", name, known))
-    chosen = names or [name for name in known if name != "fake"]
-    return [Target(name=name, backend=name, python=python) for name in dict.fromkeys(chosen)]
 
 
 def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Entry]]:
@@ -206,19 +195,18 @@ def _unfold(
             backend=probe.target.backend,
             device=device.name,
         )
-        yield case, absent or unsupported(case, backend, workload, device)
+        yield case, absent or unsupported(case, workload, probe, device)
 
 
-def unsupported(case: Case, backend: type[Backend], workload: type[Workload], device: Device) -> Reason:
+def unsupported(case: Case, workload: type[Workload], probe: Probe, device: Device) -> Reason:
     """Why a case that is well formed cannot run on a device that is there, if so."""
+    backend, missing_modes = _backend(probe), dict(probe.missing_modes)
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
-    if case.mode in backend.refused_modes:
-        return Status.UNSUPPORTED, backend.refused_modes[case.mode]
-    if case.mode not in backend.modes:
-        return Status.UNSUPPORTED, f"{case.backend} has the modes {', '.join(backend.modes)}"
-    if case.dtype is Dtype.TF32 and device.device_class is DeviceClass.CPU:
-        return Status.UNSUPPORTED, "TF32 is a mode of NVIDIA tensor cores; a CPU has none"
+    if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase):
+        return Status.UNSUPPORTED, reason
+    if case.mode in missing_modes:
+        return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
     return None
 
 
@@ -231,7 +219,7 @@ def _product(axes: Axes) -> Iterator[dict[str, Scalar]]:
 def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
     """Seconds one process of the case is likely to take; rough, until a first round has been measured."""
     rate = HOST_FLOPS if device_class is DeviceClass.CPU else ACCELERATOR_FLOPS
-    step = instance(case).cost(case.dtype).flops / rate
+    step = instance(case).cost(case.computes_in).flops / rate
     warm = min(max(policy.warmup_min_s, 8 * step), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
     timed = max(policy.min_s, 5 * step)
     return PROCESS_S + warm + min(timed, max(policy.max_s, step))
@@ -239,7 +227,7 @@ def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
 
 def footprint_bytes(case: Case) -> int:
     """At least what the case's tensors take: everything its cost counts, once."""
-    return instance(case).cost(case.dtype).bytes
+    return instance(case).cost(case.computes_in).bytes
 
 
 def instance(case: Case) -> Workload:

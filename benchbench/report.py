@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
+from benchbench.matching import Judgement
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
 from benchbench.model import Measurement, Record, Run, RunInfo, Status
 
@@ -31,7 +32,12 @@ class Column:
     @property
     def name(self) -> str:
         """`torch cpu eager`."""
-        return f"{self.target} {self.device} {self.mode}"
+        return f"{self.target} {self.place}"
+
+    @property
+    def place(self) -> str:
+        """`cpu eager`."""
+        return f"{self.device} {self.mode}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +71,33 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What was found out about a case, of the run or gone from it, against others; one for each metric.
+
+    `ratio`: new / reference, where known. `text`: the evidence in a line, safe to show.
+    """
+
+    case: str
+    verdict: Judgement
+    ratio: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What every exporter starts from. All text but that in `info` and `rows` is safe to show."""
+    """What every exporter starts from. All text but that in `info`, `rows` and `records` is safe to show."""
 
     info: RunInfo
+    records: tuple[Record, ...]
     rows: pd.DataFrame
     head: tuple[str, ...]
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     foot: tuple[str, ...]
+    judged: tuple[Judged, ...] = ()
 
 
-def report(run: Run) -> Report:
+def report(run: Run, judged: Sequence[Judged] = ()) -> Report:
     """The rows of `run`, and its table: one group per work, one column per target, device and mode.
 
     A column in which nothing was planned is not shown; the foot says what was left out, and why.
@@ -94,23 +115,25 @@ def report(run: Run) -> Report:
     hidden = [row for row in found if _place(row) not in shown]
     return Report(
         info=run.info,
+        records=run.records,
         rows=frame,
         head=_head(run, found),
         columns=tuple(columns.values()),
         groups=groups,
         foot=_foot(groups, footnotes, hidden),
+        judged=tuple(judged),
     )
 
 
 def _place(row: Row) -> tuple[str, str, str]:
-    return row["backend"], row["device"], row["mode"]
+    return row["target"], row["device"], row["mode"] or ""
 
 
 def _columns(planned: Iterable[Row]) -> dict[tuple[str, str, str], Column]:
     found: dict[tuple[str, str, str], Column] = {}
     for row in planned:
         column = Column(
-            *(fmt.visible(row[k] or "") for k in ("backend", "framework_version", "device", "mode"))
+            *(fmt.visible(row[k] or "") for k in ("target", "framework_version", "device", "mode"))
         )
         if _place(row) not in found or not found[_place(row)].version:
             found[_place(row)] = column
@@ -132,7 +155,7 @@ def _works(
 
 def _title(row: Row) -> str:
     head = f"{row['workload']} {params_text(row['params'])}".strip()
-    return fmt.visible(f"{head}, {row['dtype']}, {row['phase']}")
+    return fmt.visible(", ".join(filter(None, (head, row["dtype"], row["phase"]))))
 
 
 def _footnotes(works: Iterable[Sequence[Cell | None]]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
@@ -29,6 +30,7 @@ from benchbench.model import (
     Status,
 )
 from benchbench.plan import Plan, Selection, check_devices, plan
+from benchbench.sampler import Watch
 from benchbench.store import new_id, outcome
 from benchbench.suite import Entry
 from benchbench.workloads.base import Workload
@@ -88,7 +90,11 @@ def _shareable(probe: Probe) -> Probe:
 
 def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]:
     """Records in the order measured. A case that fails is not measured again in later rounds."""
-    recorder = Recorder(fleet, info, announce)
+    with closing(Watch(info.settings.threads)) as watch:
+        yield from _rounds(fleet, info, announce, Recorder(fleet, info, announce, watch))
+
+
+def _rounds(fleet: Fleet, info: RunInfo, announce: Announce, recorder: Recorder) -> Iterator[Record]:
     pending = list(info.plan)
     for number in range(info.policy.rounds):
         if number:
@@ -150,7 +156,7 @@ def _error_in(answer: Answer) -> float | Failure | None:
 class Recorder:
     """What the records of one run share."""
 
-    def __init__(self, fleet: Fleet, info: RunInfo, announce: Announce) -> None:
+    def __init__(self, fleet: Fleet, info: RunInfo, announce: Announce, watch: Watch) -> None:
         """Computes the references and verifies training."""
         self._fleet = fleet
         self._policy = info.policy
@@ -161,6 +167,7 @@ class Recorder:
         }
         announce("verifying training at a small size")
         self._verified = verified(fleet, info.plan, self._references)
+        self._watch = watch
         self._order = 0
 
     def record(self, case: Case, number: int) -> Record:
@@ -191,8 +198,9 @@ class Recorder:
             return error, "fork", {}
         job |= {"verified": error, "kind": "measure", "warm": number > 0}
         job["policy"] = dataclasses.asdict(self._policy)
-        answer, isolation = self._fleet.ask(case, job)
-        return decoded(answer, stages), isolation, stages
+        with self._watch.over(case) as sampler:
+            answer, isolation = self._fleet.ask(case, job)
+        return sampler.seen_in(decoded(answer, stages)), isolation, stages
 
 
 def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:

@@ -121,6 +121,23 @@ def create(root: Path, info: RunInfo) -> RunWriter:
         raise
 
 
+def keep(root: Path, run: Run) -> Path:
+    """Store a run that is complete already; its folder. Raises CannotWrite."""
+    with create(root, run.info) as writer:
+        for record in run.records:
+            writer.append(record)
+    return root / RUNS / run.info.id
+
+
+def extend(folder: Path, run: Run) -> None:
+    """Add the records of `run` to those in `folder`, whose head becomes that of `run`. Raises CannotWrite."""
+    with _writing(folder):
+        _replace(folder / HEAD, _json(run.info, indent=1) + b"\n")
+    with RunWriter(folder) as writer:
+        for record in run.records:
+            writer.append(record)
+
+
 def save(path: Path, content: bytes) -> None:
     """A file made from a run, its folder made if need be; never half of it. Raises CannotWrite."""
     with _writing(path):
@@ -160,9 +177,22 @@ def outcome(raw: object) -> Measurement | Failure:
     found = _converted(raw, Measurement, "outcome: ")
     if found.iterations < 1 or not found.block_s:
         raise UnreadableInput("outcome: a measurement without a block or a step")
-    _check_numbers([found.cold_s, found.timer_cost_s, found.relative_error or 0.0])
+    _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0, found.relative_error or 0.0])
     _check_numbers([*found.warmup_block_s, *found.block_s])
+    _check_telemetry(found)
     return found
+
+
+def _check_telemetry(found: Measurement) -> None:
+    if found.window:
+        _check_numbers(list(dataclasses.astuple(found.window)))
+    if found.telemetry:
+        names = [each.name for each in dataclasses.fields(found.telemetry) if each.name != "notes"]
+        values = [getattr(found.telemetry, name) for name in names]
+        columns = [value for value in values if isinstance(value, tuple)]
+        if {len(column) for column in columns} - {0, len(found.telemetry.at_s)}:
+            raise UnreadableInput("outcome: telemetry whose columns differ in length")
+        _check_numbers([found.telemetry.sampler_cpu_s, *(number for column in columns for number in column)])
 
 
 def read(path: Path) -> Run:

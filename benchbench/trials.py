@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.compare import ALPHA
 from benchbench.digest import Digest, Side
 from benchbench.holding import Held, hold, hold_in_turn, sides_of
 from benchbench.looks import Look, Seen, seen
@@ -14,6 +13,7 @@ from benchbench.metrics import Metric
 from benchbench.sessions import ASSUMED_SHARED, Departure, departure
 from benchbench.stats import paired
 from benchbench.thresholds import Rule, Threshold, threshold
+from benchbench.verdicts import ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 SAMPLES = 256  # output elements: a tenth of them wrong is missed once in 10¹¹
 STEPS = 3  # of training: the second sees the first update, the third the momentum
 LAMBDA = 6.0  # chance that rounding alone exceeds λ√n·u: 2·exp(−λ²/2) = 3e-8 (Higham & Mary 2019, Thm 2.4)
-UNIT_ROUNDOFF = {Dtype.FLOAT32: 2**-24, Dtype.TF32: 2**-11, Dtype.BFLOAT16: 2**-8, Dtype.FLOAT16: 2**-11}
+UNIT_ROUNDOFF = {
+    Dtype.FLOAT64: 2**-53,
+    Dtype.FLOAT32: 2**-24,
+    Dtype.TF32: 2**-11,
+    Dtype.BFLOAT16: 2**-8,
+    Dtype.FLOAT16: 2**-11,
+}
+INT8_LEVELS = 127  # on either side of zero
+INT8_SPAN = 5.5  # largest of a million N(0, 1) values, in σ: √(2 ln 10⁶) = 5.3, and a little
 
 
 class Reader(Protocol):
@@ -37,13 +45,29 @@ class Reader(Protocol):
 def tolerance(workload: Workload, dtype: Dtype) -> float:
     """The largest relative error that rounding explains.
 
-    λ (√n·u₃₂ + √r·u): n products accumulate in float32, which every framework here promises also for
-    16-bit operands, and values are rounded r times to the dtype; rounding errors behave as independent
-    (Higham & Mary 2019, "A new approach to probabilistic rounding error analysis").
+    λ (√n·uₐ + √r·u): n products accumulate in float32, which every framework here promises also for
+    16-bit operands (in float64 for float64, where the reference errs as much: twice), and values are
+    rounded r times to the dtype, under mixed precision to what is multiplied; rounding errors behave as
+    independent (Higham & Mary 2019, "A new approach to probabilistic rounding error analysis").
     """
-    accumulated = math.sqrt(workload.reduction) * UNIT_ROUNDOFF[Dtype.FLOAT32]
-    rounded = math.sqrt(workload.roundings) * UNIT_ROUNDOFF[dtype]
-    return LAMBDA * (accumulated + rounded)
+    if dtype is Dtype.INT8:
+        return _quantised(workload)
+    accumulator = dtype if dtype is Dtype.FLOAT64 else Dtype.FLOAT32
+    accumulated = math.sqrt(workload.reduction) * UNIT_ROUNDOFF[accumulator]
+    rounded = math.sqrt(workload.roundings) * UNIT_ROUNDOFF[dtype.compute]
+    return LAMBDA * (accumulated + rounded) * (2 if dtype is Dtype.FLOAT64 else 1)
+
+
+def _quantised(workload: Workload) -> float:
+    """Twice the expected error of quantising both operands and the result of each of r layers.
+
+    A step of Δ = max|x| / 127 leaves errors uniform over Δ, so of σ Δ/√12 (Bennett 1948, "Spectra of
+    quantized signals"); a sum of products has its operands' relative error whatever its length, and
+    errors of layers add up as independent. The norm over `SAMPLES` elements is within a few per cent of
+    its expectation, so λ has no part in it; the two is for tensors with longer tails than N(0, 1).
+    """
+    once = INT8_SPAN / INT8_LEVELS / math.sqrt(12)
+    return 2 * math.sqrt(3 * workload.roundings) * once
 
 
 def checked_at(workload: Workload) -> Workload:
@@ -69,16 +93,19 @@ def sample_index(workload: Operation) -> NDArray[np.int64]:
     return workload.sample(np.random.default_rng(SEED), SAMPLES)
 
 
+def index_in(workload: Operation, program: Program) -> NDArray[np.int64]:
+    """`sample_index` in the order of the axes of the program's output."""
+    index = sample_index(workload)
+    return index if program.axes is None else index[:, program.axes]
+
+
 def operation_error(
     workload: Operation, program: Program, output: Any, reader: Reader, expected: Sequence[float]
 ) -> float:
     """‖output − reference‖₂ / ‖reference‖₂ over the sampled elements; inf where a value is not finite."""
     import numpy as np
 
-    index = sample_index(workload)
-    if program.axes is not None:
-        index = index[:, program.axes]
-    found, wanted = reader.take(output, index), np.asarray(expected)
+    found, wanted = reader.take(output, index_in(workload, program)), np.asarray(expected)
     if not np.isfinite(found).all():
         return math.inf
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))

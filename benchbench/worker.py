@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -23,8 +24,8 @@ from time import perf_counter
 from typing import Any
 
 from benchbench import folder, verify
-from benchbench.backends.base import Backend, Session, Unsupported
-from benchbench.measure import measure
+from benchbench.backends.base import Backend, Session, Timer, Unsupported
+from benchbench.measure import PREMATURE, measure, premature
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
 from benchbench.telemetry import peak_host, reset_host_peak
 from benchbench.workloads.base import Draw, Operation, Program, Workload
@@ -37,14 +38,14 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
     """Serve jobs until the channel closes."""
     die_with_parent(parent)
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
+        backend = folder.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
         try:
-            backend = folder.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
             version = backend.load()
         except ImportError as error:
             send(
                 lines,
                 {
-                    "status": "unavailable" if missing(backend_name, error) else "broken",
+                    "status": "unavailable" if missing(backend, error) else "broken",
                     "reason": one_line(error),
                 },
             )
@@ -102,18 +103,12 @@ def run(backend: Backend, job: Message) -> Message:
     """Dispatch on the kind of job; expected failures come back as data."""
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
-    if job["kind"] == "probe":
-        return probe(backend)
     try:
-        if job["kind"] == "reference":
-            return {"reference": verify.reference(workload_of(job), Dtype(job["dtype"]))}
-        stages: dict[str, float] = {}
-        if job["kind"] == "verify":
-            return {"verified": verify_case(backend, job), "stages_s": stages}
-        outcome = measure_case(backend, job, stages)
-        return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
+        return answer(backend, job)
     except Unsupported as reason:
         failure = Failure(status=Status.UNSUPPORTED, message=str(reason))
+    except Implausible as reason:
+        failure = Failure(status=Status.IMPLAUSIBLE, message=str(reason))
     except WrongResult as wrong:
         failure = Failure(status=Status.WRONG_RESULT, message=str(wrong), relative_error=wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
@@ -124,10 +119,30 @@ def run(backend: Backend, job: Message) -> Message:
     return {"outcome": dataclasses.asdict(failure), "stages_s": {}}
 
 
+def answer(backend: Backend, job: Message) -> Message:
+    """What a job asks for."""
+    match job["kind"]:
+        case "probe":
+            return probe(backend)
+        case "reference":
+            return {"reference": verify.reference(workload_of(job), Dtype(job["dtype"]))}
+        case "verify":
+            return {"verified": verify_case(backend, job)}
+        case "trace":
+            return {"losses": trace_case(backend, job)}
+    stages: dict[str, float] = {}
+    outcome = measure_case(backend, job, stages)
+    return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
+
+
 def probe(backend: Backend) -> Message:
     """Devices, and why other kinds are not there."""
     devices, absent = backend.devices()
-    return {"devices": [dataclasses.asdict(device) for device in devices], "missing": absent}
+    return {
+        "devices": [dataclasses.asdict(device) for device in devices],
+        "missing": absent,
+        "missing_modes": backend.missing_modes(),
+    }
 
 
 @dataclasses.dataclass
@@ -158,23 +173,36 @@ def build(backend: Backend, session: Session, workload: Workload, dtype: Dtype) 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
     """The case, its workload and an open session; precision is read back before anything is built."""
     case = case_of(job["case"])
-    session = backend.open(case.device, case.dtype, case.mode, job["threads"])
+    session = backend.open(case.device, case.computes_in, case.mode, job["threads"])
     return case, workload_of(job["case"]), session
 
 
 def verify_case(backend: Backend, job: Message) -> float | None:
-    """Train at the small size: the relative error, or None for a simulated program. Raises WrongResult."""
+    """Compute, or train at the small size: the relative error, or None for a simulated program.
+
+    Raises WrongResult.
+    """
     case, workload, session = open_case(backend, job)
     session.precision()
     small = verify.checked_at(workload)
-    runner = build(backend, session, small, case.dtype)
+    runner = build(backend, session, small, case.computes_in)
     if runner.program.simulated:
         return None
-    error = verify.training_error(
-        runner.program, runner.step, lambda: runner.state, session, job["reference"]
-    )
-    judge(error, small, case.dtype)
+    if isinstance(small, Operation):
+        error = verify.operation_error(small, runner.program, runner.step(), session, job["reference"])
+    else:
+        error = verify.training_error(
+            runner.program, runner.step, lambda: runner.state, session, job["reference"]
+        )
+    judge(error, small, case.computes_in)
     return error
+
+
+def trace_case(backend: Backend, job: Message) -> list[float]:
+    """The losses of the first `steps` training steps at the case's own size."""
+    case, workload, session = open_case(backend, job)
+    runner = build(backend, session, workload, case.computes_in)
+    return [float(session.fetch(runner.step()).reshape(-1)[0]) for _ in range(job["steps"])]
 
 
 def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
@@ -182,7 +210,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     case, workload, session = open_case(backend, job)
     precision = session.precision()
     with stage(stages, "build"):
-        runner = build(backend, session, workload, case.dtype)
+        runner = build(backend, session, workload, case.computes_in)
     host_reset = reset_host_peak()
     session.reset_peak()
     timer = session.timer()
@@ -195,16 +223,22 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         error, notes = checked(workload, case, runner, output, session, job)
     del output
     with stage(stages, "timing"):
-        samples = measure(runner.step, timer, Policy(**job["policy"]))
+        samples = measure(runner.step, timer, Policy(**job["policy"]), session.compilations)
+    if not job["warm"]:  # a matter of the adapter, not of the process: once a run
+        with stage(stages, "plausible"):
+            check_waited(workload, runner, session, timer, samples.iterations)
+    notes += session.notes
+    if samples.recompiled:
+        notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
     return Measurement(
-        cost=workload.cost(case.dtype),
+        cost=workload.cost(case.computes_in),
         iterations=samples.iterations,
         warmup_block_s=samples.warmup_block_s,
         block_s=samples.block_s,
         steady=samples.steady,
         stop_reason=samples.stop_reason,
         cold_s=cold,
-        compile_cache="warm" if job["warm"] else "empty",
+        compile_cache="warm" if job["warm"] and backend.keeps_compiled else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
         peak_device=session.peak_device(),
@@ -213,6 +247,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         precision=precision,
         notes=notes,
         workload_version=workload.version,
+        window=samples.window,
     )
 
 
@@ -224,11 +259,31 @@ def checked(
         return None, ("simulated: nothing was computed, so nothing was verified",)
     if isinstance(workload, Operation):
         error = verify.operation_error(workload, runner.program, output, session, job["reference"])
-        judge(error, workload, case.dtype)
+        judge(error, workload, case.computes_in)
         return error, ()
     loss = float(session.fetch(output).reshape(-1)[0])
-    judge(0.0 if math.isfinite(loss) else math.inf, workload, case.dtype)
+    judge(0.0 if math.isfinite(loss) else math.inf, workload, case.computes_in)
     return job["verified"], ()
+
+
+def check_waited(workload: Workload, runner: Runner, session: Session, timer: Timer, iterations: int) -> None:
+    """Raise Implausible when results can only be read long after the timer had its blocks end."""
+
+    def finish(output: Any) -> None:
+        if isinstance(workload, Operation) and not runner.program.simulated:
+            session.take(output, verify.index_in(workload, runner.program))
+        elif not runner.program.simulated:
+            session.fetch(output)
+
+    ratio = premature(runner.step, finish, timer, iterations)
+    if ratio > PREMATURE:
+        raise Implausible(
+            f"its results could be read only after {ratio:.0f} times the time measured: it was not waited for"
+        )
+
+
+class Implausible(Exception):
+    """A time that cannot be true."""
 
 
 class WrongResult(Exception):
@@ -271,9 +326,10 @@ def workload_of(fields: Message) -> Workload:
     return folder.load("benchbench.workloads", fields["workload"], Workload)(**fields["params"])  # type: ignore[type-abstract]
 
 
-def missing(backend_name: str, error: ImportError) -> bool:
-    """Whether the framework itself is not installed, rather than broken."""
-    return isinstance(error, ModuleNotFoundError) and error.name in (backend_name, "numpy")
+def missing(backend: Backend, error: ImportError) -> bool:
+    """Whether what the backend needs is not installed, rather than broken."""
+    needed = {re.split(r"[^\w-]", each)[0] for each in backend.requirements}
+    return isinstance(error, ModuleNotFoundError) and error.name in needed
 
 
 def one_line(error: BaseException) -> str:

@@ -26,6 +26,8 @@ from benchbench.model import (
     Settings,
     Status,
     Target,
+    Telemetry,
+    Window,
 )
 
 VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
@@ -73,6 +75,25 @@ def a_measurement(**over: Any) -> Measurement:
         "precision": {"matmul": "highest"},
     }
     return Measurement(**(base | over))
+
+
+def a_telemetry(**over: Any) -> Telemetry:
+    """Eleven samples over a second, from 0.05 s on, of two CPUs that nobody else used."""
+    base: dict[str, Any] = {
+        "cpus": 2,
+        "at_s": tuple(0.05 + 0.1 * number for number in range(11)),
+        "busy_s": tuple(0.15 * number for number in range(11)),
+        "own_s": (0.0,) * 11,
+        "sampler_cpu_s": 0.002,
+        "no_energy": "this machine shows no RAPL counters",
+    }
+    return Telemetry(**(base | over))
+
+
+def a_watched(telemetry: Telemetry | None = None, length_s: float = 1.1, **over: Any) -> Measurement:
+    """With telemetry of a window in which its process used one and a half CPUs."""
+    window = Window(began_s=100.0, ended_s=100.0 + length_s, cpu_s=1.5 * length_s)
+    return a_measurement(**({"window": window, "telemetry": telemetry or a_telemetry()} | over))
 
 
 def a_failure(**over: Any) -> Failure:

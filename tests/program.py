@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 WORKLOADS = Path(__file__).parent / "workloads"
+ABSENT = Path(__file__).parent / "absent"
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "ACCELBENCH_WORKLOADS": str(WORKLOADS), "COLUMNS": "100", **more}
+    """No interpreter but the running one, unless a test names one."""
+    own = {"ACCELBENCH_WORKLOADS": str(WORKLOADS), "ACCELBENCH_CACHE": str(ABSENT), "ACCELBENCH_PYTHON": ""}
+    return {**os.environ, **own, "COLUMNS": "100", **more}
 
 
 def accelbench(*arguments: str, cwd: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:

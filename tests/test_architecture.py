@@ -9,7 +9,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "benchbench"
-HEAVY = {"torch", "tensorflow", "jax", "keras", "numpy", "pandas", "scipy", "matplotlib", "rich.progress"}
+HEAVY = {
+    "torch",
+    "tensorflow",
+    "jax",
+    "keras",
+    "numpy",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "rich.progress",
+    "pynvml",
+}
 PRINTING = {"print", "exit", "quit"}
 
 
@@ -19,7 +30,14 @@ def sources() -> list[Path]:
 
 @pytest.mark.parametrize(
     "command",
-    [["--help"], ["--version"], ["run", "--help"], ["list", "workloads", "--format", "json"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["run", "--help"],
+        ["doctor", "--help"],
+        ["env", "list", "--format", "json"],
+        ["list", "workloads", "--format", "json"],
+    ],
     ids=" ".join,
 )
 def test_start_up_loads_nothing_heavy(command: list[str]) -> None:

@@ -2,17 +2,22 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchbench.backends.base import Unsupported
+from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Unsupported
+from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
+from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.tensorflow import TensorFlow
-from benchbench.backends.torch import CudaSession, EventTimer, Torch
-from benchbench.model import DeviceClass, Dtype, Settings
+from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
+from benchbench.backends.torch_xla import TorchXla
+from benchbench.model import Device, DeviceClass, Dtype, Phase, Settings
 from tests.program import accelbench
 
 
@@ -53,6 +58,8 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
         synchronize=lambda device=None: stream.diary.append("synchronize"),
         set_device=lambda device: None,
         is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: 1,
         device_count=lambda: 2,
         get_device_name=lambda index: f"Example GPU {index}",
         get_device_capability=lambda device: capability,
@@ -105,7 +112,7 @@ def test_cuda_precision_is_set_in_every_library_and_read_back(
     session = Torch().open("cuda:0", dtype, "eager", 2)
     assert session.precision()["float32_multiply"] == precision
     sys.modules["torch.backends"].cudnn.conv.fp32_precision = "none"
-    with pytest.raises(Unsupported, match="torch reports"):
+    with pytest.raises(PrecisionMismatch, match="torch reports"):
         session.precision()
 
 
@@ -114,6 +121,90 @@ def test_tf32_is_refused_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "torch", torch)
     with pytest.raises(Unsupported, match="Ampere"):
         Torch().open("cuda:0", Dtype.TF32, "eager", 2)
+
+
+def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Graph:
+        def replay(self) -> None:
+            stream.diary.append("replay")
+
+    @contextmanager
+    def noted(what: str) -> Iterator[None]:
+        stream.diary.append(what)
+        yield
+
+    side = SimpleNamespace(wait_stream=lambda other: None)
+    cuda = sys.modules["torch"].cuda
+    for name, value in {
+        "CUDAGraph": Graph,
+        "graph": lambda graph: noted("capture"),
+        "stream": lambda side: noted("aside"),
+        "Stream": lambda: side,
+        "current_stream": lambda: side,
+    }.items():
+        monkeypatch.setattr(cuda, name, value, raising=False)
+    session = Torch().open("cuda:0", Dtype.FLOAT32, "cudagraph", 2)
+
+    def eager() -> str:
+        stream.diary.append("step")
+        return "output"
+
+    step = session.compile(eager, 0)
+    assert isinstance(step, Replay)
+    assert [step() for _ in range(3)] == ["output"] * 3
+    assert stream.diary == ["aside", "step", "capture", "step", "replay", "replay"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "mode", "phase", "reason"),
+    [
+        (Torch(), Dtype.TF32, "eager", Phase.FORWARD, "TF32 is a mode of NVIDIA tensor cores"),
+        (Torch(), Dtype.FLOAT32, "cudagraph", Phase.FORWARD, "needs a CUDA device"),
+        (Torch(), Dtype.INT8, "eager", Phase.FORWARD, "it has the dtypes float64"),
+        (Torch(), Dtype.AMP_BF16, "eager", Phase.FORWARD, "ask for bfloat16"),
+        (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, "TensorRT needs an NVIDIA GPU"),
+        (Jax(), Dtype.FLOAT32, "eager", Phase.FORWARD, "under jax.jit"),
+        (TorchXla(), Dtype.TF32, "lazy", Phase.FORWARD, "it has the dtypes"),
+        (TorchXla(), Dtype.FLOAT32, "eager", Phase.FORWARD, "used lazily"),
+        (OnnxRuntime(), Dtype.BFLOAT16, "graph", Phase.FORWARD, "it has the dtypes"),
+        (OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, "compute float16 in float32"),
+        (OnnxRuntime(), Dtype.FLOAT32, "graph", Phase.TRAIN, "no train step"),
+    ],
+)
+def test_what_a_cpu_cannot_do_is_refused_with_the_reason(
+    backend: Backend, dtype: Dtype, mode: str, phase: Phase, reason: str
+) -> None:
+    cpu = Device(name="cpu", device_class=DeviceClass.CPU, model="")
+    assert reason in backend.refuses(cpu, dtype, mode, phase)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "mode", "phase", "reason"),
+    [
+        (Torch(), Dtype.AMP_FP16, "cudagraph", Phase.TRAIN, "gradient scaling"),
+        (
+            TensorFlow(),
+            Dtype.BFLOAT16,
+            "tensorrt",
+            Phase.FORWARD,
+            "inference in float32 and float16",
+        ),
+        (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.TRAIN, "converts inference"),
+        (OnnxRuntime(), Dtype.INT8, "graph", Phase.FORWARD, "on its CPU only"),
+        (Torch(), Dtype.TF32, "cudagraph", Phase.TRAIN, ""),
+        (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, ""),
+        (OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, ""),
+    ],
+)
+def test_what_a_gpu_cannot_do_is_refused_with_the_reason(
+    backend: Backend, dtype: Dtype, mode: str, phase: Phase, reason: str
+) -> None:
+    gpu = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="Example GPU")
+    refusal = backend.refuses(gpu, dtype, mode, phase)
+    assert reason in refusal
+    assert bool(refusal) == bool(reason)
 
 
 def test_cuda_memory_is_the_peak_of_the_caching_allocator(stream: Stream) -> None:
@@ -164,6 +255,55 @@ def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.Monkey
     assert not missing
 
 
+def test_a_function_on_cuda_is_waited_for_after_each_call_and_no_setting_is_touched(stream: Stream) -> None:
+    device, session = Torch().attach(None)
+    assert (device.name, device.device_class) == ("cuda:1", DeviceClass.ACCELERATOR)
+    HostTimer(session.wait, every_step=True).blocks(stream.step, 2, 1)
+    assert stream.diary == ["step", "synchronize", "step", "synchronize"]
+    assert session.peak_device().bytes == 12_345
+    assert sys.modules["torch.backends"].cudnn.conv.fp32_precision == "tf32"  # as it was
+
+
+def test_what_torch_cannot_be_waited_for_on_is_refused(stream: Stream) -> None:
+    with pytest.raises(Unsupported, match="mps"):
+        Torch().attach("mps")
+
+
+def test_a_backend_that_cannot_be_attached_to_says_so() -> None:
+    with pytest.raises(Unsupported, match="fake cannot measure a function of yours"):
+        Fake().attach(None)
+
+
+def test_tensorflow_is_attached_to_a_device_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(
+        list_physical_devices=lambda kind: ["one"],
+        experimental=SimpleNamespace(get_device_details=lambda gpu: {}),
+    )
+    tensorflow = SimpleNamespace(config=config, as_dtype=str)
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    assert TensorFlow().attach(None)[0].name == "gpu:0"
+    assert TensorFlow().attach("cpu")[0].name == "cpu"
+    with pytest.raises(Unsupported, match="no device 'gpu:1', only cpu, gpu:0"):
+        TensorFlow().attach("gpu:1")
+
+
+@pytest.mark.parametrize(("after", "known"), [(100, False), (200, True)])
+def test_a_peak_of_jax_is_a_functions_own_only_above_all_before_it(
+    monkeypatch: pytest.MonkeyPatch, after: int, known: bool
+) -> None:
+    peaks = iter([100, after])
+    device = SimpleNamespace(
+        platform="gpu", id=0, device_kind="X", memory_stats=lambda: {"peak_bytes_in_use": next(peaks)}
+    )
+    numpy = SimpleNamespace(dtype=str)
+    jax = SimpleNamespace(devices=lambda platform=None: [device], numpy=numpy)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
+    _, session = Jax().attach(None)
+    session.reset_peak()
+    assert session.peak_device().bytes == (after if known else None)
+
+
 @pytest.mark.parametrize("backend", [Torch(), TensorFlow(), Jax()])
 def test_threads_reach_every_backend_before_it_starts(backend: Any) -> None:
     assert "3" in backend.environment(Settings(threads=3), "cache").values()
@@ -196,7 +336,8 @@ def test_a_framework_that_cannot_be_imported_is_one_line_with_its_reason(tmp_pat
     ).stdout
     rows = {row["backend"]: row for row in json.loads(listed) if row["device"] != "sim:0"}
     assert rows["torch"]["status"] == status
-    assert reason in rows["torch"]["note"]
+    assert reason in rows["torch"]["note"] + rows["torch"]["remedy"]
+    assert rows["torch"]["remedy"]
     assert rows["fake"]["status"] == "ready"
 
 

@@ -23,6 +23,7 @@ FIELDS = [
         "mode",
         "phase",
         "backend",
+        "target",
         "framework_version",
         "device",
     ),
@@ -38,7 +39,7 @@ FIELDS = [
     ),
     *("latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s", "items_per_s", "item"),
     *("flops", "bytes", "flops_per_s", "bytes_per_s", "peak_device_bytes", "peak_host_bytes"),
-    *("relative_error", "energy_j", "notes"),
+    *("relative_error", "energy_j", "items_per_j", "notes"),
 ]
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
 

@@ -16,11 +16,11 @@ from inline_snapshot import snapshot
 from scipy import stats as oracle
 
 from benchbench import comparison, store
-from benchbench.compare import ALPHA, Comparison, Verdict, compare
 from benchbench.matching import Judgement
 from benchbench.metrics import METRICS, Metric
 from benchbench.model import Allocator, Case, Isolation, Memory, Policy, Record, Run, Settings, Status
 from benchbench.stats import Difference, detectable, holm, tost, welch
+from benchbench.verdicts import ALPHA, Comparison, Verdict, compare
 from tests.factories import (
     a_case,
     a_cost,

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import math
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -10,13 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchbench import folder, verify
-from benchbench.backends.base import Backend, Session, Unsupported
+from benchbench import folder, verify, worker
+from benchbench.backends.base import Backend, HostTimer, Session, Unsupported
 from benchbench.model import DeviceClass, Dtype
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
+from benchbench.workloads.gemm import Gemm
 
 WORKLOADS = folder.names("benchbench.workloads")
-REAL = [name for name in folder.names("benchbench.backends") if name != "fake"]
+REAL = ["torch", "tensorflow", "jax"]  # in this process, beside each other; all of them in test_matrix.py
 INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
 THREADS = 2
 
@@ -79,16 +81,6 @@ def error(built: Built, work: Workload, dtype: Dtype) -> float:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16])
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("framework", REAL)
-def test_every_backend_computes_what_float64_computes(framework: str, name: str, dtype: Dtype) -> None:
-    for work in variants(name):
-        if backend(framework).framework in work.frameworks():
-            assert error(Built(framework, work, dtype), work, dtype) <= verify.tolerance(work, dtype)
-
-
-@pytest.mark.real
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", list(Dtype))
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -106,18 +98,6 @@ def test_every_accelerator_computes_what_float64_computes(framework: str, name: 
         assert error(built, work, dtype) <= verify.tolerance(work, dtype)
         assert built.session.timer().blocks(built.step, 1, 2)[1] > 0
         assert built.session.peak_device().bytes
-
-
-MODES = [("torch", "compile"), ("tensorflow", "xla"), ("tensorflow", "eager")]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", ["gemm", "conv2d", "attention", "convnet_train"])
-@pytest.mark.parametrize(("framework", "mode"), MODES)
-def test_every_mode_computes_what_float64_computes(framework: str, mode: str, name: str) -> None:
-    work = workload(name)
-    built = Built(framework, work, Dtype.FLOAT32, mode)
-    assert error(built, work, Dtype.FLOAT32) <= verify.tolerance(work, Dtype.FLOAT32)
 
 
 def sampled(name: str, work: Operation) -> NDArray[np.float64]:
@@ -150,6 +130,17 @@ def test_backends_compute_what_each_other_compute(name: str) -> None:
 def test_tf32_is_refused_where_it_would_be_something_else(framework: str) -> None:
     with pytest.raises(Unsupported, match="TF32"):
         backend(framework).open("cpu", Dtype.TF32, backend(framework).modes[0], THREADS)
+
+
+@pytest.mark.real
+def test_a_product_that_is_not_waited_for_is_implausible() -> None:
+    work = Gemm(m=1024, n=1024, k=1024)
+    for wait, expected in ((False, worker.Implausible), (True, None)):
+        session = backend("jax").open("cpu", Dtype.FLOAT32, "jit", THREADS)
+        timer = session.timer() if wait else HostTimer(lambda output: None)
+        runner = worker.build(backend("jax"), session, work, Dtype.FLOAT32)
+        with pytest.raises(expected) if expected else nullcontext():
+            worker.check_waited(work, runner, session, timer, 1)
 
 
 @pytest.mark.real

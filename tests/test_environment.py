@@ -13,8 +13,7 @@ import pytest
 from benchbench import environment
 from benchbench.model import Allocator, Machine, Settings
 from tests.factories import a_machine
-
-Files = dict[str, str]
+from tests.machines import Files, tree
 
 X86 = "".join(
     f"processor\t: {cpu}\nmodel name\t: Example CPU 9000 @ 2.10GHz\ncpu MHz\t\t: 21{cpu}0.123\n"
@@ -23,15 +22,6 @@ X86 = "".join(
 )
 ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000 kB\n"
-
-
-def tree(root: Path, files: Files) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
 
 V2 = "0::/a.slice/b.scope\n"
 V1 = "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n3:cpuset:/\n1:name=systemd:/docker/x\n"
@@ -243,7 +233,7 @@ def test_without_the_driver_there_is_no_gpu(tmp_path: Path) -> None:
     ],
 )
 def test_builds_of_one_release_are_one_system(release: str, wanted: str) -> None:
-    assert environment._os("Linux", release) == wanted
+    assert environment.os_name("Linux", release) == wanted
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.measure import POLICIES, block_size, measure, precise, sample, settled, timer_cost, warm_up
+from benchbench.measure import (
+    POLICIES,
+    PREMATURE,
+    block_size,
+    measure,
+    precise,
+    premature,
+    sample,
+    settled,
+    timer_cost,
+    warm_up,
+)
 from benchbench.model import Policy
 
 DEFAULT = POLICIES["default"]
@@ -140,6 +151,16 @@ def test_every_step_is_in_a_block_that_is_kept(seconds: float) -> None:
     assert script.calls == len(found.warmup_block_s) + len(found.block_s)
 
 
+def test_the_window_is_that_of_the_timed_blocks_and_of_what_was_computed_in_it() -> None:
+    script = constant(0.1)
+    found = measure(
+        script.step, script, DEFAULT, clock=lambda: 100 + script.now(), cpu=lambda: 2 * script.now()
+    )
+    assert found.window.began_s == pytest.approx(100 + sum(found.warmup_block_s))
+    assert found.window.ended_s - found.window.began_s == pytest.approx(sum(found.block_s))
+    assert found.window.cpu_s == pytest.approx(2 * sum(found.block_s))
+
+
 def test_windows_that_differ_have_not_settled() -> None:
     assert not settled([2.0] * 30 + [1.0] * 30, 20)
     assert settled([1.0] * 60, 20)
@@ -155,3 +176,51 @@ def test_a_wide_interval_is_not_precise() -> None:
 def test_every_policy_asks_for_fewer_seconds_than_it_allows(policy: Policy) -> None:
     assert policy.warmup_min_s < policy.warmup_max_s
     assert policy.min_s < policy.max_s
+
+
+class Queue(Script):
+    """A device that a step only hands work to: each takes a tenth of its time on the host."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(repeat(seconds / 10))
+        self._seconds = seconds
+        self._until = 0.0
+
+    def step(self) -> None:
+        super().step()
+        self._until = max(self._until, self._clock) + self._seconds
+
+    def finish(self, output: Any) -> None:
+        self._clock = max(self._clock, self._until) + 0.003
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        found = super().blocks(step, iterations, count)
+        self._clock = max(self._clock, self._until)  # what came before does not count against a later block
+        return found
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
+def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: float) -> None:
+    device = Queue(seconds)
+    ratio = premature(device.step, device.finish, device, 8)
+    assert ratio == pytest.approx(10 * (8 + 0.1) / 8, rel=0.1)
+    assert ratio > PREMATURE
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
+def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
+    script = constant(seconds)
+    assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
+
+
+def test_programs_compiled_while_blocks_are_timed_are_counted_and_those_of_warm_up_are_not() -> None:
+    script = constant(1e-3)
+    calls = 0
+
+    def compilations() -> int:
+        nonlocal calls
+        calls += 1
+        return {1: 2}.get(calls, 5)  # two before the timed blocks, three in them
+
+    assert measure(script.step, script, DEFAULT, compilations).recompiled == 3
+    assert measure(script.step, script, DEFAULT).recompiled == 0

@@ -17,6 +17,8 @@ from tests.factories import (
     a_probe,
     a_record,
     a_run,
+    a_telemetry,
+    a_watched,
     some_rounds,
 )
 
@@ -45,10 +47,11 @@ def a_wrong_result(**over: Any) -> Failure:
 
 def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
     documented = (
-        "case, suite, workload, params, dtype, mode, phase, backend, framework_version, device, device_name, "
-        "status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, latency_min_s, "
-        "latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, bytes, flops_per_s, "
-        "bytes_per_s, peak_device_bytes, peak_host_bytes, relative_error, energy_j, notes"
+        "case, suite, workload, params, dtype, mode, phase, backend, target, framework_version, device, "
+        "device_name, status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, "
+        "latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, "
+        "bytes, flops_per_s, bytes_per_s, peak_device_bytes, peak_host_bytes, relative_error, energy_j, "
+        "items_per_j, notes"
     )
 
     assert list(rows(a_run()).columns) == documented.split(", ")
@@ -57,7 +60,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
 def test_a_row_says_what_was_measured_and_on_what() -> None:
     row = the_row(a_measurement(), a_measurement(), a_measurement())
 
-    assert {name: row[name] for name in COLUMNS[:15]} == {
+    assert {name: row[name] for name in COLUMNS[:16]} == {
         "case": "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu",
         "suite": "quick",
         "workload": "gemm",
@@ -66,6 +69,7 @@ def test_a_row_says_what_was_measured_and_on_what() -> None:
         "mode": "eager",
         "phase": "forward",
         "backend": "torch",
+        "target": "torch",
         "framework_version": "2.13.0",
         "device": "cpu",
         "device_name": "Example CPU",
@@ -76,10 +80,10 @@ def test_a_row_says_what_was_measured_and_on_what() -> None:
     }
 
 
-def test_the_backend_column_is_the_target() -> None:
+def test_a_row_tells_the_backend_and_the_target() -> None:
     (row,) = the_rows(a_run([a_record(case=a_case(target="torch@2.12"))]))
 
-    assert row["backend"] == "torch@2.12"
+    assert (row["backend"], row["target"]) == ("torch", "torch@2.12")
 
 
 def test_latency_is_the_geometric_mean_of_the_processes_medians() -> None:
@@ -300,7 +304,62 @@ def test_metrics_are_columns_and_say_which_way_is_better() -> None:
         "items_per_s",
         "flops_per_s",
         "bytes_per_s",
+        "items_per_j",
     }
+
+
+def counted(joules: float, **over: Any) -> Measurement:
+    """Blocks timed for four seconds, the device's counter having moved by `joules` in the middle two."""
+    telemetry = a_telemetry(at_s=(1.0, 3.0), busy_s=(), own_s=(), energy_j=(0.0, joules))
+    return a_watched(telemetry, 4.0, **over)
+
+
+def test_energy_is_the_median_rounds_and_the_rate_is_of_it() -> None:
+    row = the_row(*(counted(joules, cost=a_cost(items=3)) for joules in (100.0, 300.0, 200.0)))
+    assert row["energy_j"] == pytest.approx(200 / 2 * 4 / 50)  # five blocks of ten steps
+    assert row["items_per_j"] == pytest.approx(3 / row["energy_j"])
+    assert not [note for note in row["notes"] if "_j" in note]
+
+
+def test_a_round_without_energy_does_not_cost_the_others_theirs() -> None:
+    row = the_row(a_measurement(), counted(100.0), a_measurement())
+    assert row["energy_j"] == pytest.approx(4.0)
+
+
+def test_energy_that_is_not_known_is_null_with_the_reason() -> None:
+    row = the_row(a_watched())
+    assert row["energy_j"] is None
+    assert row["items_per_j"] is None
+    assert "energy_j: this machine shows no RAPL counters" in row["notes"]
+    assert "items_per_j: energy_j is not known" in row["notes"]
+
+
+def test_a_run_of_before_telemetry_says_that_energy_was_not_measured() -> None:
+    assert "energy_j: not measured" in the_row(a_measurement())["notes"]
+
+
+def test_surroundings_are_notes_and_the_status_stays_ok() -> None:
+    hot = a_telemetry(reasons=(0x40,) * 11, sm_mhz=(1000,) * 11)
+    row = the_row(a_watched(hot), a_watched(hot))
+    assert row["status"] == "ok"
+    assert row["latency_s"] is not None
+    assert "throttled: 100 % of 22 samples (thermal slowdown)" in row["notes"]
+
+
+def test_a_clock_is_judged_by_what_is_usual_for_its_device_in_the_run() -> None:
+    def rounds(mhz: int, device: str, mode: str) -> list[Record]:
+        outcome = a_watched(a_telemetry(sm_mhz=(mhz,) * 11))
+        return [a_record(outcome, case=a_case(device=device, mode=mode), round=n) for n in range(3)]
+
+    records = [
+        *rounds(2000, "cuda:0", "eager"),
+        *rounds(1900, "cuda:0", "jit"),
+        *rounds(1000, "cuda:0", "xla"),
+    ]
+    found = the_rows(a_run([*records, *rounds(900, "cuda:1", "eager")]))
+    slow = ["throttled: 100 % of 33 samples (low SM clock)"]
+    noted = [[note for note in row["notes"] if note.startswith("throttled")] for row in found]
+    assert noted == [[], [], slow, []]
 
 
 def test_records_of_any_order_give_the_same_rows() -> None:

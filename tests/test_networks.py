@@ -33,7 +33,7 @@ PARAMETERS = {ConvnetTrain: 2_122_186, Resnet50Train: 25_557_032}
 class TorchPlace:
     def __init__(self, dtype: str = "float32") -> None:
         torch = pytest.importorskip("torch")
-        self.device, self.dtype = torch.device("cpu"), getattr(torch, dtype)
+        self.device, self.dtype, self.compute = torch.device("cpu"), getattr(torch, dtype), None
 
     def put(self, array: Any) -> Any:
         import torch
@@ -46,7 +46,7 @@ class TorchPlace:
 
 class TensorFlowPlace(TorchPlace):
     def __init__(self) -> None:
-        self.device, self.dtype = "cpu", pytest.importorskip("tensorflow").float32
+        self.device, self.dtype, self.compute = "cpu", pytest.importorskip("tensorflow").float32, None
 
     def put(self, array: Any) -> Any:
         import tensorflow as tf
@@ -58,6 +58,7 @@ class JaxPlace(TorchPlace):
     def __init__(self) -> None:
         jax = pytest.importorskip("jax")
         self.device, self.dtype = jax.devices("cpu")[0], jax.numpy.dtype("float32")
+        self.compute = None
 
     def put(self, array: Any) -> Any:
         import jax

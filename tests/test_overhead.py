@@ -8,6 +8,8 @@ import pytest
 
 from benchbench.backends.base import HostTimer
 from benchbench.measure import POLICIES, sample
+from benchbench.sampler import Watch, take
+from tests.factories import a_case
 
 ITERATIONS = 10_000
 
@@ -52,6 +54,12 @@ def test_deciding_when_to_stop(benchmark: Any) -> None:
         return len(found)
 
     assert benchmark(run) == 30
+
+
+@pytest.mark.benchmark(group="a sample of the machine")
+def test_a_sample(benchmark: Any) -> None:
+    sources = Watch(1).sources(a_case())
+    assert benchmark(take, sources).at_s > 0
 
 
 BARE_TYPER = """

@@ -14,7 +14,6 @@ from benchbench.plan import (
     parse_params,
     plan,
     select,
-    targets,
 )
 from benchbench.suite import Entry, Suite
 
@@ -152,18 +151,6 @@ def test_the_same_case_in_two_suites_is_planned_once() -> None:
     suites = [Suite(description="d", cases=[SQUARES], name=name) for name in ("a", "b")]
     found = plan(select(suites, Selection()), Selection(), [probe("torch", CPU)])
     assert len(found.cases) == 2
-
-
-def test_every_backend_but_the_fake_is_a_target_unless_some_are_named() -> None:
-    assert {"torch", "tensorflow", "jax"} <= {each.name for each in targets([], "python")}
-    assert "fake" not in {each.name for each in targets([], "python")}
-    assert [each.name for each in targets(["fake", "fake"], "python")] == ["fake"]
-
-
-def test_an_unknown_backend_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match="'pytorch'") as caught:
-        targets(["pytorch"], "python")
-    assert caught.value.hint == "Did you mean 'torch'?"
 
 
 def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:

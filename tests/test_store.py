@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,18 @@ from hypothesis import strategies as st
 
 from benchbench import store
 from benchbench.errors import CannotWrite, UnreadableInput
-from benchbench.model import SCHEMA, Failure, Measurement, Record, Status
-from tests.factories import a_case, a_failure, a_measurement, a_record, a_run_info
+from benchbench.model import SCHEMA, Failure, Measurement, Record, Status, Telemetry, Window
+from tests.factories import (
+    a_case,
+    a_failure,
+    a_measurement,
+    a_record,
+    a_run,
+    a_run_info,
+    a_telemetry,
+    a_watched,
+    some_rounds,
+)
 
 PROJECT = Path(__file__).parent.parent
 
@@ -140,6 +151,18 @@ def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
     with store.RunWriter(folder) as writer:
         writer.append(second)
     assert store.read(folder).records == (first, second)
+
+
+def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> None:
+    run = a_run(some_rounds(1e-3))
+    folder = store.keep(tmp_path, run)
+    assert store.read(folder) == run
+    more = a_run(some_rounds(2e-3), policy=replace(run.info.policy, rounds=2))
+    store.extend(folder, more)
+    assert store.read(folder).info == more.info
+    assert store.read(folder).records == (*run.records, *more.records)
+    with pytest.raises(CannotWrite):
+        store.keep(tmp_path, run)
 
 
 def test_an_existing_run_is_never_written_over(tmp_path: Path) -> None:
@@ -263,8 +286,18 @@ def test_a_record_after_a_torn_one_starts_its_own_line(tmp_path: Path, missing: 
 
 finite = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 blocks = st.lists(finite, min_size=1, max_size=5).map(tuple)
+windows = st.builds(Window, began_s=finite, ended_s=finite, cpu_s=finite)
+
+
+def telemetry_of(values: list[float]) -> Telemetry:
+    """Every column is these values, or none."""
+    return a_telemetry(at_s=tuple(values), busy_s=tuple(values), own_s=(), notes=("one", "two"))
+
+
 measurements = st.builds(
     a_measurement,
+    window=st.none() | windows,
+    telemetry=st.none() | st.lists(finite, max_size=3).map(telemetry_of),
     iterations=st.integers(1, 2**70),
     warmup_block_s=blocks,
     block_s=blocks,
@@ -330,6 +363,12 @@ def test_fields_of_a_later_minor_version_are_ignored() -> None:
     assert store.decode(json.dumps(fields).encode()) == a_record()
 
 
+def test_a_record_of_before_telemetry_was_kept_is_read() -> None:
+    fields = fields_of(a_record(a_watched()))
+    del fields["outcome"]["window"], fields["outcome"]["telemetry"]
+    assert store.decode(json.dumps(fields).encode()) == a_record(a_measurement())
+
+
 def test_a_record_of_a_newer_schema_says_so() -> None:
     fields = fields_of(a_record()) | {"schema": SCHEMA + 1, "case": "something else by then"}
     with pytest.raises(UnreadableInput, match="written by a newer accelbench"):
@@ -387,6 +426,10 @@ HOSTILE = {
     "a time as text": measured(block_s=["1.0"]),
     "a time that is true": measured(block_s=[True]),
     "a null time": measured(block_s=[1.0, None]),
+    "a window that ends before time": measured(window={"began_s": -1.0, "ended_s": 0.0, "cpu_s": 0.0}),
+    "telemetry of nothing": measured(telemetry={}),
+    "telemetry that is infinite": measured(telemetry={"cpus": 2, "at_s": [float("inf")]}),
+    "telemetry with a hole": measured(telemetry={"cpus": 2, "at_s": [0.0, 1.0], "load": [1.0]}),
     "unknown stop reason": measured(stop_reason="bored"),
 }
 

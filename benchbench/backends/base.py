@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from benchbench.model import Device, Dtype, Memory, Settings
+from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 class Unsupported(Exception):
     """This device, dtype or mode cannot do what the case asks; the message says why."""
+
+
+class PrecisionMismatch(Exception):
+    """The framework reports another precision than it was set to: a time would be of something else."""
 
 
 class Timer(Protocol):
@@ -74,7 +78,9 @@ class Session(ABC):
     """One device, opened in one dtype for one case."""
 
     device: Any
-    dtype: Any
+    dtype: Any  # of what is stored
+    compute: Any = None  # of what is multiplied, under mixed precision only
+    notes: tuple[str, ...] = ()  # what a reader of this session's numbers must know
 
     @abstractmethod
     def put(self, array: NDArray[np.generic]) -> Any:
@@ -98,7 +104,7 @@ class Session(ABC):
 
     @abstractmethod
     def precision(self) -> dict[str, str]:
-        """The effective precision switches, read back. Raises Unsupported on a mismatch."""
+        """The effective precision, read back from the framework. Raises PrecisionMismatch."""
 
     @abstractmethod
     def reset_peak(self) -> None:
@@ -107,6 +113,10 @@ class Session(ABC):
     @abstractmethod
     def peak_device(self) -> Memory:
         """Peak bytes on the device since `reset_peak`."""
+
+    def compilations(self) -> int | None:
+        """Programs compiled so far, where the framework may compile again during timing; else None."""
+        return None
 
     def timer(self) -> Timer:
         """What times this device; the host's clock unless the device has a better one."""
@@ -123,7 +133,11 @@ class Backend(ABC):
     summary: ClassVar[str]
     modes: ClassVar[tuple[str, ...]]  # the first is what its users usually run
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
+    phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
+    dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)
+    keeps_compiled: ClassVar[bool] = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
+    requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
     install: ClassVar[str]  # the line to type where it is missing
     framework: ClassVar[str]  # which builders it takes: build_<framework>
 
@@ -142,9 +156,36 @@ class Backend(ABC):
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         """Devices there are, and for each kind that is not there the reason. May initialise the device."""
 
+    def missing_modes(self) -> dict[str, str]:
+        """Modes that cannot run in this installation, and why. May look at the device."""
+        return {}
+
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
+        """Why it offers no such case, else "". Called in the parent: imports nothing."""
+        if mode in self.refused_modes:
+            return self.refused_modes[mode]
+        if mode not in self.modes:
+            return f"it has the modes {', '.join(self.modes)}"
+        if phase not in self.phases:
+            return f"it has no {phase} step"
+        if dtype not in self.dtypes:
+            return f"it has the dtypes {', '.join(self.dtypes)}"
+        if dtype is Dtype.TF32 and device.device_class is DeviceClass.CPU:
+            return "TF32 is a mode of NVIDIA tensor cores; a CPU has none"
+        if dtype in AMP and phase is not Phase.TRAIN:
+            return f"{dtype} is mixed precision for training; ask for {dtype.compute}"
+        return ""
+
     @abstractmethod
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Fix threads and precision, then give the device. Raises Unsupported."""
+
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """The device as this process already uses it, to wait on and to read; None: the one in use.
+
+        Sets nothing, so `put`, `compile` and `precision` of the session mean nothing. Raises Unsupported.
+        """
+        raise Unsupported(f"{self.framework} cannot measure a function of yours")
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether `error` is this framework's way of saying the device's memory is full."""

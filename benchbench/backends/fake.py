@@ -27,6 +27,7 @@ class Fake(Backend):
     framework = "fake"
     modes = ("eager", "compile")
     distributions = ("accelbench",)
+    requirements = ("numpy",)
     install = "pip install accelbench"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchbench.backends.base import Backend, HostTimer, Session, Timer, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Settings
+from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer, Unsupported
+from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
-MATMUL_PRECISION = {Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
+MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
 
 
 class Jax(Backend):
@@ -26,6 +26,7 @@ class Jax(Backend):
         "eager": "JAX users run steps under jax.jit; operation by operation, its dispatch would be measured"
     }
     distributions = ("jax",)
+    requirements = ("jax", "numpy")
     install = "pip install 'accelbench[jax]'"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
@@ -68,8 +69,21 @@ class Jax(Backend):
         platform, _, index = device.partition(":")
         found = jax.devices(platform)[int(index or 0)]
         jax.config.update("jax_default_device", found)
+        jax.config.update("jax_enable_x64", dtype is Dtype.FLOAT64)
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION.get(dtype))
         return JaxSession(found, dtype)
+
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """JAX's default device unless told otherwise; waiting is for an output, wherever it is."""
+        import jax
+
+        default = jax.devices()[0]
+        platform, _, index = (device or f"{default.platform}:{default.id}").partition(":")
+        try:
+            found = jax.devices(platform)[int(index or 0)]
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise Unsupported(f"JAX has no device {device!r}") from error
+        return _describe(platform, int(index or 0), found), SharedJaxSession(found, Dtype.FLOAT32)
 
     def out_of_memory(self, error: BaseException) -> bool:
         """XLA's status code stands in the message."""
@@ -84,7 +98,8 @@ class JaxSession(Session):
         import jax.numpy as jnp
 
         self.device = device
-        self.dtype = jnp.dtype("float32" if dtype is Dtype.TF32 else dtype.value)
+        self.dtype = jnp.dtype(dtype.storage.value)
+        self.compute = jnp.dtype(dtype.compute.value) if dtype in AMP else None
         self._dtype = dtype
 
     def put(self, array: NDArray[np.generic]) -> Any:
@@ -119,16 +134,20 @@ class JaxSession(Session):
         return np.asarray(output).astype(np.float64)
 
     def precision(self) -> dict[str, str]:
-        """The default precision of dot and convolution."""
+        """The default precision of dot and convolution, and the dtype an array really has."""
         import jax
+        import jax.numpy as jnp
 
         wanted, found = MATMUL_PRECISION.get(self._dtype), jax.config.jax_default_matmul_precision
         if wanted != found:
-            raise Unsupported(f"asked for matmul precision {wanted}, JAX reports {found}")
-        return {
+            raise PrecisionMismatch(f"asked for matmul precision {wanted}, JAX reports {found}")
+        precision = {
             "float32_multiply": "tf32" if self._dtype is Dtype.TF32 else "ieee",
-            "storage": str(self.dtype),
+            "storage": str(jnp.zeros((), self.dtype).dtype),  # without x64, JAX quietly gives float32
         }
+        if precision["storage"] != str(self.dtype):
+            raise PrecisionMismatch(f"asked for {self.dtype}, JAX gives {precision['storage']}")
+        return precision | ({"multiply": str(self.compute)} if self.compute else {})
 
     def timer(self) -> Timer:
         """The CPU client may run queued steps side by side, so there each one is waited for."""
@@ -143,6 +162,21 @@ class JaxSession(Session):
         if not stats or "peak_bytes_in_use" not in stats:
             return Memory(bytes=None, reason=f"JAX keeps no memory statistics on {self.device.platform}")
         return Memory(bytes=int(stats["peak_bytes_in_use"]))
+
+
+class SharedJaxSession(JaxSession):
+    """In a process that others use too: a peak is the session's only where it exceeds all before it."""
+
+    def reset_peak(self) -> None:
+        """The peak so far; it cannot be reset."""
+        self._before = super().peak_device().bytes or 0
+
+    def peak_device(self) -> Memory:
+        """Bytes in use at the peak."""
+        peak = super().peak_device()
+        if peak.bytes is None or peak.bytes > self._before:
+            return peak
+        return Memory(bytes=None, reason="JAX cannot reset its peak, and an earlier one was as high")
 
 
 def _describe(platform: str, index: int, device: Any) -> Device:

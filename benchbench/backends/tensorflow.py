@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchbench.backends.base import Backend, Session, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Settings
+from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
+from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-class TensorFlow(Backend):
-    """`function` is tf.function, `xla` is tf.function(jit_compile=True)."""
+# Dtype → TF-TRT's precision_mode. Weights and inputs stay float32; the converter narrows the layers.
+TENSORRT_PRECISION = {Dtype.FLOAT32: "FP32", Dtype.FLOAT16: "FP16"}
 
-    summary = "TensorFlow: tf.function, XLA or eager"
+
+class TensorFlow(Backend):
+    """`function` is tf.function, `xla` the same with jit_compile=True, `tensorrt` TF-TRT's conversion."""
+
+    summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
     framework = "tensorflow"
-    modes = ("function", "xla", "eager")
+    modes = ("function", "xla", "eager", "tensorrt")
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
+    requirements = ("tensorflow", "numpy")
     install = "pip install 'accelbench[tensorflow]'"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
@@ -50,6 +55,23 @@ class TensorFlow(Backend):
             return found, {"gpu": "this TensorFlow is a CPU build"}
         return found, {"gpu": "no GPU is visible to TensorFlow"}
 
+    def missing_modes(self) -> dict[str, str]:
+        """TensorRT is chosen when TensorFlow is built."""
+        import tensorflow as tf
+
+        built = tf.sysconfig.get_build_info().get("is_tensorrt_build", False)
+        return {} if built else {"tensorrt": f"TensorFlow {tf.__version__} is built without TensorRT"}
+
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
+        """TensorRT converts inference in float32 and float16."""
+        if reason := super().refuses(device, dtype, mode, phase):
+            return reason
+        if mode == "tensorrt" and device.device_class is DeviceClass.CPU:
+            return "TensorRT needs an NVIDIA GPU"
+        if mode == "tensorrt" and (phase is not Phase.FORWARD or dtype not in TENSORRT_PRECISION):
+            return f"TensorRT converts inference in {' and '.join(TENSORRT_PRECISION)}"
+        return ""
+
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Threads and TF32 must be fixed before the first operation."""
         import tensorflow as tf
@@ -59,6 +81,17 @@ class TensorFlow(Backend):
             _require_tensor_cores(device)
         tf.config.experimental.enable_tensor_float_32_execution(dtype is Dtype.TF32)
         return TensorFlowSession(device, dtype, mode)
+
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """The first GPU where TensorFlow has one, else the CPU."""
+        if device is None:
+            import tensorflow as tf
+
+            device = "gpu:0" if tf.config.list_physical_devices("GPU") else "cpu"
+        known = {found.name: found for found in self.devices()[0]}
+        if device not in known:
+            raise Unsupported(f"TensorFlow has no device {device!r}, only {', '.join(known)}")
+        return known[device], TensorFlowSession(device, Dtype.FLOAT32, "eager")
 
     def out_of_memory(self, error: BaseException) -> bool:
         """ResourceExhaustedError, on any device."""
@@ -75,7 +108,9 @@ class TensorFlowSession(Session):
         import tensorflow as tf
 
         self.device = device
-        self.dtype = tf.as_dtype("float32" if dtype is Dtype.TF32 else dtype.value)
+        self._precision_mode = TENSORRT_PRECISION.get(dtype)
+        self.dtype = tf.float32 if mode == "tensorrt" else tf.as_dtype(dtype.storage.value)
+        self.compute = tf.as_dtype(dtype.compute.value) if dtype in AMP else None
         self._mode = mode
         self._tf32 = dtype is Dtype.TF32
         self._accelerator = device != "cpu"
@@ -99,6 +134,8 @@ class TensorFlowSession(Session):
 
         if self._mode == "eager":
             return placed
+        if self._mode == "tensorrt":
+            return _converted(placed, self._precision_mode)
         xla = True if self._mode == "xla" else None
         compiled: Callable[..., Any] = tf.function(placed, jit_compile=xla, autograph=False)
         return compiled
@@ -129,8 +166,9 @@ class TensorFlowSession(Session):
 
         enabled = bool(tf.config.experimental.tensor_float_32_execution_enabled())
         if enabled != self._tf32:
-            raise Unsupported(f"asked for TF32 {self._tf32}, TensorFlow reports {enabled}")
-        return {"float32_multiply": "tf32" if enabled else "ieee", "storage": self.dtype.name}
+            raise PrecisionMismatch(f"asked for TF32 {self._tf32}, TensorFlow reports {enabled}")
+        precision = {"float32_multiply": "tf32" if enabled else "ieee", "storage": self.dtype.name}
+        return precision | ({"multiply": self.compute.name} if self.compute else {})
 
     def reset_peak(self) -> None:
         """Of the device's allocator."""
@@ -148,6 +186,38 @@ class TensorFlowSession(Session):
         import tensorflow as tf
 
         return Memory(bytes=int(tf.config.experimental.get_memory_info(self.device.upper())["peak"]))
+
+
+def _converted(step: Callable[..., Any], precision: str | None) -> Callable[..., Any]:
+    """`step` through TF-TRT, engines built at the first call for the shapes it is given."""
+    converted: list[Callable[..., Any]] = []
+
+    def run(*inputs: Any) -> Any:
+        if not converted:
+            converted.append(_convert(step, precision, inputs))
+        (output,) = converted[0](*inputs)
+        return output
+
+    return run
+
+
+def _convert(step: Callable[..., Any], precision: str | None, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    import tempfile
+
+    import tensorflow as tf
+    from tensorflow.python.compiler.tensorrt import trt_convert
+
+    module = tf.Module()
+    module.step = tf.function(step, autograph=False)
+    concrete = module.step.get_concrete_function(*(tf.TensorSpec(each.shape, each.dtype) for each in inputs))
+    module.held = list(concrete.graph.variables)  # a saved model keeps only what its module can reach
+    with tempfile.TemporaryDirectory(prefix="tensorrt-", dir=".") as folder:
+        tf.saved_model.save(module, folder, signatures=concrete)
+        converter = trt_convert.TrtGraphConverterV2(input_saved_model_dir=folder, precision_mode=precision)
+        function = converter.convert()
+        converter.build(input_fn=lambda: [inputs])
+    found: Callable[..., Any] = function
+    return found
 
 
 def _require_tensor_cores(device: str) -> None:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, Session, Timer, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Settings
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-TORCH_DTYPES = {
-    Dtype.FLOAT32: "float32",
-    Dtype.TF32: "float32",
-    Dtype.BFLOAT16: "bfloat16",
-    Dtype.FLOAT16: "float16",
-}
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Settings
 
 
 class Torch(Backend):
-    """Eager is what most users run; `compile` is torch.compile with its default backend, inductor."""
+    """`compile` is torch.compile with its default backend, inductor; `cudagraph` replays a captured step."""
 
-    summary = "PyTorch: eager, or torch.compile"
+    summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
-    modes = ("eager", "compile")
+    modes = ("eager", "compile", "cudagraph")
     distributions = ("torch",)
+    requirements = ("torch", "numpy")
     install = "pip install 'accelbench[torch]'"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
@@ -49,17 +40,43 @@ class Torch(Backend):
         """`cpu`, and every CUDA device visible."""
         import torch
 
-        found = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
+        found = [_device("cpu", "")]
         if torch.version.cuda is None:
             return found, {"cuda": "this torch is a CPU build"}
         if not torch.cuda.is_available():
             return found, {
                 "cuda": f"no CUDA device is visible to torch (built for CUDA {torch.version.cuda})"
             }
-        for index in range(torch.cuda.device_count()):
-            model = torch.cuda.get_device_name(index)
-            found.append(Device(name=f"cuda:{index}", device_class=DeviceClass.ACCELERATOR, model=model))
+        count = torch.cuda.device_count()
+        found += [_device(f"cuda:{index}", torch.cuda.get_device_name(index)) for index in range(count)]
         return found, {}
+
+    def missing_modes(self) -> dict[str, str]:
+        """`compile` writes C++ for the CPU and Triton for CUDA; `cudagraph` needs CUDA."""
+        import torch
+
+        if torch.cuda.is_available():
+            from torch.utils._triton import has_triton
+
+            return {} if has_triton() else {"compile": "inductor needs Triton (pip install triton)"}
+        missing = {"cudagraph": "a CUDA graph needs a CUDA device"}
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception:  # noqa: BLE001 - inductor's own error class has moved between versions
+            missing["compile"] = "inductor found no C++ compiler (apt install g++, or set CXX)"
+        return missing
+
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
+        """A graph cannot hold the host's look at the gradients that scaling them needs."""
+        if reason := super().refuses(device, dtype, mode, phase):
+            return reason
+        if mode == "cudagraph" and device.device_class is DeviceClass.CPU:
+            return "a CUDA graph needs a CUDA device"
+        if mode == "cudagraph" and dtype is Dtype.AMP_FP16:
+            return "gradient scaling reads the device on every step, which a CUDA graph cannot hold"
+        return ""
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Threads and precision first: both must be fixed before the first operation."""
@@ -69,7 +86,24 @@ class Torch(Backend):
         on_cuda = device.startswith("cuda")
         if dtype is Dtype.TF32 and not (on_cuda and torch.cuda.get_device_capability(device)[0] >= 8):
             raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
-        return CudaSession(device, dtype, mode) if on_cuda else TorchSession(device, dtype, mode)
+        session = CudaSession(device, dtype, mode) if on_cuda else CpuSession(device, dtype, mode)
+        session.fix()
+        return session
+
+    def attach(self, device: str | None) -> tuple[Device, Session]:
+        """The current CUDA device once CUDA has been used, else the CPU."""
+        import torch
+
+        in_use = torch.cuda.is_available() and torch.cuda.is_initialized()
+        device = device or (f"cuda:{torch.cuda.current_device()}" if in_use else "cpu")
+        kind = device.partition(":")[0]
+        if kind not in ("cpu", "cuda"):
+            raise Unsupported(f"nobody here knows how to wait for torch on {device}")
+        if kind == "cpu":
+            return _device(device, ""), CpuSession(device, Dtype.FLOAT32, "eager")
+        return _device(device, torch.cuda.get_device_name(device)), CudaSession(
+            device, Dtype.FLOAT32, "eager"
+        )
 
     def out_of_memory(self, error: BaseException) -> bool:
         """torch.OutOfMemoryError on CUDA; the CPU allocator says so in the text of a RuntimeError."""
@@ -80,26 +114,13 @@ class Torch(Backend):
         )
 
 
-class TorchSession(Session):
-    """The CPU; and what CPU and CUDA share."""
+class CpuSession(TorchSession):
+    """The CPU, eager or compiled."""
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """Fix the float32 precision of every library torch multiplies with."""
-        import torch
-
-        self.device = torch.device(device)
-        self.dtype = getattr(torch, TORCH_DTYPES[dtype])
+        """`device` as in `cpu`, `cuda:0`."""
+        super().__init__(device, dtype)
         self._mode = mode
-        self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
-        for switch in _precision_switches():
-            switch.fp32_precision = self._fp32
-
-    def put(self, array: NDArray[np.generic]) -> Any:
-        """A tensor that owns its memory."""
-        import torch
-
-        tensor = torch.from_numpy(array)
-        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """torch.compile, or the step itself."""
@@ -107,47 +128,20 @@ class TorchSession(Session):
 
         return torch.compile(step) if self._mode == "compile" else step
 
-    def wait(self, output: Any) -> None:
-        """CPU operations have finished when they return."""
 
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Gathered on the device, then widened."""
-        import torch
-
-        at = tuple(torch.from_numpy(index.T.copy()).to(self.device))
-        return self.fetch(output[at])
-
-    def fetch(self, output: Any) -> NDArray[np.float64]:
-        """Widened on the host, so that the device allocates nothing."""
-        import numpy as np
-
-        values: NDArray[np.float64] = output.detach().cpu().double().numpy()
-        return np.ascontiguousarray(values)
-
-    def precision(self) -> dict[str, str]:
-        """The float32 switches of cuBLAS, cuDNN and oneDNN."""
-        found = {switch.fp32_precision for switch in _precision_switches()}
-        if found != {self._fp32}:
-            raise Unsupported(f"asked for {self._fp32} float32 multiplication, torch reports {sorted(found)}")
-        return {"float32_multiply": self._fp32, "storage": str(self.dtype)}
-
-    def reset_peak(self) -> None:
-        """Nothing is tracked on the CPU."""
-
-    def peak_device(self) -> Memory:
-        """See the host's peak."""
-        return Memory(bytes=None, reason="torch does not track memory on the CPU; the host's peak holds it")
-
-
-class CudaSession(TorchSession):
+class CudaSession(CpuSession):
     """One CUDA device; timed with events on its stream."""
 
-    def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """Select the device, so that the default stream is its own."""
+    def fix(self) -> None:
+        """Precision, and the device, so that the default stream is its own."""
         import torch
 
-        super().__init__(device, dtype, mode)
+        super().fix()
         torch.cuda.set_device(self.device)
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        """Also: a graph that is replayed."""
+        return Replay(step) if self._mode == "cudagraph" else super().compile(step, state)
 
     def wait(self, output: Any) -> None:
         """The whole device: an output's stream is not known."""
@@ -172,6 +166,47 @@ class CudaSession(TorchSession):
         return Memory(bytes=int(torch.cuda.max_memory_allocated(self.device)))
 
 
+class Replay:
+    """A step captured in a CUDA graph at its second call; the first, on a side stream, allocates.
+
+    Inputs stand where they were captured and the output is overwritten by each call, as CUDA graphs do. A
+    training step's losses are the eager ones: the first call is the first step.
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = step
+        self._graph: Any = None
+        self._output: Any = None
+        self._calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        """One step."""
+        self._calls += 1
+        if self._calls == 1:
+            return self._aside(arguments)
+        if self._graph is None:
+            self._capture(arguments)
+        self._graph.replay()
+        return self._output
+
+    def _aside(self, arguments: tuple[Any, ...]) -> Any:
+        import torch
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            output = self._step(*arguments)
+        torch.cuda.current_stream().wait_stream(side)
+        return output
+
+    def _capture(self, arguments: tuple[Any, ...]) -> None:
+        import torch
+
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._output = self._step(*arguments)
+
+
 class EventTimer(HostTimer):
     """Pairs of CUDA events, recorded around blocks that are queued together and synchronised once."""
 
@@ -194,7 +229,6 @@ class EventTimer(HostTimer):
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
 
 
-def _precision_switches() -> list[Any]:
-    from torch.backends import cuda, cudnn, mkldnn
-
-    return [cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+def _device(name: str, model: str) -> Device:
+    kind = DeviceClass.CPU if name.startswith("cpu") else DeviceClass.ACCELERATOR
+    return Device(name=name, device_class=kind, model=model)

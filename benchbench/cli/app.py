@@ -24,11 +24,12 @@ app = typer.Typer(
 
 
 class Interrupted(BaseException):
-    """A signal asked to stop; what is finished is kept."""
+    """A signal asked to stop; `kept` says what is not lost."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, kept: str) -> None:
         super().__init__(number)
         self.number = number
+        self.kept = kept
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,19 +48,19 @@ def root(
 
 
 @contextmanager
-def signals() -> Iterator[None]:
+def signals(kept: str = "every finished case is kept") -> Iterator[None]:
     """Turn the signals that ask to stop into Interrupted, also where a shell had them ignored."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number, kept)
+
     stopping = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = [signal.signal(each, _interrupt) for each in stopping]
+    before = [signal.signal(each, interrupt) for each in stopping]
     try:
         yield
     finally:
         for each, handler in zip(stopping, before, strict=True):
             signal.signal(each, handler)
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    raise Interrupted(number)
 
 
 def main() -> None:
@@ -72,7 +73,7 @@ def main() -> None:
             typer.echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
     except Interrupted as stop:
-        typer.echo("interrupted: every finished case is kept", err=True)
+        typer.echo(f"interrupted: {stop.kept}", err=True)
         sys.exit(128 + stop.number)
     except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told apart from a regression
         typer.echo(f"internal error: {type(error).__name__}; details in {saved_traceback()}", err=True)

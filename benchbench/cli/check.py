@@ -19,6 +19,7 @@ from benchbench.cli.options import (
     ModeOption,
     Names,
     ParamOption,
+    PythonOption,
     QuickOption,
     ResultsOption,
     RigorousOption,
@@ -27,9 +28,11 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
+    interpreters_given,
     option,
     split,
 )
+from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.cli.request import requested
 from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
@@ -78,10 +81,12 @@ def check_(
         bool, typer.Option("--exit-zero", help="Exit 0 though something became slower.")
     ] = False,
     format: Annotated[GateFormat, typer.Option("--format", help="What to write.")] = GateFormat.TERMINAL,
+    out: OutOption = None,
     suite: SuiteOption = None,
     rounds: Annotated[int | None, option("--rounds", text="Processes per case, if measured.", min=3)] = None,
     workload: WorkloadOption = None,
     backend: BackendOption = None,
+    python: PythonOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     mode: ModeOption = None,
@@ -103,18 +108,19 @@ def check_(
     """
     from benchbench import gate
 
-    config = _config()
+    config, files = _config(), outputs(out)
     wanted = _Wanted(
         rules=_rules(config, split(metric), dedicated, strict_env, confirm),
         config=config,
         typed=_typed(max_slowdown),
         suites=split(suite),
+        pythons=interpreters_given(python),
         results=results,
     )
     name = baseline or ("" if ab else config.check.baseline or "")
     if name:
         _only_in_turn(workload, backend, device, dtype, mode, param, quick, rigorous, threads, seed)
-        found, note = _against_stored(wanted, name, run, ab, rounds)
+        found, judged, note = _against_stored(wanted, name, run, ab, rounds)
     elif ab and not run:
         request = requested(
             suite=suite,
@@ -132,11 +138,12 @@ def check_(
             isolation=isolation,
             seed=seed,
         )
-        found, note = _against_code(wanted, ab, split(backend), request)
+        found, judged, note = _against_code(wanted, ab, split(backend), request)
     else:
         raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
     ended = gate.Gate(name=name, found=found, strict=strict, exit_zero=exit_zero, note=note)
     typer.echo(gate.FORMATS[format](ended), nl=False)
+    write_outputs(files, judged, gate.judged(found))
     raise typer.Exit(ended.exit_code)
 
 
@@ -148,45 +155,48 @@ class _Wanted:
     config: Config
     typed: list[Rule]
     suites: tuple[str, ...]
+    pythons: dict[str, str]
     results: Path
 
 
 def _against_stored(
     wanted: _Wanted, name: str, run: str | None, ab: str | None, rounds: int | None
-) -> tuple[Check, str]:
-    """The check, and why nothing was measured again, if so."""
+) -> tuple[Check, Run, str]:
+    """The check, the run it judged, and why nothing was measured again, if so."""
     from benchbench.check import check
     from benchbench.cli.gating import both_sides, confirmed, held
     from benchbench.digest import digest
 
-    sides = both_sides(ab) if ab else None
-    sessions, judged = held(run, name, rounds, sides, wanted.results)
+    sides = both_sides(ab, wanted.pythons) if ab else None
+    sessions, judged = held(run, name, rounds, sides, wanted.pythons, wanted.results)
     thresholds = _thresholds(wanted, judged)
     rules = replace(wanted.rules, thresholds=thresholds, in_turn=sides is not None)
     new = digest(judged)
     found = check(sessions, new, rules)
     if not found.flagged:
-        return found, ""
-    again, note = confirmed(_cases(found), new, sides, wanted.results)
+        return found, judged, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.pythons, wanted.results)
     if note:
         rules = replace(rules, confirm=False, in_turn=False)
-    return check(sessions, new, rules, again), note
+    return check(sessions, new, rules, again), judged, note
 
 
-def _against_code(wanted: _Wanted, ab: str, backends: tuple[str, ...], request: Request) -> tuple[Check, str]:
+def _against_code(
+    wanted: _Wanted, ab: str, backends: tuple[str, ...], request: Request
+) -> tuple[Check, Run, str]:
     from benchbench.check import check_in_turn
     from benchbench.cli.gating import both_sides, confirmed, first_in_turn
     from benchbench.digest import digest
 
-    sides = both_sides(ab)
-    before, after = first_in_turn(sides, backends, request, wanted.results)
+    sides = both_sides(ab, wanted.pythons)
+    before, after = first_in_turn(sides, backends, wanted.pythons, request, wanted.results)
     rules = replace(wanted.rules, thresholds=_thresholds(wanted, after))
     ref, new = digest(before), digest(after)
     found = check_in_turn(ref, new, rules)
     if not found.flagged:
-        return found, ""
-    again, note = confirmed(_cases(found), new, sides, wanted.results)
-    return check_in_turn(ref, new, rules, again), note
+        return found, after, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.pythons, wanted.results)
+    return check_in_turn(ref, new, rules, again), after, note
 
 
 def _cases(found: Check) -> list[Case]:

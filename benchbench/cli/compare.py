@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.gating import first_in_turn
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
@@ -19,6 +19,7 @@ from benchbench.cli.options import (
     ModeOption,
     Names,
     ParamOption,
+    PythonOption,
     QuickOption,
     ResultsOption,
     RigorousOption,
@@ -28,11 +29,12 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
+    interpreters_given,
     option,
     split,
 )
+from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.cli.request import requested
-from benchbench.cli.turns import fleets, measured_in_turn
 from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Isolation
 
@@ -70,9 +72,11 @@ def compare_(
     only: Annotated[Names, option("--only", text="Only these verdicts: slower, faster, broken, …")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
     format: Annotated[TextFormat, typer.Option("--format", help="What to write.")] = TextFormat.TERMINAL,
+    out: OutOption = None,
     suite: SuiteOption = None,
     workload: WorkloadOption = None,
     backend: BackendOption = None,
+    python: PythonOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     mode: ModeOption = None,
@@ -93,13 +97,13 @@ def compare_(
 
     Examples: accelbench compare latest~1 latest; accelbench compare --ab mode=eager mode=compile -w gemm
     """
-    from benchbench import comparison, store
-    from benchbench.compare import compare
+    from benchbench import comparison, evidence, store
     from benchbench.thresholds import fraction
     from benchbench.trend import metric_named
+    from benchbench.verdicts import compare
 
     wanted = [_judgement(name) for name in split(only)]
-    chosen, smallest = metric_named(metric), fraction(threshold)
+    chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
     if ab:
         request = requested(
             suite=suite,
@@ -117,13 +121,15 @@ def compare_(
             isolation=isolation,
             seed=seed,
         )
-        before, after = _in_turn(ref, new, split(backend), request, results)
+        before, after = _in_turn(ref, new, split(backend), interpreters_given(python), request, results)
     else:
-        _only_with_ab(suite, workload, backend, device, dtype, mode, param, quick, rigorous, rounds, threads)
+        _only_with_ab(suite, workload, backend, python, device, dtype, mode, param)
+        _only_with_ab(quick, rigorous, rounds, threads, seed)
         before, after = (store.read(store.find(results, each)) for each in (ref, new or "latest"))
     found = compare(before, after, chosen, smallest)
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
+    write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])
 
 
 def _only_with_ab(*options: object) -> None:
@@ -132,17 +138,19 @@ def _only_with_ab(*options: object) -> None:
 
 
 def _in_turn(
-    ref: str, new: str | None, backends: tuple[str, ...], request: Request, results: Path
+    ref: str,
+    new: str | None,
+    backends: tuple[str, ...],
+    pythons: dict[str, str],
+    request: Request,
+    results: Path,
 ) -> tuple[Run, Run]:
-    from benchbench import abba, variants
-    from benchbench.plan import targets
+    from benchbench import variants
 
     if new is None:
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
-    both = [variants.parse(ref), variants.parse(new)]
-    chosen = targets(backends, sys.executable) if backends else []
-    with fleets(both, variants.sides(both, chosen), request.settings) as found:
-        return measured_in_turn(found, abba.prepare(found, request, both), results)
+    both = [variants.parse(each, pythons) for each in (ref, new)]
+    return first_in_turn(both, backends, pythons, request, results)
 
 
 def _judgement(name: str) -> Judgement:

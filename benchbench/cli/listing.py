@@ -10,7 +10,14 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import app, signals
-from benchbench.cli.options import BackendOption, DataFormat, FormatOption, ResultsOption, split
+from benchbench.cli.options import (
+    BackendOption,
+    DataFormat,
+    FormatOption,
+    PythonOption,
+    ResultsOption,
+    chosen_targets,
+)
 from benchbench.cli.screen import print_rows
 
 
@@ -40,8 +47,12 @@ def list_(
 
 
 @app.command()
-def devices(backend: BackendOption = None, format: FormatOption = DataFormat.TERMINAL) -> None:
-    """Every backend with its version and devices, and why one cannot be used.
+def devices(
+    backend: BackendOption = None,
+    python: PythonOption = None,
+    format: FormatOption = DataFormat.TERMINAL,
+) -> None:
+    """Every backend and environment with its version and devices, and why one cannot be used.
 
     Examples: accelbench devices; accelbench devices -b torch --format json
     """
@@ -49,10 +60,10 @@ def devices(backend: BackendOption = None, format: FormatOption = DataFormat.TER
     from benchbench.environment import usable_threads
     from benchbench.fleet import Fleet
     from benchbench.model import Settings
-    from benchbench.plan import targets
 
     settings = Settings(threads=usable_threads())
-    with signals(), Fleet(targets(split(backend), sys.executable), settings, sys.executable) as fleet:
+    wanted = chosen_targets(backend, python, labelled=True)
+    with signals(), Fleet(wanted, settings, sys.executable) as fleet:
         typer.echo("importing every backend", err=True)
         rows = describe.devices(fleet.probe())
     print_rows(rows, format)

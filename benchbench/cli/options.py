@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Dtype
+    from benchbench.model import Target
 
 
 class DataFormat(StrEnum):
@@ -30,11 +30,18 @@ Names = list[str] | None
 SuiteOption = Annotated[Names, option("--suite", "-s", text="A suite's name or TOML file. [default: quick]")]
 WorkloadOption = Annotated[Names, option("--workload", "-w", text="Only these workloads.")]
 BackendOption = Annotated[Names, option("--backend", "-b", text="Only these backends. [default: all found]")]
+PythonOption = Annotated[
+    Names, option("--python", text="NAME=PATH: the interpreter that a backend, or torch@old, runs under.")
+]
 DeviceOption = Annotated[
     Names, option("--device", "-d", text="cpu, gpu, tpu, accelerator, or a name such as cuda:1.")
 ]
-DtypeOption = Annotated[Names, option("--dtype", text="float32, tf32, bfloat16, float16.")]
-ModeOption = Annotated[Names, option("--mode", text="eager, compile, function, xla, jit.")]
+DtypeOption = Annotated[
+    Names, option("--dtype", text="float64, float32, tf32, bfloat16, float16, amp-bf16, amp-fp16, int8.")
+]
+ModeOption = Annotated[
+    Names, option("--mode", text="eager, compile, cudagraph, function, xla, tensorrt, jit, lazy, graph.")
+]
 ParamOption = Annotated[Names, option("--param", "-p", text="Override a size: batch=32,64.")]
 QuickOption = Annotated[bool, option("--quick", text="3 rounds of about a second: a first look.")]
 RigorousOption = Annotated[bool, option("--rigorous", text="10 rounds, each to half a percent.")]
@@ -57,12 +64,15 @@ def split(values: Names) -> tuple[str, ...]:
     return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())
 
 
-def dtype_named(name: str) -> Dtype:
-    from benchbench.model import Dtype
+def chosen_targets(backend: Names, python: Names, *, labelled: bool = False) -> list[Target]:
+    """What -b and --python name."""
+    from benchbench.targets import chosen
 
-    try:
-        return Dtype(name)
-    except ValueError:
-        raise UsageError(
-            f"No dtype named {name!r}.", unknown("dtypes", name, [each.value for each in Dtype])
-        ) from None
+    return chosen(split(backend), python or [], sys.executable, labelled=labelled)
+
+
+def interpreters_given(python: Names) -> dict[str, str]:
+    """Target → interpreter, of --python and before it the environment. Raises UsageError."""
+    from benchbench.targets import by_hand, from_variable
+
+    return by_hand(from_variable()) | by_hand(python or [])

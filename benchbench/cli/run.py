@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app, signals
+from benchbench.cli.formats import write_run
 from benchbench.cli.measuring import measured
 from benchbench.cli.options import (
     AllocatorOption,
@@ -20,6 +21,7 @@ from benchbench.cli.options import (
     IsolationOption,
     ModeOption,
     ParamOption,
+    PythonOption,
     QuickOption,
     ResultsOption,
     RigorousOption,
@@ -29,9 +31,8 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
-    split,
+    chosen_targets,
 )
-from benchbench.cli.report import ReportFormat, write_report
 from benchbench.cli.request import requested
 from benchbench.cli.screen import print_json, width
 from benchbench.model import Allocator, Isolation
@@ -45,6 +46,7 @@ def run(
     suite: SuiteOption = None,
     workload: WorkloadOption = None,
     backend: BackendOption = None,
+    python: PythonOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     mode: ModeOption = None,
@@ -70,9 +72,9 @@ def run(
     """
     from benchbench import describe, store
     from benchbench.fleet import Fleet
-    from benchbench.plan import targets
     from benchbench.rounds import prepare
 
+    wanted = chosen_targets(backend, python)
     request = requested(
         suite=suite,
         workload=workload,
@@ -89,7 +91,6 @@ def run(
         isolation=isolation,
         seed=seed,
     )
-    wanted = targets(split(backend), sys.executable)
     with signals(), Fleet(wanted, request.settings, sys.executable) as fleet:
         typer.echo("looking for backends and devices", err=True)
         info = prepare(fleet, request)
@@ -98,7 +99,8 @@ def run(
             return
         records = measured(fleet, info, results)
     if format is DataFormat.JSON:
-        write_report(store.read(store.find(results, info.id)), ReportFormat.JSON, None, results)
+        path = store.find(results, info.id)
+        write_run(store.read(path), "json", None, path)
     raise typer.Exit(4 if describe.failing(records) and not allow_failed else 0)
 
 

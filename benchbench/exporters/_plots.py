@@ -162,7 +162,8 @@ def _errors(cell: Cell, rate: float) -> list[list[float]] | None:
     middle, low, high = (cell.row[name] for name in ("latency_s", "latency_low_s", "latency_high_s"))
     if low is None or high is None:
         return None
-    return [[rate - rate * middle / high], [rate * middle / low - rate]]
+    below, above = rate - rate * middle / high, rate * middle / low - rate
+    return [[max(below, 0.0)], [max(above, 0.0)]]  # rounding: an interval may have no width
 
 
 def _strips(axes: Axes, rows: Rows) -> None:

@@ -13,6 +13,7 @@ class Exporter(ABC):
     """One output format."""
 
     extension: ClassVar[str]  # of its files, without the dot
+    ci: ClassVar[bool] = False  # for a CI system rather than for people: `--out` writes it
 
     @abstractmethod
     def export(self, report: Report) -> dict[str, bytes]:

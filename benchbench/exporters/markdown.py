@@ -34,7 +34,7 @@ def _bullets(lines: Iterable[str]) -> str:
 
 def _table(report: Report) -> str:
     names = [escaped(c.target) + " " + escaped(c.version) for c in report.columns]
-    places = [escaped(f"{c.device} {c.mode}") for c in report.columns]
+    places = [escaped(c.place) for c in report.columns]
     header = ["", *(f"{name}<br>{place}" for name, place in zip(names, places, strict=True))]
     lines = [_row(header), _row(["---"] * len(header))]
     for group in report.groups:

@@ -102,7 +102,7 @@ def _table(report: Report, group: Group, indices: Sequence[int], widths: tuple[i
 
 
 def _header(column: Column) -> str:
-    return f"{column.target} {column.version}\n{column.device} {column.mode}"
+    return f"{column.target} {column.version}\n{column.place}"
 
 
 def _text(group: Group, label: str, text: str, index: int) -> Text:

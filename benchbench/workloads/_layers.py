@@ -109,7 +109,7 @@ def training_cost(layers: Sequence[Layer], batch: int, parameters: int, dtype: D
     elements = 3 * sum(_elements(layer, batch) for layer in layers) - _elements(first, batch)
     return Cost(
         flops=batch * (3 * sum(map(_flops, layers)) - _flops(first)),
-        bytes=dtype.itemsize * (elements + SGD_MOVES * parameters),
+        bytes=dtype.itemsize * elements + dtype.storage.itemsize * SGD_MOVES * parameters,
         items=batch,
         item="image",
     )

@@ -102,7 +102,8 @@ def tensorflow_forward(variables: dict[str, Any], images: Any, *, training: bool
         y = conv_norm(y, conv3)
         x = tf.nn.relu(y + (conv_norm(x, block.projection) if block.projection else x))
     x = tf.reduce_mean(x, [1, 2])
-    return tf.matmul(x, variables[f"{HEAD.name}.weight"]) + variables[f"{HEAD.name}.bias"]
+    bias = tf.cast(variables[f"{HEAD.name}.bias"], x.dtype)
+    return tf.matmul(x, variables[f"{HEAD.name}.weight"]) + bias
 
 
 def _tensorflow_norm(x: Any, variables: dict[str, Any], name: str, *, training: bool) -> Any:
@@ -112,6 +113,8 @@ def _tensorflow_norm(x: Any, variables: dict[str, Any], name: str, *, training: 
     gamma, beta, mean, variance = (
         variables[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
     )
+    if x.dtype == tf.float64:  # the fused kernel has none
+        return _tensorflow_norm64(x, gamma, beta, mean, variance, training=training)
     wide = [tf.cast(each, tf.float32) for each in (gamma, beta, mean, variance)]
     y, next_mean, next_variance = tf.compat.v1.nn.fused_batch_norm(
         x, *wide, epsilon=EPSILON, is_training=training, exponential_avg_factor=1 - DECAY
@@ -120,6 +123,17 @@ def _tensorflow_norm(x: Any, variables: dict[str, Any], name: str, *, training: 
         mean.assign(tf.cast(next_mean, mean.dtype))
         variance.assign(tf.cast(next_variance, variance.dtype))
     return y
+
+
+def _tensorflow_norm64(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, *, training: bool) -> Any:
+    import tensorflow as tf
+
+    if not training:
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)
+    batch_mean, batch_variance = tf.nn.moments(x, [0, 1, 2])
+    mean.assign(DECAY * mean + (1 - DECAY) * batch_mean)
+    variance.assign(DECAY * variance + (1 - DECAY) * batch_variance)
+    return tf.nn.batch_normalization(x, batch_mean, batch_variance, beta, gamma, EPSILON)
 
 
 def jax_forward(weights: dict[str, Any], images: Any, *, training: bool) -> tuple[Any, dict[str, Any]]:
@@ -150,25 +164,26 @@ def jax_forward(weights: dict[str, Any], images: Any, *, training: bool) -> tupl
         y = conv_norm(y, conv3)
         x = jax.nn.relu(y + (conv_norm(x, block.projection) if block.projection else x))
     x = x.mean(axis=(1, 2))
-    return x @ weights[f"{HEAD.name}.weight"] + weights[f"{HEAD.name}.bias"], running
+    return x @ weights[f"{HEAD.name}.weight"] + weights[f"{HEAD.name}.bias"].astype(x.dtype), running
 
 
 def _jax_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> tuple[Any, dict[str, Any]]:
-    """In float32, as Flax does; the variance as E[x²] − E[x]², which reads x once."""
+    """In float32 at least, as Flax does; the variance as E[x²] − E[x]², which reads x once."""
     import jax.numpy as jnp
     from jax import lax
 
+    real = jnp.promote_types(x.dtype, jnp.float32)
+    stored = weights[f"{name}.running_mean"].dtype
     gamma, beta, mean, variance = (
-        weights[f"{name}.{part}"].astype(jnp.float32)
-        for part in ("weight", "bias", "running_mean", "running_var")
+        weights[f"{name}.{part}"].astype(real) for part in ("weight", "bias", "running_mean", "running_var")
     )
-    wide, running = x.astype(jnp.float32), {}
+    wide, running = x.astype(real), {}
     if training:
         batch_mean = wide.mean(axis=(0, 1, 2))
         batch_variance = jnp.maximum((wide * wide).mean(axis=(0, 1, 2)) - batch_mean * batch_mean, 0)
         running = {
-            f"{name}.running_mean": (DECAY * mean + (1 - DECAY) * batch_mean).astype(x.dtype),
-            f"{name}.running_var": (DECAY * variance + (1 - DECAY) * batch_variance).astype(x.dtype),
+            f"{name}.running_mean": (DECAY * mean + (1 - DECAY) * batch_mean).astype(stored),
+            f"{name}.running_var": (DECAY * variance + (1 - DECAY) * batch_variance).astype(stored),
         }
         mean, variance = batch_mean, batch_variance
     scale = gamma * lax.rsqrt(variance + EPSILON)

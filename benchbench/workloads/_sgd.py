@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from benchbench.workloads import _amp as amp
 from benchbench.workloads._weights import is_learnt, nhwc, put_jax, tensorflow_variables, weights_of
 from benchbench.workloads.base import LEARNING_RATE, MOMENTUM, Place, Program
 
@@ -25,11 +26,19 @@ def torch_training(place: Place, arrays: Arrays, model: Any) -> Program:
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
 
+    scaler = torch.amp.GradScaler(
+        place.device.type, amp.SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(place)
+    )
+    mixed = place.compute is not None
+
     def step(images: Any, labels: Any) -> Any:
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(images).float(), labels)
-        loss.backward()
-        optimizer.step()
+        with torch.autocast(place.device.type, place.compute, enabled=mixed):
+            logits = model(images)
+        loss = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         return loss.detach()
 
     def momenta() -> list[Any]:
@@ -53,18 +62,28 @@ def tensorflow_training(
     with tf.device(place.device):
         velocity = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in learnt]
 
+    def update(gradients: list[Any]) -> None:
+        rate, momentum = (tf.constant(value, place.dtype) for value in (LEARNING_RATE, MOMENTUM))
+        for p, v, g in zip(learnt, velocity, gradients, strict=True):
+            tf.raw_ops.ResourceApplyMomentum(var=p.handle, accum=v.handle, lr=rate, grad=g, momentum=momentum)
+
+    scale = amp.TensorFlowScale(place) if amp.is_scaled(place) else None
+
     def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            logits = tf.cast(forward(variables, images), tf.float32)
-            each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = tf.reduce_mean(each)
-        rate, momentum = (tf.constant(value, place.dtype) for value in (LEARNING_RATE, MOMENTUM))
-        for p, v, g in zip(learnt, velocity, tape.gradient(loss, learnt), strict=True):
-            tf.raw_ops.ResourceApplyMomentum(var=p.handle, accum=v.handle, lr=rate, grad=g, momentum=momentum)
+            logits = forward(*amp.tensorflow_cast(place, variables, images))
+            wide = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, wide))
+            differentiated = scale.up(loss) if scale else loss
+        gradients = tape.gradient(differentiated, learnt)
+        if scale:
+            scale.apply(gradients, update)
+        else:
+            update(gradients)
         return loss
 
     def momenta() -> list[Any]:
-        return [tf.cast(v, tf.float32) for v in velocity]
+        return [tf.identity(v) for v in velocity]
 
     return Program(step, (place.put(nhwc(arrays["images"])), place.put(arrays["labels"])), momenta=momenta)
 
@@ -74,28 +93,38 @@ def jax_training(
 ) -> Program:
     """`forward(weights, images)`, NHWC, returns the logits and the next running statistics.
 
-    The state is (parameters, velocity, running statistics), each by name.
+    The state is (parameters, velocity, running statistics and loss scale), each by name.
     """
     import jax
     import jax.numpy as jnp
 
-    def loss_of(parameters: Any, statistics: Any, images: Any, labels: Any) -> tuple[Any, Any]:
-        logits, statistics = forward(parameters | statistics, images)
-        log_softmax = jax.nn.log_softmax(logits.astype(jnp.float32))
-        return -jnp.take_along_axis(log_softmax, labels[:, None], axis=1).mean(), statistics
+    scaled = amp.is_scaled(place)
 
-    def step(parameters: Any, velocity: Any, statistics: Any, images: Any, labels: Any) -> Any:
-        gradient_of = jax.value_and_grad(loss_of, has_aux=True)
-        (loss, statistics), gradient = gradient_of(parameters, statistics, images, labels)
-        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
-        parameters = jax.tree.map(lambda p, v: p - LEARNING_RATE * v, parameters, velocity)
-        return parameters, velocity, statistics, loss
+    def loss_of(parameters: Any, carried: Any, images: Any, labels: Any) -> tuple[Any, Any]:
+        narrow, narrow_images = amp.jax_cast(place, parameters, images)
+        logits, statistics = forward(narrow | carried["statistics"], narrow_images)
+        log_softmax = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+        loss = -jnp.take_along_axis(log_softmax, labels[:, None], axis=1).mean()
+        return loss * carried["scale"]["scale"] if scaled else loss, (loss, statistics)
+
+    def step(parameters: Any, velocity: Any, carried: Any, images: Any, labels: Any) -> Any:
+        def update(gradient: Any) -> Any:
+            moved = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
+            return jax.tree.map(lambda p, v: p - LEARNING_RATE * v, parameters, moved), moved
+
+        gradient_of = jax.grad(loss_of, has_aux=True)
+        gradient, (loss, statistics) = gradient_of(parameters, carried, images, labels)
+        if not scaled:
+            return *update(gradient), {"statistics": statistics, "scale": {}}, loss
+        after, scale = amp.jax_apply(carried["scale"], gradient, update, (parameters, velocity))
+        return *after, {"statistics": statistics, "scale": scale}, loss
 
     weights = put_jax(place, arrays)
     statistics = {name: weights.pop(name) for name in list(weights) if not is_learnt(name)}
     inputs = (place.put(nhwc(arrays["images"])), place.put(arrays["labels"]))
     velocity = jax.tree.map(jnp.zeros_like, weights)
-    return Program(step, inputs, (weights, velocity, statistics), momenta=lambda _p, v, _s: list(v.values()))
+    carried = {"statistics": statistics, "scale": amp.jax_scale() if scaled else {}}
+    return Program(step, inputs, (weights, velocity, carried), momenta=lambda _p, v, _c: list(v.values()))
 
 
 def float64_training(

@@ -30,7 +30,8 @@ class Place(Protocol):
     """What a builder may ask of the backend it builds for."""
 
     device: Any  # the framework's own device object or name
-    dtype: Any  # the framework's own dtype
+    dtype: Any  # the framework's own dtype, of what is stored
+    compute: Any  # and of what is multiplied under mixed precision; else None
 
     def put(self, array: NDArray[np.generic]) -> Any:
         """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
@@ -67,15 +68,16 @@ class Draw:
         self._dtype = dtype
         self._seed = seed
 
-    def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[np.float32]:
-        """float32 array of `shape`, N(mean, scale²), holding only values the dtype can represent."""
+    def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[Any]:
+        """Array of `shape`, N(mean, scale²), of values the dtype can represent: float64 or float32."""
         import numpy as np
 
-        values = self._source(name).standard_normal(shape, dtype=np.float32)
+        real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
+        values = self._source(name).standard_normal(shape, dtype=real)
         if scale != 1.0:
-            values *= np.float32(scale)
+            values *= real(scale)
         if mean:
-            values += np.float32(mean)
+            values += real(mean)
         return rounded(values, self._dtype)
 
     def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
@@ -88,8 +90,8 @@ class Draw:
         return np.random.default_rng([self._seed, crc32(name.encode())])
 
 
-def rounded(values: NDArray[np.float32], dtype: Dtype) -> NDArray[np.float32]:
-    """`values` rounded to nearest even in `dtype`, still stored as float32."""
+def rounded(values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
+    """float32 `values` rounded to nearest even in `dtype`, still stored as float32; float64 as it is."""
     import numpy as np
 
     if dtype is Dtype.FLOAT16:

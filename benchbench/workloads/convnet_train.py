@@ -108,11 +108,12 @@ def tensorflow_forward(variables: dict[str, Any], images: Any) -> Any:
 
     def conv(x: Any, name: str) -> Any:
         y = tf.nn.conv2d(x, variables[f"{name}.weight"], 1, "SAME")
-        y = tf.nn.relu(tf.nn.bias_add(y, variables[f"{name}.bias"]))
+        y = tf.nn.relu(tf.nn.bias_add(y, tf.cast(variables[f"{name}.bias"], y.dtype)))
         return tf.nn.max_pool2d(y, 2, 2, "VALID")
 
     def dense(x: Any, name: str) -> Any:
-        return tf.nn.bias_add(tf.matmul(x, variables[f"{name}.weight"]), variables[f"{name}.bias"])
+        y = tf.matmul(x, variables[f"{name}.weight"])
+        return tf.nn.bias_add(y, tf.cast(variables[f"{name}.bias"], y.dtype))
 
     x = conv(conv(images, "conv1"), "conv2")
     x = tf.nn.relu(dense(tf.reshape(x, [x.shape[0], -1]), "dense1"))
@@ -127,13 +128,13 @@ def jax_forward(weights: dict[str, Any], images: Any) -> tuple[Any, dict[str, An
         y = jax.lax.conv_general_dilated(
             x, weights[f"{name}.weight"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
-        y = jax.nn.relu(y + weights[f"{name}.bias"])
+        y = jax.nn.relu(y + weights[f"{name}.bias"].astype(y.dtype))
         batch, rows, columns, channels = y.shape
         # Windows that do not overlap are axes: half the time of reduce_window for a step on a CPU.
         return y.reshape(batch, rows // 2, 2, columns // 2, 2, channels).max(axis=(2, 4))
 
     def dense(x: Any, name: str) -> Any:
-        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"].astype(x.dtype)
 
     x = conv(conv(images, "conv1"), "conv2")
     x = jax.nn.relu(dense(x.reshape(len(x), -1), "dense1"))

@@ -91,9 +91,11 @@ class Resnet50Infer(Operation):
 
         images = place.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
         model = torch_model(place, arrays, self.image).eval()
+        # torch_xla's tensors have no version counter, which inference mode would set.
+        without_gradients = torch.no_grad if place.device.type == "xla" else torch.inference_mode
 
         def step(images: Any) -> Any:
-            with torch.inference_mode():
+            with without_gradients():
                 return model(images)
 
         return Program(step, (images,))

@@ -1,0 +1,220 @@
+"""Python's way in: what the command line does, as functions that print nothing and return its objects.
+
+Everything here can be had from `benchbench` itself, which loads this when it is first asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from benchbench import metrics, store, trend, verdicts
+from benchbench import suite as suites
+from benchbench.environment import usable_threads
+from benchbench.errors import NothingToMeasure, UsageError, unknown
+from benchbench.fleet import Fleet
+from benchbench.measure import POLICIES
+from benchbench.model import (
+    Allocator,
+    Dtype,
+    Isolation,
+    Measurement,
+    Policy,
+    Record,
+    Run,
+    Scalar,
+    Settings,
+)
+from benchbench.plan import Selection, select
+from benchbench.rounds import Request, measure, prepare
+from benchbench.targets import chosen
+from benchbench.verdicts import THRESHOLD, Comparison
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T", Allocator, Dtype, Isolation)
+Names = str | Sequence[str]
+BLOCK_FACTS = (
+    "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",
+)  # fmt: skip
+
+Preset = Literal["quick", "default", "rigorous"]
+
+
+def run(
+    suite: Names = "quick",
+    *,
+    workloads: Names = (),
+    backends: Names = (),
+    pythons: Mapping[str, str | Path] | None = None,
+    devices: Names = (),
+    dtypes: Names = (),
+    modes: Names = (),
+    params: Mapping[str, Scalar | Sequence[Scalar]] | None = None,
+    preset: Preset | None = None,
+    rounds: int | None = None,
+    timeout_s: float = 300.0,
+    threads: int | None = None,
+    allocator: Allocator | str = Allocator.STEADY,
+    isolation: Isolation | str = Isolation.FORK,
+    seed: int | None = None,
+    results: str | Path | None = None,
+    on_record: Callable[[Record], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
+) -> Run:
+    """Measure a suite as `accelbench run` does, store it in `results`, and return the run.
+
+    Names narrow or override the suite, none means all; `params` replaces sizes: `{"m": [512, 1024]}`;
+    `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
+    `preset`: else the suite's; `rounds`: processes a case; `timeout_s`: of a process. `on_record` gets each
+    record once it is stored, `on_stage` what is under way. Cases that fail are records too. What is
+    finished when an exception ends the run, KeyboardInterrupt among them, is stored.
+
+    Raises UsageError, NothingToMeasure, CannotWrite.
+    """
+    wanted = request(
+        _names(suite) or ("quick",),
+        Selection(
+            workloads=_names(workloads),
+            devices=_names(devices),
+            dtypes=tuple(dtype_named(name) for name in _names(dtypes)),
+            modes=_names(modes),
+            params={name: _values(value) for name, value in (params or {}).items()},
+        ),
+        Settings(
+            threads=threads or usable_threads(),
+            allocator=_member(Allocator, allocator),
+            isolation=_member(Isolation, isolation),
+            timeout_s=timeout_s,
+        ),
+        preset=preset,
+        rounds=rounds,
+        seed=seed,
+        command=("benchbench.run",),
+    )
+    interpreters = [f"{name}={path}" for name, path in (pythons or {}).items()]
+    targets = chosen(_names(backends), interpreters, sys.executable)
+    with Fleet(targets, wanted.settings, sys.executable) as fleet:
+        info = prepare(fleet, wanted)
+        if not info.plan:
+            raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
+        with store.create(_root(results), info) as writer:
+            for record in measure(fleet, info, on_stage or _unheard):
+                writer.append(record)
+                if on_record:
+                    on_record(record)
+    return load(info.id, results)
+
+
+def request(
+    names: Sequence[str],
+    selection: Selection,
+    settings: Settings,
+    *,
+    preset: str | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    command: tuple[str, ...] = (),
+) -> Request:
+    """The suites of these names, narrowed; the first one's preset unless one is given. Raises UsageError."""
+    chosen = [suites.load(name) for name in names]
+    return Request(
+        entries=tuple(select(chosen, selection)),
+        selection=selection,
+        policy=_policy(preset or chosen[0].policy, rounds),
+        settings=settings,
+        seed=seed,
+        command=command,
+    )
+
+
+def _policy(name: str, rounds: int | None) -> Policy:
+    if name not in POLICIES:
+        raise UsageError(f"No preset named {name!r}.", unknown("presets", name, list(POLICIES)))
+    if rounds is not None and rounds < 1:
+        raise UsageError(f"{rounds} rounds measure nothing.", "Each round is a process a case.")
+    return replace(POLICIES[name], rounds=rounds) if rounds else POLICIES[name]
+
+
+def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
+    """A stored run: an id, the start of one, `latest`, `latest~1`, or a run's folder.
+
+    `results`: the folder that keeps runs, `results` or $ACCELBENCH_RESULTS. Raises UnreadableInput.
+    """
+    return store.read(store.find(_root(results), str(run)))
+
+
+def compare(
+    ref: Run | str | Path, new: Run | str | Path, metric: str = "latency_s", threshold: float = THRESHOLD
+) -> Comparison:
+    """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
+
+    `threshold`: a smaller change is none, 0.03 for 3 %. Raises UsageError, UnreadableInput.
+    """
+    before, after = (each if isinstance(each, Run) else load(each) for each in (ref, new))
+    if not 0 < threshold < 1:
+        raise UsageError(f"{threshold!r} is not between 0 and 1.", "Three per cent are 0.03.")
+    return verdicts.compare(before, after, trend.metric_named(metric), threshold)
+
+
+def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
+    """`case`: the rows of `report --format json`. `block`: a row per timed block of each process.
+
+    SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
+    the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
+    (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
+    """
+    import pandas as pd
+
+    if per == "block":
+        return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+    found = metrics.rows(run)
+    for name in metrics.NUMBERS:
+        found[name] = pd.to_numeric(found[name])
+    return found
+
+
+def _blocks(run: Run) -> list[dict[str, Any]]:
+    rows: list[dict[Any, Any]] = metrics.rows(run).to_dict("records")
+    facts = {(row["suite"], row["case"]): {name: row[name] for name in BLOCK_FACTS} for row in rows}
+    return [
+        facts[metrics.case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}
+        for record in run.records
+        if isinstance(record.outcome, Measurement)
+        for number, step in enumerate(metrics.steps_s(record.outcome))
+    ]
+
+
+def dtype_named(name: str) -> Dtype:
+    """Raises UsageError."""
+    return _member(Dtype, name)
+
+
+def _member(kind: type[T], name: str) -> T:
+    try:
+        return kind(name)
+    except ValueError:
+        word = kind.__name__.lower()
+        hint = unknown(f"{word}s", name, [each.value for each in kind])
+        raise UsageError(f"No {word} named {name!r}.", hint) from None
+
+
+def _names(given: Names) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _values(given: Scalar | Sequence[Scalar]) -> list[Scalar]:
+    return [given] if isinstance(given, int | bool | str) else list(given)
+
+
+def _root(results: str | Path | None) -> Path:
+    return Path(results or os.environ.get("ACCELBENCH_RESULTS") or "results")
+
+
+def _unheard(_stage: str) -> None:
+    """Nobody asked what is under way."""

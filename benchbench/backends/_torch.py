@@ -1,0 +1,100 @@
+"""What backends that take torch's builders share: tensors in, elements out, precision set and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from benchbench.backends.base import PrecisionMismatch, Session
+from benchbench.model import AMP, Dtype, Memory
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ON_THE_CPU = "torch does not track memory on the CPU; the host's peak holds it"
+
+
+class TorchSession(Session):
+    """A torch device: eager on the CPU, and what others build on."""
+
+    def __init__(self, device: Any, dtype: Dtype) -> None:
+        """`device`: a name, or torch's own."""
+        import torch
+
+        self.device = torch.device(device)
+        self.dtype = getattr(torch, dtype.storage.value)
+        self.compute = getattr(torch, dtype.compute.value) if dtype in AMP else None
+        self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
+
+    def fix(self) -> None:
+        """The float32 precision of every library torch multiplies with."""
+        import torch
+
+        # The older flag for all of cuDNN: torch.compile and torch.export read it and refuse a contradiction.
+        torch.backends.cudnn.allow_tf32 = self._fp32 == "tf32"
+        for switch in _precision_switches():
+            switch.fp32_precision = self._fp32
+
+    def put(self, array: NDArray[np.generic]) -> Any:
+        """A tensor that owns its memory."""
+        import torch
+
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        """The step itself."""
+        return step
+
+    def wait(self, output: Any) -> None:
+        """CPU operations have finished when they return."""
+
+    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Gathered on the device, then widened."""
+        import torch
+
+        at = tuple(torch.from_numpy(index.T.copy()).to(self.device))
+        return self.fetch(output[at])
+
+    def fetch(self, output: Any) -> NDArray[np.float64]:
+        """A copy, widened on the host, so that the device allocates nothing."""
+        import numpy as np
+        import torch
+
+        values: NDArray[np.float64] = output.detach().cpu().to(torch.float64, copy=True).numpy()
+        return np.ascontiguousarray(values)
+
+    def precision(self) -> dict[str, str]:
+        """The switches of cuBLAS, cuDNN and oneDNN; under mixed precision what a product comes out in."""
+        found = {switch.fp32_precision for switch in _precision_switches()}
+        if found != {self._fp32}:
+            raise PrecisionMismatch(
+                f"asked for {self._fp32} float32 multiplication, torch reports {sorted(found)}"
+            )
+        return {"float32_multiply": self._fp32, "storage": str(self.dtype), **self._autocast_precision()}
+
+    def _autocast_precision(self) -> dict[str, str]:
+        if self.compute is None:
+            return {}
+        import torch
+
+        with torch.autocast(self.device.type, dtype=self.compute):
+            one = torch.ones(1, 1, device=self.device)
+            found = (one @ one).dtype
+        if found != self.compute:
+            raise PrecisionMismatch(f"asked to multiply in {self.compute}, torch's autocast gives {found}")
+        return {"multiply": str(found)}
+
+    def reset_peak(self) -> None:
+        """Nothing is tracked on the CPU."""
+
+    def peak_device(self) -> Memory:
+        """See the host's peak."""
+        return Memory(bytes=None, reason=ON_THE_CPU)
+
+
+def _precision_switches() -> list[Any]:
+    from torch.backends import cuda, cudnn, mkldnn
+
+    return [cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]

@@ -1,0 +1,259 @@
+"""ONNX Runtime, fed by ONNX exported from torch's builders: forward phases on CPU, CUDA and TensorRT."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.backends._torch import TorchSession
+from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
+QUANTISED_APART = {"Softmax"}  # 1/256 steps are too coarse for weights of 1/length
+
+
+class OnnxRuntime(Backend):
+    """`graph`: exported, optimised, run. TensorRT is a device here, as its provider is."""
+
+    summary = "ONNX Runtime: inference on a graph exported from PyTorch"
+    framework = "torch"
+    modes = ("graph",)
+    refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
+    phases = (Phase.FORWARD,)
+    dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.INT8)
+    keeps_compiled = False
+    distributions = ("onnxruntime", "onnxruntime-gpu")
+    requirements = ("torch", "onnxruntime", "onnx", "onnxscript", "numpy")
+    install = "pip install 'accelbench[onnxruntime]'"
+
+    def environment(self, settings: Settings, cache: str) -> dict[str, str]:
+        """None: threads are the session's."""
+        return {}
+
+    def load(self) -> str:
+        """Import onnxruntime, and what exporting would import per case."""
+        import onnx  # noqa: F401
+        import onnxruntime
+        import onnxruntime.quantization
+        import onnxscript  # noqa: F401
+
+        return str(onnxruntime.__version__)
+
+    def devices(self) -> tuple[list[Device], dict[str, str]]:
+        """One per execution provider this build has."""
+        import onnxruntime
+
+        have = onnxruntime.get_available_providers()
+        found = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
+        missing = {}
+        for name in ("cuda", "tensorrt"):
+            if PROVIDERS[name] in have:
+                found.append(Device(name=f"{name}:0", device_class=DeviceClass.ACCELERATOR, model=_gpu()))
+            else:
+                missing[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
+        return found, missing
+
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
+        """Its CPU kernels widen float16; int8 and float64 are kernels of its CPU."""
+        if reason := super().refuses(device, dtype, mode, phase):
+            return reason
+        on_cpu = device.device_class is DeviceClass.CPU
+        if dtype is Dtype.FLOAT16 and on_cpu:
+            return "its CPU kernels compute float16 in float32"
+        if dtype in (Dtype.INT8, Dtype.FLOAT64) and not on_cpu:
+            return f"{dtype} is offered on its CPU only"
+        return ""
+
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
+        """Tensors are torch's, on the host; the runtime copies them to its device once."""
+        import torch
+
+        torch.set_num_threads(threads)
+        return OnnxSession(device, dtype, threads)
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """ONNX Runtime's arenas say so in the message."""
+        return isinstance(error, MemoryError) or "Failed to allocate memory" in str(error)
+
+
+class OnnxSession(TorchSession):
+    """One execution provider; an output is the binding that holds it."""
+
+    notes = ("cold start and host memory hold the export from torch",)
+
+    def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
+        """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""
+        super().__init__("cpu", dtype)
+        self._provider = PROVIDERS[device.partition(":")[0]]
+        self._memory = "cpu" if device == "cpu" else "cuda"
+        self._case = dtype
+        self._threads = threads
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        """Exported at the first call, with the inputs it is given; later calls take the same ones."""
+        running: list[Callable[[], Any]] = []
+
+        def run(*inputs: Any) -> Any:
+            if not running:
+                running.append(self._start(step, inputs))
+            return running[0]()
+
+        return run
+
+    def _start(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
+        from onnxruntime.capi import onnxruntime_pybind11_state as faults
+
+        with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
+            path = export(step, inputs, Path(folder))
+            if self._case is Dtype.INT8:
+                path = quantise(path, inputs)
+            try:
+                session = self._session(path)
+            except (faults.NotImplemented, faults.InvalidGraph) as error:
+                raise Unsupported(
+                    f"no kernel for {self._case}: {str(error).splitlines()[0][:200]}"
+                ) from error
+            self._check_kernels(path)
+        return self._bound(session, inputs)
+
+    def _session(self, path: Path, optimised: Path | None = None) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.log_severity_level = 3
+        if optimised:
+            options.optimized_model_filepath = str(optimised)
+        provider: Any = self._provider
+        if provider == PROVIDERS["cuda"]:
+            provider = (provider, {"use_tf32": int(self._case is Dtype.TF32)})
+        if provider == PROVIDERS["tensorrt"]:
+            provider = (provider, {"trt_fp16_enable": self._case is Dtype.FLOAT16})
+        session = onnxruntime.InferenceSession(path, options, providers=[provider])
+        if session.get_providers()[0] != self._provider:
+            raise Unsupported(f"{self._provider} did not start; ONNX Runtime fell back to the CPU")
+        return session
+
+    def _check_kernels(self, path: Path) -> None:
+        """Read the optimised graph back: a cast it inserted means another precision than was asked for."""
+        if self._case is not Dtype.FLOAT16:
+            return
+        import onnx
+
+        optimised = path.with_name("optimised.onnx")
+        self._session(path, optimised)
+        nodes = onnx.load(optimised, load_external_data=False).graph.node
+        widened = sum(node.name.startswith(WIDENED) for node in nodes)
+        if widened:
+            raise PrecisionMismatch(f"ONNX Runtime inserted {widened} casts to float32 into a float16 graph")
+
+    def _bound(self, session: Any, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+        """Inputs on the device once, outputs left on it: transfers are not what is timed."""
+        import onnxruntime
+
+        binding = session.io_binding()
+        for described, tensor in zip(session.get_inputs(), inputs, strict=True):
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy(), self._memory, 0)
+            binding.bind_ortvalue_input(described.name, value)
+        for described in session.get_outputs():
+            binding.bind_output(described.name, self._memory)
+
+        def run() -> Any:
+            session.run_with_iobinding(binding)
+            return binding
+
+        return run
+
+    def wait(self, output: Any) -> None:
+        """A run on the CPU has finished when it returns."""
+        if self._memory != "cpu" and output is not None:
+            output.synchronize_outputs()
+
+    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """From the copy on the host: the runtime cannot gather."""
+        import numpy as np
+
+        return np.asarray(self.fetch(output)[tuple(index.T)])
+
+    def fetch(self, output: Any) -> NDArray[np.float64]:
+        """The first output, on the host."""
+        import numpy as np
+
+        return np.asarray(output.copy_outputs_to_cpu()[0], dtype=np.float64)
+
+    def precision(self) -> dict[str, str]:
+        """Torch's switches do not matter here; kernels are checked when the graph is there."""
+        multiply = "int8" if self._case is Dtype.INT8 else str(self.dtype).removeprefix("torch.")
+        return {
+            "float32_multiply": "tf32" if self._case is Dtype.TF32 else "ieee",
+            "storage": str(self.dtype),
+            "multiply": multiply,
+        }
+
+    def peak_device(self) -> Memory:
+        """Its arenas do not tell."""
+        return Memory(bytes=None, reason="ONNX Runtime does not report the peak of its arenas")
+
+
+def export(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+    """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
+    import torch
+
+    class Exported(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, *arguments: Any) -> Any:
+            return step(*arguments)
+
+    path = folder / "model.onnx"
+    with torch.no_grad():
+        torch.onnx.export(Exported(), inputs, dynamo=True, verbose=False).save(path)
+    return path
+
+
+def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
+    """Static quantisation by ONNX Runtime's own quantiser, calibrated on the inputs that are timed.
+
+    Unsigned activations and signed weights by channel: what its CPU kernels are fastest with.
+    """
+    from onnxruntime import InferenceSession
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.registry import QDQRegistry
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared, quantised = path.with_name("prepared.onnx"), path.with_name("quantised.onnx")
+    quant_pre_process(path, prepared, skip_symbolic_shape=True)
+    names = [each.name for each in InferenceSession(prepared, providers=[PROVIDERS["cpu"]]).get_inputs()]
+
+    class Once(CalibrationDataReader):  # type: ignore[misc]
+        feeds = iter([{name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}])
+
+        def get_next(self) -> Any:
+            return next(self.feeds, None)
+
+    quantize_static(
+        prepared,
+        quantised,
+        Once(),
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=sorted({*QDQRegistry} - QUANTISED_APART),
+    )
+    return quantised
+
+
+def _gpu() -> str:
+    import torch
+
+    return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else "CUDA device"

@@ -1,0 +1,52 @@
+"""`accelbench export` and `accelbench import`: runs for other tools, and from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchbench.cli.app import app
+from benchbench.cli.formats import exporter_type, formats, write_run
+from benchbench.cli.options import ResultsOption
+from benchbench.cli.report import RunArgument
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    to: Annotated[str, typer.Option("--to", help=f"One of {', '.join(formats())}.", autocompletion=formats)],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File, or folder for several. [default: screen; the run]"),
+    ] = None,
+    results: ResultsOption = Path("results"),
+) -> None:
+    """A run in the form another tool reads.
+
+    Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --to bmf
+    """
+    from benchbench import store
+
+    exporter_type(to)
+    path = store.find(results, run)
+    write_run(store.read(path), to, output, path)
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="JSON of pytest-benchmark; each is one process.")],
+    results: ResultsOption = Path("results"),
+) -> None:
+    """A stored run of pytest-benchmark's results: a case per test, a round per file.
+
+    Examples: accelbench import before.json; accelbench import main-1.json main-2.json main-3.json
+    """
+    from benchbench import store
+    from benchbench.importing import pytest_benchmark
+
+    run = pytest_benchmark(files)
+    store.keep(results, run)
+    typer.echo(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}", err=True)
+    typer.echo(f"next: accelbench report {run.info.id}", err=True)

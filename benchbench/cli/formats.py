@@ -1,0 +1,69 @@
+"""What a run can be written as: the files in exporters/, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from benchbench import folder
+from benchbench.cli.screen import color, save, width
+from benchbench.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from benchbench.exporters.base import Exporter
+    from benchbench.model import Run
+    from benchbench.report import Report
+
+PACKAGE = "benchbench.exporters"
+PLOTS = ("terminal", "png", "svg")  # what they save goes to the run's folder `plots`
+
+
+def formats() -> list[str]:
+    """As they are typed: `gha-benchmark` is `gha_benchmark.py`."""
+    return [name.replace("_", "-") for name in folder.names(PACKAGE)]
+
+
+def exporter_type(name: str) -> type[Exporter]:
+    """Raises UsageError."""
+    from benchbench.exporters.base import Exporter
+
+    if name not in formats():
+        raise UsageError(f"No format named {name!r}.", unknown("formats", name, formats()))
+    return folder.load(PACKAGE, name.replace("-", "_"), Exporter)  # type: ignore[type-abstract]
+
+
+def exporter(name: str) -> Exporter:
+    """Ready to use, on the terminal at hand. Raises UsageError."""
+    kind = exporter_type(name)
+    if name == "terminal":
+        from benchbench.exporters.terminal import Terminal
+
+        return Terminal(width() or 100, color=color())
+    return kind()
+
+
+def write_run(run: Run, format: str, output: Path | None, path: Path) -> None:
+    """One text goes to `output` or the screen, several files to the folder `output` or into the run's."""
+    from benchbench.report import report
+
+    write_report(report(run), format, output, path / ("plots" if format in PLOTS else "exports"))
+
+
+def write_report(found: Report, format: str, output: Path | None, place: Path) -> None:
+    """The same of a report; `place`: the folder for several files."""
+    from benchbench import store
+
+    files = exporter(format).export(found)
+    if len(files) > 1:
+        save(files, output or place)
+        return
+    (content,) = files.values()
+    if output:
+        store.save(output, content)
+        typer.echo(f"wrote {output}", err=True)
+        return
+    typer.echo(content.decode(), nl=False)
+    if format == "terminal":
+        save(exporter("png").export(found), place)

@@ -1,0 +1,79 @@
+"""`--out`: what a CI system reads, of a run and of what was found out about it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchbench.cli.formats import exporter_type, formats, write_report
+from benchbench.cli.options import Names, option, split
+from benchbench.errors import CannotWrite, UsageError
+
+if TYPE_CHECKING:
+    from benchbench.model import Run
+    from benchbench.report import Judged, Report
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+
+OutOption = Annotated[
+    Names, option("--out", text="For CI: github, junit=FILE, gitlab=FILE, gha-benchmark=DIR, bmf=FILE.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A format and where it goes; without a place, to where its CI system looks."""
+
+    format: str
+    place: Path | None
+
+
+def outputs(values: Names) -> tuple[Output, ...]:
+    """What `--out` asks for. Raises UsageError: call it before anything is measured."""
+    return tuple(_output(text) for text in split(values))
+
+
+def _output(text: str) -> Output:
+    name, _, place = text.partition("=")
+    if not exporter_type(name).ci:
+        known = ", ".join(each for each in formats() if exporter_type(each).ci)
+        raise UsageError(f"--out does not write {name}.", f"It writes {known}.")
+    if not place and name != "github":
+        raise UsageError(f"--out {name} has no file.", f"Write it as --out {name}=FILE.")
+    return Output(name, Path(place) if place else None)
+
+
+def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[Judged]) -> None:
+    """Each of `wanted`, of `run` and what was said of it. Raises CannotWrite."""
+    if not wanted:
+        return
+    from benchbench.report import report
+
+    found = report(run, judged)
+    for output in wanted:
+        if output.place is None:
+            _tell_github(found)
+        else:
+            write_report(found, output.format, output.place, output.place)
+
+
+def _tell_github(found: Report) -> None:
+    """Annotations to standard error, which the runner reads too, so that `--format json` stays JSON."""
+    from benchbench.exporters.github import SUMMARY_LIMIT, Github
+
+    path = Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
+    used = path.stat().st_size if path and path.is_file() else 0
+    files = Github(max(SUMMARY_LIMIT - used, 0)).export(found)
+    typer.echo(files["annotations.txt"].decode(), err=True, nl=False)
+    if path:
+        try:
+            with path.open("ab") as file:
+                file.write(files["summary.md"])
+        except OSError as error:
+            hint = "It is the file that GitHub names for the job's summary."
+            raise CannotWrite(f"${SUMMARY}, {path}: {error.strerror}", hint) from error

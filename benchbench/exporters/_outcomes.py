@@ -1,0 +1,95 @@
+"""Each case of a report as a test that passed, failed, or could not be judged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from benchbench.format import visible
+from benchbench.matching import Judgement
+from benchbench.metrics import NO_SPEED, Row
+from benchbench.model import Status
+from benchbench.report import Judged, Report
+
+
+class Level(IntEnum):
+    """Worst first."""
+
+    FAILURE = 0  # a regression, or a result that is wrong
+    ERROR = 1  # no result
+    UNDECIDED = 2  # not shown to be worse, nor not to be
+    SKIPPED = 3
+    PASSED = 4
+
+
+LEFT_OUT = (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.SKIPPED)
+LEVELS = {
+    Judgement.SLOWER: Level.FAILURE,
+    Judgement.BROKEN: Level.ERROR,
+    Judgement.INCONCLUSIVE: Level.UNDECIDED,
+    Judgement.INSUFFICIENT: Level.UNDECIDED,
+    Judgement.INCOMPARABLE: Level.UNDECIDED,
+    Judgement.GONE: Level.UNDECIDED,
+}  # every other: passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A case; `row` is empty where the run did not plan it. All text but the row's is safe to show."""
+
+    case: str
+    suite: str
+    level: Level
+    word: str  # `slower`, `out_of_memory`, `ok`: the worst said of it
+    texts: tuple[str, ...]
+    row: Row
+    judged: tuple[Judged, ...]
+
+
+def outcomes(report: Report) -> list[Outcome]:
+    """Every case of the run, and those that were only judged; worst first."""
+    judged: dict[str, list[Judged]] = {}
+    for each in report.judged:
+        judged.setdefault(each.case, []).append(each)
+    rows: list[dict[Any, Any]] = report.rows.to_dict("records")
+    found = [_outcome(row, judged.get(row["case"], [])) for row in rows]
+    known = {row["case"] for row in rows}
+    found += [_outcome({"case": case}, said) for case, said in judged.items() if case not in known]
+    return sorted(found, key=_rank)
+
+
+def _rank(outcome: Outcome) -> tuple[Level, float]:
+    """The largest regression first; else in the order planned."""
+    if outcome.level is not Level.FAILURE:
+        return outcome.level, 0.0
+    ratios = [each.ratio for each in outcome.judged if each.verdict is Judgement.SLOWER and each.ratio]
+    return outcome.level, -max((abs(math.log(ratio)) for ratio in ratios), default=0.0)
+
+
+def _outcome(row: Row, judged: list[Judged]) -> Outcome:
+    said = [(_level(row["status"]), str(row["status"]))] if "status" in row else []
+    said += [(LEVELS.get(each.verdict, Level.PASSED), str(each.verdict)) for each in judged]
+    level = min(each for each, _ in said)
+    words = [word for each, word in said if each is level]
+    message = visible(row.get("message") or "")
+    told = any(message in each.text for each in judged)
+    own = (f"{row['status']}: {message}",) if message and not told else ()
+    return Outcome(
+        case=visible(row["case"]),
+        suite=visible(row.get("suite") or ""),
+        level=level,
+        word=words[-1] if level is Level.PASSED else words[0],
+        texts=(*own, *(each.text for each in judged)),
+        row=row,
+        judged=tuple(judged),
+    )
+
+
+def _level(status: str) -> Level:
+    if status == Status.OK:
+        return Level.PASSED
+    if status in LEFT_OUT:
+        return Level.SKIPPED
+    return Level.FAILURE if status in NO_SPEED else Level.ERROR

@@ -1,0 +1,42 @@
+"""benchmark-action/github-action-benchmark: a file for its tool customSmallerIsBetter, one for Bigger."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from benchbench.exporters._measures import Measure, measures
+from benchbench.exporters.base import Exporter
+from benchbench.format import visible
+from benchbench.report import Report
+
+FILES = {"lower": "smaller-is-better.json", "higher": "bigger-is-better.json"}
+
+
+class GhaBenchmark(Exporter):
+    """Latency, cold start, memory and energy; throughput."""
+
+    extension: ClassVar[str] = "json"
+    ci: ClassVar[bool] = True
+
+    def export(self, report: Report) -> dict[str, bytes]:
+        """Two lists of `{name, unit, value, range, extra}`."""
+        found = measures(report)
+        return {
+            name: _text([_entry(each) for each in found if each.metric.better == better])
+            for better, name in FILES.items()
+        }
+
+
+def _entry(measure: Measure) -> dict[str, Any]:
+    row = measure.row
+    about = f"{row['backend']} {row['framework_version'] or ''} on {row['device_name'] or row['device']}"
+    count = f"processes: {row['rounds']}, samples: {row['samples']}"
+    entry = {"name": f"{measure.case} {measure.label}", "unit": measure.unit, "value": measure.value}
+    if measure.low is not None and measure.high is not None:
+        entry["range"] = f"95 %: {measure.low:.4g} to {measure.high:.4g}"
+    return entry | {"extra": f"{visible(about)}\n{count}"}
+
+
+def _text(entries: list[dict[str, Any]]) -> bytes:
+    return f"{json.dumps(entries, indent=2, allow_nan=False, ensure_ascii=False)}\n".encode()

@@ -1,0 +1,93 @@
+"""GitHub Actions: annotations as workflow commands, and a job summary, each within GitHub's limits.
+
+docs.github.com: 10 annotations of a kind a step; a step's summary at most 1 MiB, else none is shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+from benchbench.exporters._outcomes import Level, Outcome, outcomes
+from benchbench.exporters.base import Exporter
+from benchbench.exporters.markdown import escaped
+from benchbench.format import interval, visible
+from benchbench.matching import Judgement
+from benchbench.report import Report
+
+ANNOTATIONS = 10  # of a kind
+SUMMARY_LIMIT = 2**20  # bytes
+TEXT_LIMIT = 1000  # characters of an annotation: enough to see why, and every annotation stays readable
+KINDS = ("error", "warning", "notice")
+
+
+class Github(Exporter):
+    """Regressions and errors are errors, what cannot be judged a warning, what became faster a notice."""
+
+    extension: ClassVar[str] = "md"
+    ci: ClassVar[bool] = True
+
+    def __init__(self, room: int = SUMMARY_LIMIT) -> None:
+        """`room`: bytes left in the step's summary."""
+        self._room = room
+
+    def export(self, report: Report) -> dict[str, bytes]:
+        """The commands, to be printed, and the summary, to be appended to $GITHUB_STEP_SUMMARY."""
+        found = outcomes(report)
+        return {
+            "annotations.txt": "".join(f"{line}\n" for line in _annotations(found)).encode(),
+            "summary.md": _summary(report, found, self._room),
+        }
+
+
+def _annotations(found: list[Outcome]) -> Iterator[str]:
+    for kind in KINDS:
+        these = [outcome for outcome in found if _kind(outcome) == kind]
+        shown = these if len(these) <= ANNOTATIONS else these[: ANNOTATIONS - 1]
+        yield from (_command(kind, f"{o.word}: {o.case}", "\n".join(o.texts)) for o in shown)
+        if len(these) > len(shown):
+            yield _command(kind, "accelbench", f"{len(these) - len(shown)} more: see the job's summary")
+
+
+def _kind(outcome: Outcome) -> str:
+    if outcome.level in (Level.FAILURE, Level.ERROR):
+        return "error"
+    if outcome.level is Level.UNDECIDED:
+        return "warning"
+    return "notice" if outcome.word == Judgement.FASTER else ""
+
+
+def _command(kind: str, title: str, text: str) -> str:
+    """A workflow command; what would end it, or begin another property, is escaped (actions/toolkit)."""
+    title, text = title[:TEXT_LIMIT], (text or title)[:TEXT_LIMIT]
+    return f"::{kind} title={_data(title).replace(':', '%3A').replace(',', '%2C')}::{_data(text)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _summary(report: Report, found: list[Outcome], room: int) -> bytes:
+    """A table, worst first; rows that find no room are counted."""
+    counts = Counter(outcome.word for outcome in found)
+    title = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no case"
+    head = f"### accelbench: {escaped(title)}\n\nRun {escaped(visible(report.info.id))}\n\n"
+    head += "| case | result | latency [95 %] | notes |\n| --- | --- | --- | --- |\n"
+    rows = [_row(outcome).encode() for outcome in found]
+    last = f"\n… and {len(rows)} more\n".encode()
+    kept, used = 0, len(head.encode()) + len(last)
+    while kept < len(rows) and used + len(rows[kept]) <= room:
+        used += len(rows[kept])
+        kept += 1
+    tail = f"\n… and {len(rows) - kept} more\n" if kept < len(rows) else "\n"
+    text = head.encode() + b"".join(rows[:kept]) + tail.encode()
+    return text if len(text) <= room else b""
+
+
+def _row(outcome: Outcome) -> str:
+    row = outcome.row
+    known = row.get("latency_s") is not None
+    latency = interval(row["latency_low_s"], row["latency_s"], row["latency_high_s"]) if known else ""
+    cells = (outcome.case, outcome.word, latency, "; ".join(outcome.texts))
+    return f"| {' | '.join(escaped(cell) for cell in cells)} |\n"

@@ -1,0 +1,43 @@
+"""GitLab metrics report: OpenMetrics text. GitLab compares values as text, so few digits are written."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import ClassVar
+
+from benchbench.exporters._measures import Measure, measures
+from benchbench.exporters.base import Exporter
+from benchbench.report import Report
+
+DIGITS = 2  # with more, noise alone would show every value as changed
+NAMES = {
+    "latency_s": ("accelbench_latency_seconds", "seconds"),
+    "items_per_s": ("accelbench_items_per_second", ""),
+    "cold_s": ("accelbench_cold_start_seconds", "seconds"),
+    "peak_device_bytes": ("accelbench_peak_device_bytes", "bytes"),
+    "peak_host_bytes": ("accelbench_peak_host_bytes", "bytes"),
+    "energy_j": ("accelbench_energy_joules", "joules"),
+}
+
+
+class Gitlab(Exporter):
+    """A gauge per metric, a sample per case."""
+
+    extension: ClassVar[str] = "txt"
+    ci: ClassVar[bool] = True
+
+    def export(self, report: Report) -> dict[str, bytes]:
+        """One exposition, metric by metric as OpenMetrics wants it."""
+        found = measures(report)
+        lines: list[str] = []
+        for metric, (name, unit) in NAMES.items():
+            samples = [_sample(name, each) for each in found if each.metric.name == metric]
+            about = [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
+            lines += about + samples if samples else []
+        return {"report.txt": "\n".join([*lines, "# EOF\n"]).encode()}
+
+
+def _sample(name: str, measure: Measure) -> str:
+    # A `#` begins a comment for GitLab, also within quotes.
+    case = measure.case.replace("#", "\\x23").replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}{{case="{case}"}} {Decimal(f"{measure.value:.{DIGITS - 1}e}"):f}'

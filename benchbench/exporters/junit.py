@@ -1,0 +1,65 @@
+"""JUnit XML: a test per case. A regression is a failure, a crash an error, what cannot be judged skipped."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from typing import ClassVar
+
+from benchbench.exporters._outcomes import Level, Outcome, outcomes
+from benchbench.exporters.base import Exporter
+from benchbench.report import Report
+
+TAGS = {
+    Level.FAILURE: "failure",
+    Level.ERROR: "error",
+    Level.UNDECIDED: "skipped",  # neither a pass nor a failure
+    Level.SKIPPED: "skipped",
+}
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2
+
+
+class Junit(Exporter):
+    """A test suite per suite; `time` is the latency of a step in seconds."""
+
+    extension: ClassVar[str] = "xml"
+    ci: ClassVar[bool] = True
+
+    def export(self, report: Report) -> dict[str, bytes]:
+        """One document."""
+        found = outcomes(report)
+        root = ET.Element("testsuites", {"name": "accelbench", **_counts(found)})
+        for name in dict.fromkeys(outcome.suite for outcome in found):
+            cases = [outcome for outcome in found if outcome.suite == name]
+            facts = {"name": _clean(name) or "accelbench", "timestamp": _clean(report.info.started)}
+            suite = ET.SubElement(root, "testsuite", facts | _counts(cases))
+            for outcome in cases:
+                _add(suite, outcome)
+        ET.indent(root)
+        return {"report.xml": ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"}
+
+
+def _counts(found: Sequence[Outcome]) -> dict[str, str]:
+    tags = [TAGS.get(outcome.level) for outcome in found]
+    counts = {f"{tag}s": tags.count(tag) for tag in ("failure", "error")}
+    counts |= {"skipped": tags.count("skipped"), "tests": len(tags)}
+    return {name: str(count) for name, count in counts.items()}
+
+
+def _add(suite: ET.Element, outcome: Outcome) -> None:
+    latency = outcome.row.get("latency_s")
+    facts = {"name": _clean(outcome.case), "classname": _clean(outcome.row.get("workload") or "accelbench")}
+    if latency is not None:
+        facts["time"] = f"{latency:.9f}"
+    case = ET.SubElement(suite, "testcase", facts)
+    text = _clean("\n".join(outcome.texts))
+    if tag := TAGS.get(outcome.level):
+        message = _clean(outcome.texts[0] if outcome.texts else outcome.word)
+        ET.SubElement(case, tag, {"type": outcome.word, "message": message}).text = text
+    elif text:
+        ET.SubElement(case, "system-out").text = text
+
+
+def _clean(text: str) -> str:
+    return NOT_XML.sub("", text)

@@ -1,0 +1,124 @@
+"""pytest-benchmark's JSON, samples included: a file per round, since each of its files is one process."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from benchbench.exporters.base import Exporter
+from benchbench.metrics import steps_s
+from benchbench.model import Machine, Measurement, Record
+from benchbench.report import Report
+
+FORMAT = "5.1.0"  # the version whose JSON this is, where the samples came from elsewhere
+NO_COMMIT = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}
+
+
+class PytestBenchmark(Exporter):
+    """Read by `pytest-benchmark compare` and `pytest --benchmark-compare`."""
+
+    extension: ClassVar[str] = "json"
+
+    def export(self, report: Report) -> dict[str, bytes]:
+        """`0001_accelbench.json` and so on; cases without a measurement are left out, as there."""
+        rounds = sorted({record.round for record in report.records}) or [0]
+        return {
+            f"{number + 1:04}_accelbench.json": _file(
+                report, [r for r in report.records if r.round == number]
+            )
+            for number in rounds
+        }
+
+
+def _file(report: Report, records: Sequence[Record]) -> bytes:
+    measured = [(record, o) for record in records if isinstance(o := record.outcome, Measurement)]
+    imported = [record.framework_version for record in records if record.case.backend == "pytest-benchmark"]
+    started = min((record.started for record in records), default=0.0)
+    content = {
+        "machine_info": _machine(report.info.machine),
+        "commit_info": {**NO_COMMIT, "project": ""},
+        "benchmarks": [_benchmark(record, outcome) for record, outcome in measured],
+        "datetime": datetime.fromtimestamp(started, UTC).isoformat(),
+        "version": next(iter(imported), FORMAT),
+    }
+    return f"{json.dumps(content, indent=4, allow_nan=False)}\n".encode()
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    system, _, release = machine.os.partition(" ")
+    return {
+        "node": "",
+        "processor": "",
+        "machine": machine.architecture,
+        "python_version": machine.python,
+        "system": system,
+        "release": release,
+        "cpu": {"brand_raw": machine.cpu, "count": machine.threads},
+    }
+
+
+def _benchmark(record: Record, measured: Measurement) -> dict[str, Any]:
+    fullname = record.case.workload if record.case.dtype is None else record.case.id
+    name = fullname.rpartition("::")[2]
+    param = name[name.index("[") + 1 : -1] if "[" in name and name.endswith("]") else None
+    return {
+        "group": None,
+        "name": name,
+        "fullname": fullname,
+        "params": None,
+        "param": param,
+        "extra_info": {},
+        "options": {"timer": measured.timer},
+        "stats": {**summary(steps_s(measured)), "data": steps_s(measured), "iterations": measured.iterations},
+    }
+
+
+def summary(data: Sequence[float]) -> dict[str, Any]:
+    """The statistics of pytest-benchmark 5.3, each by its formula, so that a comparison there holds."""
+    ordered, mean, total = sorted(data), statistics.mean(data), sum(data)
+    deviation = statistics.stdev(data) if len(data) > 1 else 0
+    q1, q3 = _quartiles(ordered)
+    low, high = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
+    outside = sum(value < mean - deviation or value > mean + deviation for value in data)
+    tukey = sum(value < low or value > high for value in data)
+    return {
+        "min": ordered[0],
+        "max": ordered[-1],
+        "mean": mean,
+        "stddev": deviation,
+        "rounds": len(data),
+        "median": statistics.median(data),
+        "iqr": q3 - q1,
+        "q1": q1,
+        "q3": q3,
+        "iqr_outliers": tukey,
+        "stddev_outliers": outside,
+        "outliers": f"{outside};{tukey}",
+        "ld15iqr": ordered[bisect_left(ordered, low)],
+        "hd15iqr": ordered[bisect_right(ordered, high) - 1],
+        "ops": len(data) / total if total else 0,
+        "total": total,
+    }
+
+
+def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
+    """Medians of the halves; for odd counts the method 3 of en.wikipedia.org/wiki/Quartile."""
+    count = len(ordered)
+    if count == 1:
+        return ordered[0], ordered[0]
+    if count % 2 == 0:
+        return statistics.median(ordered[: count // 2]), statistics.median(ordered[count // 2 :])
+    n = count // 4
+    if count % 4 == 1:
+        return (
+            0.25 * ordered[n - 1] + 0.75 * ordered[n],
+            0.75 * ordered[3 * n] + 0.25 * ordered[3 * n + 1],
+        )
+    return (
+        0.75 * ordered[n] + 0.25 * ordered[n + 1],
+        0.25 * ordered[3 * n + 1] + 0.75 * ordered[3 * n + 2],
+    )

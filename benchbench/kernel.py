@@ -1,0 +1,159 @@
+"""What Linux tells in /proc and /sys, as numbers. `root` holds both; None: it does not tell."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CPUS = "sys/devices/system/cpu"
+MOST_CLOCKS = 8  # CPUs whose clock is read: some kernels interrupt a CPU to ask it
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Seconds since the start, summed over CPUs: computing, and waiting for the hypervisor (proc(5))."""
+
+    busy_s: float
+    steal_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """What cgroup quotas cost so far: periods, those in which the group was stopped, seconds stopped."""
+
+    periods: int
+    throttled: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Time in which at least one task waited: the share of the last 10 s, and seconds since the start."""
+
+    share: float
+    seconds: float
+
+
+def text(path: Path) -> str:
+    """The text of a file, empty where there is none to read."""
+    try:
+        with path.open("rb", buffering=0) as file:  # a sampler reads often: no buffer, no decoder
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def number(path: Path) -> int | None:
+    """The whole number a file holds."""
+    found = text(path).strip()
+    return int(found) if re.fullmatch(r"-?[0-9]+", found, re.ASCII) else None
+
+
+def allowed_cpus() -> tuple[int, ...]:
+    """The CPUs this process may run on, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def cpu_times(root: Path, cpus: Sequence[int]) -> CpuTimes | None:
+    """Of these CPUs; what guests use is in their hosts' user time already."""
+    wanted = set(cpus)
+    lines = re.findall(r"^cpu([0-9]+) ([0-9]+(?: [0-9]+){7})", text(root / "proc/stat"), re.MULTILINE)
+    found = [[int(each) for each in fields.split()] for cpu, fields in lines if int(cpu) in wanted]
+    if not found:
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(sum, zip(*found, strict=True))
+    return CpuTimes((user + nice + system + irq + softirq) / ticks, steal / ticks)
+
+
+def load_average(root: Path) -> float | None:
+    """Tasks running or ready to, mean of about the last minute."""
+    found = re.match(r"[0-9]+\.[0-9]+", text(root / "proc/loadavg"))
+    return float(found[0]) if found else None
+
+
+def clocks_mhz(root: Path, cpus: Sequence[int]) -> float | None:
+    """Mean clock of at most `MOST_CLOCKS` of these CPUs, evenly spread."""
+    step = max(-(-len(cpus) // MOST_CLOCKS), 1)
+    paths = [root / CPUS / f"cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in cpus[::step]]
+    found = [each for each in map(number, paths) if each]
+    return sum(found) / len(found) / 1000 if found else None
+
+
+def pressure(root: Path, resource: str) -> Pressure | None:
+    """Of `cpu`, `memory` or `io`: docs.kernel.org/accounting/psi.html."""
+    some = r"^some avg10=([0-9.]+) .*total=([0-9]+)$"
+    found = re.search(some, text(root / "proc/pressure" / resource), re.MULTILINE)
+    return Pressure(float(found[1]) / 100, int(found[2]) / 1e6) if found else None
+
+
+def memory_bytes(root: Path) -> dict[str, int]:
+    """The fields of /proc/meminfo that are sizes, in bytes."""
+    found = re.findall(r"^(\w+):\s*([0-9]+) kB$", text(root / "proc/meminfo"), re.MULTILINE)
+    return {name: int(size) * 1024 for name, size in found}
+
+
+def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Bytes allowed and in use, for each cgroup with a limit."""
+    for path in cgroup_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
+        used = "memory.current" if path.name == "memory.max" else "memory.usage_in_bytes"
+        if (limit := number(path)) is not None and limit >= 0:
+            yield limit, number(path.with_name(used)) or 0
+
+
+def quotas(root: Path) -> Iterator[float]:
+    """CPUs allowed by each quota. v2 writes quota and period into one file, v1 into two."""
+    for path in cgroup_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
+        found = text(path)
+        if path.name != "cpu.max":
+            found += " " + text(path.with_name("cpu.cfs_period_us"))
+        if pair := re.fullmatch(r"\s*([0-9]+)\s+([1-9][0-9]*)\s*", found):  # not "max 100000", not "-1"
+            yield int(pair[1]) / int(pair[2])
+
+
+def throttling_files(root: Path) -> tuple[Path, ...]:
+    """Where the throttling of this process's cgroup, and of those above it, is counted."""
+    found = (path.resolve() for path in cgroup_files(root, "cpu", "cpu.stat", "cpu.stat") if path.is_file())
+    return tuple(dict.fromkeys(found))  # v1 mounts `cpu` as a link to `cpu,cpuacct`
+
+
+def throttling(files: Sequence[Path]) -> Throttling | None:
+    """The sum of what `throttling_files` say; v1 counts nanoseconds, v2 microseconds."""
+    found = [dict(re.findall(r"^(\w+) ([0-9]+)$", text(path), re.MULTILINE)) for path in files]
+    counted = [{name: int(value) for name, value in each.items()} for each in found if "nr_periods" in each]
+    if not counted:
+        return None
+    return Throttling(
+        sum(each["nr_periods"] for each in counted),
+        sum(each.get("nr_throttled", 0) for each in counted),
+        sum(each.get("throttled_usec", 0) / 1e6 + each.get("throttled_time", 0) / 1e9 for each in counted),
+    )
+
+
+def cgroup_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path]:
+    """The file of `controller`, in this process's cgroup and in every one above it.
+
+    /proc/self/cgroup has `0::/path` for v2 and `4:cpu,cpuacct:/path` for v1. In a container the path may
+    be the host's and not exist here: then the mount itself is the container's cgroup.
+    """
+    mounts = root / "sys/fs/cgroup"
+    for line in text(root / "proc/self/cgroup").splitlines():
+        hierarchy, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if hierarchy == "0" and not names:
+            for mount in (mounts, mounts / "unified"):
+                yield from _upwards(mount, path, v2)
+        elif controller in names.split(","):
+            for mount in dict.fromkeys((mounts / names, mounts / controller)):
+                yield from _upwards(mount, path, v1)
+
+
+def _upwards(mount: Path, path: str, name: str) -> Iterator[Path]:
+    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+    for depth in range(len(parts), -1, -1):
+        yield mount.joinpath(*parts[:depth], name)

@@ -1,0 +1,130 @@
+"""What the tests of a pytest session measured, as a run. Knows no pytest."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+
+from benchbench import __version__, store
+from benchbench.calls import PYTHON, version
+from benchbench.environment import fingerprint, machine, usable_threads
+from benchbench.errors import UsageError
+from benchbench.model import (
+    Allocator,
+    Case,
+    Device,
+    Failure,
+    Isolation,
+    Measurement,
+    Policy,
+    Probe,
+    Record,
+    Run,
+    RunInfo,
+    Settings,
+    Target,
+)
+from benchbench.verdicts import Verdict, compare
+
+SUITE = "pytest"
+
+
+def record(
+    test: str, backend: str | None, device: Device, outcome: Measurement | Failure, place: tuple[int, int]
+) -> Record:
+    """`test`: its node id; `place`: round, and position in it."""
+    target = backend or PYTHON
+    return Record(
+        case=Case(
+            suite=SUITE,
+            workload=test,
+            params={},
+            dtype=None,
+            mode="",
+            phase=None,
+            target=target,
+            backend=target,
+            device=device.name,
+        ),
+        round=place[0],
+        order=place[1],
+        started=time.time(),
+        outcome=outcome,
+        framework_version=version(backend),
+        device_model=device.model,
+        isolation=Isolation.SHARED,
+    )
+
+
+def earlier(results: Path, name: str) -> Run | None:
+    """The sessions that were stored under `name`, if any.
+
+    Raises UsageError for what is no name of a run, or where they were made on other hardware.
+    """
+    if not store.NAME.fullmatch(name) or store.LATEST.fullmatch(name):
+        raise UsageError(f"{name!r} cannot name a run.", "Use letters, digits, dots, dashes, underscores.")
+    if name not in store.runs(results):
+        return None
+    found = store.read(results / store.RUNS / name)
+    if fingerprint(found.info.machine) != fingerprint(machine()):
+        raise UsageError(f"The run {name!r} was made on other hardware.", "Choose another name.")
+    return found
+
+
+def session(name: str, policy: Policy, earlier: Run | None) -> Run:
+    """A run without records yet, one process of which this session is; `earlier`: the sessions before it."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    info = RunInfo(
+        id=name,
+        started=now,
+        command=(SUITE,),
+        version=__version__,
+        machine=machine(),
+        settings=Settings(threads=usable_threads(), allocator=Allocator.SYSTEM, isolation=Isolation.SHARED),
+        policy=policy,
+        seed=0,
+        probes=(),
+        plan=(),
+        left_out=(),
+    )
+    before = earlier.info if earlier else info
+    rounds = 1 + max((each.round for each in earlier.records), default=-1) if earlier else 0
+    head = replace(
+        info,
+        started=before.started,
+        policy=replace(policy, rounds=rounds + 1),
+        probes=before.probes,
+        plan=before.plan,
+    )
+    return Run(info=head, records=())
+
+
+def measured(run: Run, records: Sequence[Record], devices: Mapping[str, Iterable[Device]]) -> Run:
+    """`run` with this session's records; `devices`: target → those used."""
+    plan = {case.id: case for case in (*run.info.plan, *(each.case for each in records))}
+    probes = {probe.target.name: probe for probe in run.info.probes}
+    versions = {each.case.target: each.framework_version for each in records}
+    for name, found in devices.items():
+        target = Target(name=name, backend=name, python=PurePath(sys.executable).name)
+        probes[name] = Probe(target=target, version=versions[name], devices=tuple(found))
+    info = replace(run.info, plan=tuple(plan.values()), probes=tuple(probes.values()))
+    return Run(info=info, records=tuple(records))
+
+
+def only(run: Run, case: str) -> Run:
+    """`run` as if it had planned and measured one case."""
+    plan = tuple(each for each in run.info.plan if each.id == case)
+    records = tuple(each for each in run.records if each.case.id == case)
+    return Run(info=replace(run.info, plan=plan, left_out=()), records=records)
+
+
+def regression_of(run: Run, name: str, results: Path) -> Verdict:
+    """What became of the one case of `run` since the stored run `name`. Raises UnreadableInput."""
+    (case,) = run.info.plan
+    ref = store.read(store.find(results, name))
+    (verdict,) = compare(only(ref, case.id), run).verdicts
+    return verdict

@@ -1,0 +1,109 @@
+"""Machines that are not there: trees of /proc and /sys, GPUs, and what checks are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchbench.checks.base import Host
+from benchbench.kernel import CpuTimes
+from benchbench.nvml import GpuSettings, GpuState
+
+Files = dict[str, str]
+
+
+def tree(root: Path, files: Files) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def some_settings(**over: Any) -> GpuSettings:
+    """Nothing is limited."""
+    base: dict[str, Any] = {
+        "name": "Example GPU",
+        "uuid": "GPU-1111",
+        "max_sm_mhz": 1980,
+        "set_sm_mhz": 1980,
+        "power_limit_w": 700.0,
+        "default_power_limit_w": 700.0,
+        "slowdown_c": 90,
+        "persistent": True,
+        "ecc": True,
+        "mig": False,
+    }
+    return GpuSettings(**(base | over))
+
+
+def a_state(**over: Any) -> GpuState:
+    """At rest."""
+    base: dict[str, Any] = {
+        "sm_mhz": 345,
+        "memory_mhz": 2619,
+        "power_w": 70.0,
+        "temperature_c": 30,
+        "reasons": 1,
+        "busy": 0.0,
+        "processes": 0,
+        "energy_j": 1000.0,
+    }
+    return GpuState(**(base | over))
+
+
+class FakeNvml:
+    """GPUs made of values; each has one state, or a function that gives the next."""
+
+    def __init__(
+        self,
+        settings: Sequence[GpuSettings] = (),
+        state: GpuState | Callable[[], GpuState] | None = None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self._settings = tuple(settings) or (some_settings(),)
+        self._state = state or a_state()
+        self._names = names
+        self.closed = False
+
+    def count(self) -> int:
+        return len(self._settings)
+
+    def settings(self, index: int) -> GpuSettings:
+        return self._settings[index]
+
+    def state(self, index: int) -> GpuState:
+        return self._state() if callable(self._state) else self._state
+
+    def process_names(self, index: int) -> tuple[str, ...]:
+        return self._names
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ticking(step_s: float) -> Callable[[], float]:
+    """A clock that each reading moves."""
+    readings = count()
+    return lambda: next(readings) * step_s
+
+
+def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
+    """Two quiet CPUs without a GPU, of which the kernel tells what `files` hold."""
+    base: dict[str, Any] = {
+        "root": tree(root, files or {}),
+        "cpus": (0, 1),
+        "threads": 2,
+        "pause_s": 0.5,
+        "before": CpuTimes(10.0, 1.0),
+        "after": CpuTimes(10.0, 1.0),
+        "busiest": (),
+        "nvml": "no NVML: there is no NVIDIA driver",
+        "clock": ticking(1e-7),
+        "synchronised": True,
+        "temporary": Path("/tmp"),
+        "free_bytes": 10 * 2**30,
+    }
+    return Host(**(base | over))

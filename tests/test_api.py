@@ -1,0 +1,159 @@
+"""The functions of `benchbench` itself: the command line's work, without its printing."""
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import benchbench
+from benchbench import store
+from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.matching import Judgement
+from benchbench.metrics import COLUMNS, NUMBERS
+from benchbench.model import Record, Run
+from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
+from tests.program import rows
+from tests.test_architecture import HEAVY, ROOT
+
+STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_documentation_runs_as_it_is_written(folder: Path) -> None:
+    result = doctest.testfile(str(ROOT / "docs/api.md"), module_relative=False)
+    assert result.attempted >= 8
+    assert result.failed == 0
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    program = "import sys; before = set(sys.modules); import benchbench; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [name for name in done.stdout.split() if name.startswith("benchbench")] == ["benchbench"]
+    assert not set(done.stdout.split()) & (HEAVY | {"msgspec", "typer"})
+
+
+def test_everything_promised_is_there_and_nothing_else() -> None:
+    for name in benchbench.__all__:
+        function = getattr(benchbench, name)
+        assert callable(function)
+        assert function.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        benchbench.nothing  # noqa: B018
+
+
+def test_compare_stays_a_function_after_it_was_called() -> None:
+    run = a_run(some_rounds(*STEADY))
+    for _ in range(2):
+        assert benchbench.compare(run, run).verdicts[0].verdict is Judgement.SAME
+
+
+def test_a_run_is_stored_as_the_command_line_stores_it(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Record] = []
+    stages: list[str] = []
+    run = benchbench.run(
+        "quick",
+        workloads=["gemm"],
+        backends=["fake"],
+        devices="cpu",
+        params={"m": (64, 128)},
+        preset="quick",
+        rounds=2,
+        seed=1,
+        on_record=seen.append,
+        on_stage=stages.append,
+    )
+    assert run == store.read(store.find(folder / "results", "latest"))
+    assert list(run.records) == seen
+    assert len(seen) == 4
+    assert any("round 2 of 2" in stage for stage in stages)
+    assert {row["case"] for row in rows(folder)} == {case.id for case in run.info.plan}
+    assert run.info.seed == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_finished_when_a_callback_fails_is_stored(folder: Path) -> None:
+    def stop(record: Record) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        benchbench.run(workloads="gemm", backends="fake", rounds=2, on_record=stop)
+    assert len(benchbench.load().records) == 1
+
+
+@pytest.mark.parametrize(
+    ("over", "error"),
+    [
+        ({"suite": "quik"}, UsageError),
+        ({"workloads": "gem"}, UsageError),
+        ({"backends": "fak"}, UsageError),
+        ({"devices": "moon"}, UsageError),
+        ({"dtypes": "float31"}, UsageError),
+        ({"modes": "eagre"}, UsageError),
+        ({"params": {"x": 1}}, UsageError),
+        ({"preset": "quik"}, UsageError),
+        ({"isolation": "frk"}, UsageError),
+        ({"rounds": 0}, UsageError),
+        ({"workloads": "gemm", "devices": "tpu"}, NothingToMeasure),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_the_command_lines_own_error_with_its_hint(
+    folder: Path, over: dict[str, Any], error: type[AccelbenchError]
+) -> None:
+    with pytest.raises(error) as raised:
+        benchbench.run(**({"backends": "fake"} | over))
+    assert raised.value.hint
+    assert not (folder / "results").exists()
+
+
+def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, factor in (("A1", 1.0), ("B2", 1.2)):
+        store.keep(folder / "there", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
+    assert benchbench.load("A", "there").info.id == "A1"
+    assert benchbench.load(folder / "there/runs/A1").info.id == "A1"
+    monkeypatch.setenv("ACCELBENCH_RESULTS", "there")
+    (verdict,) = benchbench.compare("A1", "latest").verdicts
+    assert verdict.verdict is Judgement.SLOWER
+    (verdict,) = benchbench.compare("latest", "A1", metric="items_per_s", threshold=0.3).verdicts
+    assert verdict.verdict is not Judgement.SLOWER
+    with pytest.raises(UnreadableInput):
+        benchbench.load("nothing")
+    for wrong in ({"metric": "latency"}, {"threshold": 3}):
+        with pytest.raises(UsageError):
+            benchbench.compare("A1", "B2", **wrong)
+
+
+def a_mixed_run() -> Run:
+    return a_run([*some_rounds(*STEADY), a_record(a_failure(), case=a_case(mode="compile"))])
+
+
+def test_a_frame_has_the_rows_with_numbers_as_numbers() -> None:
+    frame = benchbench.frame(a_mixed_run())
+    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame["status"]) == ["ok", "crashed"]
+    assert all(pd.api.types.is_numeric_dtype(frame[name]) for name in NUMBERS)
+    assert frame["latency_s"].notna().tolist() == [True, False]
+    assert frame["latency_s"].mean() == pytest.approx(1e-3)
+
+
+def test_every_number_of_a_row_is_one_of_a_frame() -> None:
+    row = benchbench.frame(a_mixed_run()).to_dict("records")[0]
+    assert {name for name, value in row.items() if isinstance(value, int | float)} == set(NUMBERS)
+
+
+def test_a_frame_of_blocks_has_every_sample() -> None:
+    blocks = benchbench.frame(a_mixed_run(), per="block")
+    assert len(blocks) == 3 * 5
+    assert blocks.groupby("round")["step_s"].median().tolist() == pytest.approx(list(STEADY))
+    assert benchbench.frame(a_run([]), per="block").empty

@@ -1,0 +1,209 @@
+"""What the surroundings of a measurement say: every number is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench import conditions
+from benchbench.model import Measurement, Telemetry
+from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched
+
+SAMPLES = 11
+
+
+def rising(total: float) -> tuple[float, ...]:
+    """A counter that reaches `total` at the last sample, a second after the first."""
+    return tuple(total * number / (SAMPLES - 1) for number in range(SAMPLES))
+
+
+def watched(**telemetry: Any) -> Measurement:
+    return a_watched(a_telemetry(**telemetry))
+
+
+def test_what_neither_the_case_nor_the_parent_used_is_others() -> None:
+    found = watched(busy_s=rising(1.9), own_s=rising(0.1))  # the case: 1.5 CPUs
+    assert conditions.other_cores([found]) == pytest.approx(0.3)
+
+
+def test_a_case_that_is_alone_has_no_others_whatever_the_clock_ticks_say() -> None:
+    assert conditions.other_cores([watched(busy_s=rising(1.4))]) == 0.0
+
+
+def test_rounds_are_judged_together() -> None:
+    found = [watched(busy_s=rising(1.5)), watched(busy_s=rising(2.3))]
+    assert conditions.other_cores(found) == pytest.approx(0.4)
+
+
+def test_short_windows_are_judged_once_they_are_half_a_second_together() -> None:
+    short = a_watched(a_telemetry(at_s=(0.125, 0.375), busy_s=(0.0, 0.5), own_s=(0.0, 0.0)), 0.4)
+    assert conditions.other_cores([short]) is None
+    assert conditions.other_cores([short, short]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        a_measurement(),
+        a_measurement(telemetry=a_telemetry()),
+        watched(busy_s=()),
+        watched(own_s=()),
+        a_watched(Telemetry(cpus=2)),
+        a_watched(a_telemetry(at_s=(0.1,), busy_s=(0.0,), own_s=(0.0,)), 0.0),
+    ],
+    ids=["nothing", "no window", "no CPU times", "no own time", "no sample", "one sample"],
+)
+def test_what_was_not_seen_is_not_judged(outcome: Measurement) -> None:
+    assert conditions.other_cores([outcome]) is None
+    assert conditions.remarks([outcome]) == []
+
+
+@pytest.mark.parametrize(
+    ("cpus", "others", "contended"), [(2, 0.09, False), (2, 0.11, True), (64, 1.2, False), (64, 1.3, True)]
+)
+def test_a_case_is_contended_when_others_use_a_tenth_of_a_core_or_a_fiftieth_of_many(
+    cpus: int, others: float, contended: bool
+) -> None:
+    found = conditions.remarks([watched(cpus=cpus, busy_s=rising(1.5 + others))])
+    assert found == ([f"contended: other processes used {others:.1f} of a core"] if contended else [])
+
+
+def test_the_hypervisor_is_a_neighbour_too() -> None:
+    found = conditions.remarks([watched(steal_s=rising(0.8))])
+    assert found == ["contended: the hypervisor withheld 0.8 of a core"]
+    assert conditions.remarks([watched(steal_s=rising(0.1))]) == []
+
+
+def test_another_process_on_the_gpu_is_a_neighbour_and_the_case_itself_is_none() -> None:
+    assert conditions.remarks([watched(gpu_processes=(1,) * SAMPLES)]) == []
+    found = conditions.remarks([watched(gpu_processes=(1,) * (SAMPLES - 1) + (3,))])
+    assert found == ["contended: up to 3 processes computed on the GPU at once"]
+
+
+def test_waiting_for_memory_is_told_above_a_hundredth_of_the_time() -> None:
+    assert conditions.remarks([watched(waited_s=rising(0.01))]) == []
+    found = conditions.remarks([watched(waited_s=rising(0.25))])
+    assert found == ["short of memory: tasks waited 25.0 % of the time"]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "wanted"),
+    [
+        (0x00, ()),
+        (0x01, ()),  # idle
+        (0x02, ()),  # the clock somebody set
+        (0x04, ("power cap",)),
+        (0x08, ("hardware slowdown",)),
+        (0x20, ("thermal slowdown",)),
+        (0x40, ("thermal slowdown",)),
+        (0x80, ("power brake",)),
+        (0x64, ("power cap", "thermal slowdown")),
+    ],
+)
+def test_a_sample_is_marked_with_what_held_the_gpu_back(reasons: int, wanted: tuple[str, ...]) -> None:
+    telemetry = a_telemetry(reasons=(0,) * (SAMPLES - 1) + (reasons,))
+    marks = conditions.throttling(telemetry)
+    assert marks == [frozenset()] * (SAMPLES - 1) + [frozenset(wanted)]
+
+
+def test_a_clock_below_three_quarters_of_the_usual_is_marked() -> None:
+    telemetry = a_telemetry(sm_mhz=(1500,) * (SAMPLES - 1) + (1499,))
+    assert conditions.throttling(telemetry, 2000)[-2:] == [frozenset(), frozenset({"low SM clock"})]
+    assert not any(conditions.throttling(telemetry))
+
+
+def test_a_sample_is_marked_when_a_quota_has_stopped_the_group_since_the_one_before() -> None:
+    telemetry = a_telemetry(throttled_s=(0.0, 0.0, 0.05) + (0.05,) * (SAMPLES - 3))
+    marks = conditions.throttling(telemetry)
+    assert [bool(each) for each in marks] == [number == 2 for number in range(SAMPLES)]
+    assert marks[2] == {"CPU quota"}
+
+
+def marked(count: int) -> Measurement:
+    """Ten samples, so many of them under a power cap."""
+    columns: dict[str, Any] = dict.fromkeys(("at_s", "busy_s", "own_s"), (0.0,) * 10)
+    return watched(**columns, reasons=(4,) * count + (0,) * (10 - count))
+
+
+@pytest.mark.parametrize(
+    ("counts", "throttled"), [((1,), False), ((2,), True), ((2, 0), False), ((2, 1), True)]
+)
+def test_a_case_is_throttled_when_more_than_a_tenth_of_its_samples_are(
+    counts: tuple[int, ...], throttled: bool
+) -> None:
+    found = conditions.remarks([marked(count) for count in counts])
+    share = f"{10 * sum(counts) / len(counts):.1f}"
+    samples = 10 * len(counts)
+    assert found == ([f"throttled: {share} % of {samples} samples (power cap)"] if throttled else [])
+
+
+def test_causes_are_listed_by_how_often_they_held() -> None:
+    telemetry = a_telemetry(reasons=(0x04,) + (0x24,) * 4 + (0x20,) * 6)
+    assert conditions.remarks([a_watched(telemetry)]) == [
+        "throttled: 100 % of 11 samples (thermal slowdown, power cap)"
+    ]
+
+
+def test_what_could_not_be_seen_is_noted_once() -> None:
+    blind = watched(notes=("no NVML: there is no NVIDIA driver",))
+    assert conditions.remarks([blind, blind]) == ["no NVML: there is no NVIDIA driver"]
+
+
+def test_the_usual_clock_is_each_devices_median() -> None:
+    def record(device: str, *clocks: int) -> Any:
+        return a_record(watched(sm_mhz=clocks), case=a_case(device=device))
+
+    records = [
+        record("cuda:0", 1000, 1000),
+        record("cuda:0", 2000, 2000, 2000),
+        record("cuda:1", 500),
+        record("cpu"),
+        a_record(a_measurement()),
+        a_record(a_failure()),
+    ]
+    assert conditions.usual_mhz(records) == {"cuda:0": 2000, "cuda:1": 500}
+
+
+def energy(joules: tuple[float, ...], at_s: tuple[float, ...], length_s: float, **over: Any) -> float | str:
+    telemetry = a_telemetry(at_s=at_s, busy_s=(), own_s=(), energy_j=joules, **over)
+    return conditions.energy_j(a_watched(telemetry, length_s, iterations=10, block_s=(0.2,) * 4))
+
+
+def test_a_steps_energy_is_mean_power_over_the_window_by_its_steps() -> None:
+    assert energy((0.0, 70.0, 600.0), (0.5, 1.0, 3.5), 4.0) == pytest.approx(600 / 3 * 4 / 40)
+
+
+@pytest.mark.parametrize(
+    ("joules", "at_s", "length_s", "reason"),
+    [
+        ((0.0, 600.0), (0.1, 2.0), 2.2, "blocks were timed for 2.2 s, needs 2 s"),
+        ((0.0,), (0.1,), 0.2, "blocks were timed for 0.2 s, needs 2 s"),
+        ((0.0, 0.0), (0.0, 3.0), 3.0, "the counter did not move"),
+        ((), (), 9.0, "this machine shows no RAPL counters"),
+    ],
+)
+def test_without_a_counter_over_two_seconds_there_is_a_reason_and_never_an_estimate(
+    joules: tuple[float, ...], at_s: tuple[float, ...], length_s: float, reason: str
+) -> None:
+    assert energy(joules, at_s, length_s) == reason
+
+
+def test_a_run_of_before_telemetry_has_no_energy() -> None:
+    assert conditions.energy_j(a_measurement()) == "not measured"
+
+
+@given(
+    joules=st.lists(st.just(0.0) | st.floats(1e-6, 1e6), max_size=5).map(sorted),
+    gaps=st.lists(st.floats(0, 10), max_size=5),
+    length=st.floats(0, 100),
+)
+def test_energy_is_positive_or_there_is_a_reason(
+    joules: list[float], gaps: list[float], length: float
+) -> None:
+    count = min(len(joules), len(gaps))
+    at_s = tuple(sum(gaps[: number + 1]) for number in range(count))
+    found = energy(tuple(joules[:count]), at_s, max(length, sum(gaps)))
+    assert found if isinstance(found, str) else found > 0

@@ -1,0 +1,233 @@
+"""torch_xla, ONNX Runtime and TensorRT where they are not: on fakes of what they offer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.backends.base import PrecisionMismatch, Unsupported
+from benchbench.backends.onnxruntime import WIDENED, OnnxRuntime, OnnxSession
+from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.torch_xla import TorchXla, XlaSession
+from benchbench.model import DeviceClass, Dtype, Settings
+
+pytest.importorskip("torch")
+
+
+class Xla:
+    """A diary of what was asked of torch_xla, and what it answers."""
+
+    def __init__(self, kind: str = "TPU") -> None:
+        self.diary: list[str] = []
+        self.kind = kind
+        self.precision = "highest"
+        self.compiled = 3
+
+    def modules(self) -> dict[str, ModuleType]:
+        """To stand for the package."""
+        import torch
+
+        names = ("core.xla_model", "core", "runtime", "debug", "debug.metrics", "backends", "amp")
+        found = {f"torch_xla.{name}": ModuleType(f"torch_xla.{name}") for name in names}
+        root = found["torch_xla"] = ModuleType("torch_xla")
+        vars(root).update(
+            device=lambda index: torch.device("cpu"),
+            sync=lambda wait=False: self.diary.append(f"sync {wait}"),
+            __version__="2.9.0",
+        )
+        for name, module in found.items():
+            if name != "torch_xla":
+                parent, _, leaf = name.rpartition(".")
+                setattr(found[parent], leaf, module)
+        vars(found["torch_xla.core.xla_model"]).update(
+            wait_device_ops=lambda: self.diary.append("wait_device_ops"),
+            get_memory_info=lambda device: {"peak_bytes_used": 4096} if self.kind == "TPU" else {},
+        )
+        vars(found["torch_xla.runtime"]).update(
+            device_type=lambda: self.kind, addressable_device_count=lambda: 4
+        )
+        vars(found["torch_xla.debug.metrics"]).update(counter_value=lambda name: self.compiled)
+        vars(found["torch_xla.backends"]).update(
+            set_mat_mul_precision=lambda text: None, get_mat_mul_precision=lambda: self.precision
+        )
+        return found
+
+
+@pytest.fixture
+def xla(monkeypatch: pytest.MonkeyPatch) -> Xla:
+    fake = Xla()
+    for name, module in fake.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return fake
+
+
+def opened(dtype: Dtype = Dtype.FLOAT32) -> XlaSession:
+    session = TorchXla().open("tpu:1", dtype, "lazy", 2)
+    assert isinstance(session, XlaSession)
+    return session
+
+
+def test_a_step_is_cut_and_its_end_is_that_of_the_device(xla: Xla) -> None:
+    session = opened()
+    step = session.compile(lambda x: x + 1, 0)
+    assert step(1) == 2
+    session.wait(None)
+    assert xla.diary == ["sync False", "sync True", "wait_device_ops"]
+
+
+def test_another_matmul_precision_than_asked_for_fails(xla: Xla) -> None:
+    assert opened().precision()["xla_matmul"] == "highest"
+    xla.precision = "default"
+    with pytest.raises(PrecisionMismatch, match="torch_xla reports default"):
+        opened().precision()
+
+
+def test_compilations_and_a_tpus_memory_are_xlas_own_figures(xla: Xla) -> None:
+    session = opened()
+    assert session.compilations() == 3
+    assert session.peak_device().bytes == 4096
+
+
+def test_a_tpu_waits_for_a_block_and_a_cpu_for_every_step(xla: Xla) -> None:
+    opened().timer().blocks(lambda: None, 3, 1)
+    assert xla.diary == ["sync True", "wait_device_ops"]
+    xla.diary.clear()
+    xla.kind = "CPU"
+    opened().timer().blocks(lambda: None, 3, 1)
+    assert xla.diary == ["sync True", "wait_device_ops"] * 3
+
+
+@pytest.mark.parametrize(("kind", "names"), [("CPU", ["cpu"]), ("TPU", ["tpu:0", "tpu:1", "tpu:2", "tpu:3"])])
+def test_the_devices_are_those_of_the_runtime(xla: Xla, kind: str, names: list[str]) -> None:
+    xla.kind = kind
+    found, missing = TorchXla().devices()
+    assert [device.name for device in found] == names
+    assert {device.device_class for device in found} == {
+        DeviceClass.CPU if kind == "CPU" else DeviceClass.ACCELERATOR
+    }
+    assert all(missing.values())
+
+
+def test_the_runtime_is_the_users_choice_else_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    assert TorchXla().environment(Settings(threads=3), "cache")["PJRT_DEVICE"] in ("CPU", "TPU")
+    monkeypatch.setenv("PJRT_DEVICE", "CUDA")
+    found = TorchXla().environment(Settings(threads=3), "cache")
+    assert (found["PJRT_DEVICE"], found["NPROC"]) == ("CUDA", "3")
+
+
+class Engine:
+    """An ONNX Runtime with the providers it is given; sessions start on the first that exists."""
+
+    def __init__(self, providers: list[str], starts: str) -> None:
+        self.providers, self.starts = providers, starts
+        self.asked: list[Any] = []
+
+    def module(self) -> ModuleType:
+        """To stand for the package."""
+        module = ModuleType("onnxruntime")
+
+        def session(path: Any, options: Any, providers: list[Any]) -> Any:
+            self.asked += providers
+            return SimpleNamespace(get_providers=lambda: [self.starts])
+
+        vars(module).update(
+            get_available_providers=lambda: self.providers,
+            SessionOptions=SimpleNamespace,
+            InferenceSession=session,
+        )
+        return module
+
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "asked"),
+    [
+        ("cpu", Dtype.FLOAT32, CPU),
+        ("cuda:0", Dtype.FLOAT32, (CUDA, {"use_tf32": 0})),
+        ("cuda:0", Dtype.TF32, (CUDA, {"use_tf32": 1})),
+        ("tensorrt:0", Dtype.FLOAT16, (TENSORRT, {"trt_fp16_enable": True})),
+        ("tensorrt:0", Dtype.FLOAT32, (TENSORRT, {"trt_fp16_enable": False})),
+    ],
+)
+def test_a_session_asks_for_its_provider_in_its_precision(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, asked: Any
+) -> None:
+    engine = Engine([CPU], starts=asked if isinstance(asked, str) else asked[0])
+    monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
+    OnnxSession(device, dtype, 2)._session(Path("model.onnx"))
+    assert engine.asked == [asked]
+
+
+def test_a_provider_that_falls_back_to_the_cpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA, CPU], starts=CPU).module())
+    with pytest.raises(Unsupported, match="fell back to the CPU"):
+        OnnxSession("cuda:0", Dtype.FLOAT32, 2)._session(Path("model.onnx"))
+
+
+def test_each_provider_is_a_device_or_absent_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([TENSORRT, CPU], starts=CPU).module())
+    found, missing = OnnxRuntime().devices()
+    assert [device.name for device in found] == ["cpu", "tensorrt:0"]
+    assert "onnxruntime-gpu" in missing["cuda"]
+
+
+@pytest.mark.parametrize(("names", "mismatch"), [(["MatMul"], False), (["MatMul", f"{WIDENED}_7"], True)])
+def test_a_cast_the_runtime_inserted_fails_a_float16_case(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], mismatch: bool
+) -> None:
+    nodes = [SimpleNamespace(name=name) for name in names]
+    onnx = ModuleType("onnx")
+    vars(onnx)["load"] = lambda path, load_external_data: SimpleNamespace(graph=SimpleNamespace(node=nodes))
+    monkeypatch.setitem(sys.modules, "onnx", onnx)
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA], starts=CUDA).module())
+    session = OnnxSession("cuda:0", Dtype.FLOAT16, 2)
+    if mismatch:
+        with pytest.raises(PrecisionMismatch, match="inserted 1 casts"):
+            session._check_kernels(Path("model.onnx"))
+    else:
+        session._check_kernels(Path("model.onnx"))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "FP32"), (Dtype.FLOAT16, "FP16")])
+def test_tensorrt_is_given_the_saved_step_its_precision_and_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, precision: str
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, Any] = {}
+
+    class Converter:
+        def __init__(self, input_saved_model_dir: str, precision_mode: str) -> None:
+            self.model = tf.saved_model.load(input_saved_model_dir)
+            seen["precision"] = precision_mode
+
+        def convert(self) -> Any:
+            signature = self.model.signatures["serving_default"]
+            names = list(signature.structured_input_signature[1])
+            return lambda *inputs: list(signature(**dict(zip(names, inputs, strict=True))).values())
+
+        def build(self, input_fn: Any) -> None:
+            seen["shapes"] = [tuple(each.shape) for (first,) in [input_fn()] for each in first]
+
+    converters = ModuleType("trt_convert")
+    vars(converters)["TrtGraphConverterV2"] = Converter
+    monkeypatch.setitem(sys.modules, "tensorflow.python.compiler.tensorrt.trt_convert", converters)
+    package = sys.modules.get("tensorflow.python.compiler.tensorrt")
+    if package is not None:
+        monkeypatch.setattr(package, "trt_convert", converters, raising=False)
+    session = TensorFlow().open("cpu", dtype, "tensorrt", 2)
+    weight = tf.Variable(session.put(np.full((3, 2), 2.0, np.float32)))
+    step = session.compile(lambda x: tf.matmul(x, weight), 0)
+    output = step(session.put(np.ones((4, 3), np.float32)))
+    np.testing.assert_array_equal(session.fetch(output), np.full((4, 2), 6.0))
+    assert seen == {"precision": precision, "shapes": [(4, 3)]}

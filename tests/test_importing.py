@@ -1,0 +1,278 @@
+"""pytest-benchmark's results as runs, and runs as its results: nothing is lost, nothing is made up."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pytest_benchmark.stats import Stats
+
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.exporters.pytest_benchmark import PytestBenchmark, summary
+from benchbench.importing import pytest_benchmark
+from benchbench.matching import Judgement
+from benchbench.metrics import rows
+from benchbench.model import Measurement, Run
+from benchbench.report import report
+from benchbench.verdicts import compare
+from tests.factories import a_failure, a_record, a_run, some_rounds
+from tests.program import accelbench
+
+ORACLE: Any = Stats  # it has no types
+
+BENCHMARKS = """
+import pytest
+
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+def test_fib(benchmark):
+    assert benchmark(fib, 8) == 21
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 6, 7])
+def test_quartiles(benchmark, rounds):
+    benchmark.pedantic(fib, args=(5,), rounds=rounds, iterations=7)
+"""
+
+
+def measured(folder: Path, name: str) -> Path:
+    """What pytest-benchmark itself writes."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "pytest_benchmark.plugin",
+        "-p",
+        "no:cacheprovider",
+    ]
+    options = ["--benchmark-max-time=0.01", f"--benchmark-json={name}"]
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**ours, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # xdist's would switch its timing off
+    done = subprocess.run(
+        [*command, *options, "test_it.py"], cwd=folder, env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three sessions of pytest-benchmark."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    (folder / "test_it.py").write_text(BENCHMARKS)
+    return [measured(folder, f"{number}.json") for number in range(3)]
+
+
+def benchmarks(text: bytes | str) -> dict[str, dict[str, Any]]:
+    return {each["fullname"]: each for each in json.loads(text)["benchmarks"]}
+
+
+def exported(run: Run) -> list[dict[str, dict[str, Any]]]:
+    return [benchmarks(content) for content in PytestBenchmark().export(report(run)).values()]
+
+
+def a_file(folder: Path, *found: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
+    """One benchmark of three samples unless told otherwise."""
+    content: dict[str, Any] = {
+        "machine_info": {"machine": "x86_64", "system": "Linux", "release": "6.8", "cpu": {"count": 2}},
+        "benchmarks": found or [a_benchmark()],
+        "datetime": "2026-01-02T03:04:05+00:00",
+        "version": "5.3.1",
+    }
+    path = folder / name
+    path.write_text(json.dumps(content | over))
+    return path
+
+
+def a_benchmark(*data: float, iterations: int = 1, **over: Any) -> dict[str, Any]:
+    stats = {"data": data or (1e-3, 1.1e-3, 1.2e-3), "iterations": iterations}
+    return {"fullname": "test_a.py::test_it", "stats": stats, "options": {"timer": "perf_counter"}} | over
+
+
+# What pytest-benchmark writes
+
+
+def test_every_statistic_of_a_real_session_survives_import_and_export(files: list[Path]) -> None:
+    back = exported(pytest_benchmark(files))
+    assert len(back) == 3
+    for path, found in zip(files, back, strict=True):
+        original = benchmarks(path.read_text())
+        assert len(original) == 8
+        for name, benchmark in original.items():
+            assert found[name]["stats"] == benchmark["stats"]
+            assert {key: found[name][key] for key in ("name", "param")} == {
+                key: benchmark[key] for key in ("name", "param")
+            }
+
+
+def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Path) -> None:
+    for name, content in PytestBenchmark().export(report(pytest_benchmark(files[:1]))).items():
+        (tmp_path / name).write_bytes(content)
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", "0001_accelbench.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "8 tests" in done.stdout, done.stderr
+
+
+def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Path]) -> None:
+    run = pytest_benchmark(files)
+    frame = rows(run)
+    assert len(frame) == 8
+    assert set(frame["rounds"]) == {3}
+    assert set(rows(pytest_benchmark(files[:1]))["rounds"]) == {1}
+    data = [benchmarks(path.read_text())["test_it.py::test_fib"]["stats"]["data"] for path in files]
+    assert frame.set_index("workload").loc["test_it.py::test_fib", "samples"] == sum(map(len, data))
+
+
+def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_path: Path) -> None:
+    slower = []
+    for path in files:
+        content = json.loads(path.read_text())
+        for benchmark in content["benchmarks"]:
+            benchmark["stats"]["data"] = [10 * value for value in benchmark["stats"]["data"]]
+        slower.append(a_file(tmp_path, name=path.name, **content))
+    found = compare(pytest_benchmark(files), pytest_benchmark(slower))
+    assert found.changes == ()
+    assert {verdict.verdict for verdict in found.verdicts} <= {Judgement.SLOWER, Judgement.INCONCLUSIVE}
+    ratios = [verdict.ratio for verdict in found.verdicts]
+    assert ratios == pytest.approx([10.0] * 8)
+    same = compare(pytest_benchmark(files), pytest_benchmark(files))
+    assert not {verdict.verdict for verdict in same.verdicts} & {Judgement.SLOWER, Judgement.INCOMPARABLE}
+
+
+def test_what_the_file_does_not_say_is_null_with_a_reason_and_never_0(tmp_path: Path) -> None:
+    (row,) = rows(pytest_benchmark([a_file(tmp_path)])).to_dict("records")
+    unknown = {"dtype", "mode", "phase", "flops", "bytes", "flops_per_s", "bytes_per_s", "cold_s"}
+    unknown |= {"peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j"}
+    for name in unknown:
+        assert row[name] is None
+        assert any(note.startswith(f"{name}: ") for note in row["notes"]), name
+    assert row["case"] == "test_a.py::test_it@pytest-benchmark:cpu"
+    assert row["items_per_s"] == pytest.approx(1 / 1.1e-3)
+    assert row["item"] == "call"
+
+
+def test_a_benchmark_that_only_some_files_have_counts_the_rounds_it_has(tmp_path: Path) -> None:
+    both = a_file(tmp_path, a_benchmark(), a_benchmark(fullname="test_a.py::test_b"), name="both.json")
+    twice, once = rows(pytest_benchmark([a_file(tmp_path), both])).to_dict("records")
+    assert (twice["rounds"], once["rounds"]) == (2, 1)
+    assert "1 of 2 rounds" in once["notes"]
+
+
+def test_files_of_several_machines_are_not_rounds_of_one_run(tmp_path: Path) -> None:
+    other = a_file(tmp_path, name="b.json", machine_info={"machine": "aarch64", "cpu": {"count": 8}})
+    with pytest.raises(UsageError, match="different machines"):
+        pytest_benchmark([a_file(tmp_path), other])
+
+
+def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
+    (row,) = rows(pytest_benchmark([a_file(tmp_path, a_benchmark(0.0, 0.0, 1e-6))])).to_dict("records")
+    assert row["status"] == "failed"
+    assert row["latency_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no JSON of pytest-benchmark"),
+        ("[1]", "is no JSON of pytest-benchmark"),
+        ("[" * 100_000, "is no JSON of pytest-benchmark"),
+        ('{"schema": 1, "rows": []}', "missing required field"),
+        (json.dumps({"machine_info": {}, "benchmarks": [], "datetime": "x", "version": "5"}), "isoformat"),
+    ],
+)
+def test_what_is_no_result_is_unreadable_input(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(UnreadableInput, match=message) as error:
+        pytest_benchmark([path])
+    assert "--benchmark-json" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("stats", "message"),
+    [
+        ({"iterations": 1}, "holds no samples"),
+        ({"data": [], "iterations": 1}, "holds no samples"),
+        ({"data": [-1.0], "iterations": 1}, "no duration"),
+        ({"data": [1.0], "iterations": 0}, "no duration"),
+        ({"data": [1.0] * 300_001, "iterations": 1}, "too many"),
+    ],
+    ids=str,
+)
+def test_samples_that_cannot_be_are_refused(tmp_path: Path, stats: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnreadableInput, match=message):
+        pytest_benchmark([a_file(tmp_path, a_benchmark(stats=stats))])
+
+
+def test_an_imported_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
+    assert pytest_benchmark([a_file(tmp_path)]).info.command == ("import", "a.json")
+
+
+# Laws
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=20), st.integers(1, 10**7))
+@settings(max_examples=100)
+def test_a_sample_comes_back_bit_by_bit_whatever_its_iterations(blocks: list[float], iterations: int) -> None:
+    data = [block / iterations for block in blocks]  # what pytest-benchmark stores of them
+    with tempfile.TemporaryDirectory() as folder:
+        run = pytest_benchmark([a_file(Path(folder), a_benchmark(*data, iterations=iterations))])
+    assert exported(run)[0]["test_a.py::test_it"]["stats"]["data"] == data
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50))
+def test_the_statistics_are_those_of_pytest_benchmark(data: list[float]) -> None:
+    stats: Any = ORACLE()
+    for value in data:
+        stats.update(value)
+    assert summary(data) == stats.as_dict()
+
+
+@given(st.floats(0, 1e-6))
+def test_the_smallest_samples_are_kept(value: float) -> None:
+    assume(value / 2 > 0)
+    with tempfile.TemporaryDirectory() as folder:
+        run = pytest_benchmark([a_file(Path(folder), a_benchmark(value))])
+    outcome = run.records[0].outcome
+    assert isinstance(outcome, Measurement)
+    assert math.isclose(outcome.block_s[0], value)
+
+
+# Runs of ours
+
+
+def test_a_round_of_ours_is_a_file_there_and_failures_are_left_out() -> None:
+    records = [*some_rounds(1e-3, 2e-3), a_record(a_failure(), case=replace(a_record().case, workload="x"))]
+    first, second = exported(a_run(records))
+    name = "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"
+    assert list(first) == list(second) == [name]
+    assert first[name]["stats"]["median"] == pytest.approx(1e-3)
+    assert first[name]["stats"]["iterations"] == 10
+    assert second[name]["stats"]["median"] == pytest.approx(2e-3)
+
+
+def test_import_and_export_from_outside(files: list[Path], tmp_path: Path) -> None:
+    accelbench("import", *map(str, files), cwd=tmp_path)
+    done = accelbench("import", str(files[0]), cwd=tmp_path)
+    assert "accelbench report" in done.stderr
+    assert "insufficient" in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
+    assert "call/s" in accelbench("report", "--format", "markdown", cwd=tmp_path).stdout
+    text = accelbench("export", "latest", "--to", "pytest-benchmark", cwd=tmp_path).stdout
+    assert {name: each["stats"] for name, each in benchmarks(text).items()} == {
+        name: each["stats"] for name, each in benchmarks(files[0].read_text()).items()
+    }
+
+
+def test_what_cannot_be_imported_has_its_code(tmp_path: Path) -> None:
+    assert "hint: " in accelbench("import", "nothing.json", cwd=tmp_path, code=5).stderr
+    assert not (tmp_path / "results").exists()

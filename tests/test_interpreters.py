@@ -1,0 +1,266 @@
+"""Which interpreter a target gets, and what is known of an environment without importing a framework."""
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import interpreters
+from benchbench.errors import CannotWrite, UsageError
+from benchbench.model import Target
+from benchbench.targets import by_hand, from_variable, targets
+from tests.program import accelbench, rows
+
+RECORD = {
+    "schema": 1,
+    "name": "fake@own",
+    "backend": "fake",
+    "requirements": ["numpy"],
+    "python": "3.13.0",
+    "created": "2026-01-02T03:04:05+00:00",
+    "main": ["numpy"],
+    "packages": {"numpy": "9.9"},
+    "bytes": 1234,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of environments."""
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("ACCELBENCH_PYTHON", "")
+    (tmp_path / "envs").mkdir()
+    return tmp_path / "envs"
+
+
+def an_environment(cache: Path, name: str = "fake@own", python: str = sys.executable, **over: Any) -> Path:
+    """As if it had been built: its interpreter is this one."""
+    folder = cache / name
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(python)
+    backend = name.partition("@")[0]
+    record = RECORD | {"name": name, "backend": backend} | over
+    (folder / interpreters.RECORD).write_text(json.dumps(record))
+    return folder
+
+
+def a_program(path: Path, text: str) -> Path:
+    """A script that prints `text` whatever it is asked."""
+    path.write_text(f"#!/bin/sh\necho {text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def only(name: str, given: dict[str, str] | None = None) -> Target:
+    (found,) = targets([name], given or {}, "running")
+    return found
+
+
+def test_every_backend_but_the_fake_is_a_target_unless_some_are_named() -> None:
+    assert {"torch", "tensorflow", "jax"} <= {each.name for each in targets([], {}, "running")}
+    assert "fake" not in {each.name for each in targets([], {}, "running")}
+    assert [each.name for each in targets(["fake", "fake"], {}, "running")] == ["fake"]
+
+
+def test_an_unknown_backend_suggests_the_nearest() -> None:
+    for name in ("pytorch", "pytorch@2"):
+        with pytest.raises(UsageError, match="'pytorch'") as caught:
+            only(name)
+        assert caught.value.hint == "Did you mean 'torch'?"
+
+
+def test_an_interpreter_given_by_hand_wins_over_an_environment_and_that_over_the_running_one(
+    cache: Path,
+) -> None:
+    assert only("fake").python == "running"
+    folder = an_environment(cache, "fake")
+    assert only("fake").python == str(folder / "bin/python")
+    assert only("fake", {"fake": "/by/hand"}).python == "/by/hand"
+
+
+def test_a_label_needs_an_interpreter_and_the_hint_tells_both_ways_and_what_there_is(cache: Path) -> None:
+    an_environment(cache, "fake@old")
+    with pytest.raises(UsageError, match=r"No interpreter for 'torch@2\.12'") as caught:
+        targets(["torch@2.12"], {"jax@mine": "/x"}, "running")
+    assert caught.value.hint == (
+        "accelbench env create torch@2.12 builds one, --python torch@2.12=PATH names one. "
+        "There are: fake@old, jax@mine."
+    )
+
+
+def test_environments_with_a_label_are_measured_when_named_and_listed_by_devices(cache: Path) -> None:
+    an_environment(cache, "fake@own")
+    an_environment(cache, "jax")
+    unnamed = {each.name: each.python for each in targets([], {}, "running")}
+    assert "fake@own" not in unnamed
+    assert unnamed["jax"] == str(cache / "jax/bin/python")
+    all_there_is = [each.name for each in targets([], {"torch@x": "/x"}, "running", labelled=True)]
+    assert all_there_is[-2:] == ["fake@own", "torch@x"]
+
+
+def test_what_is_typed_wins_over_the_variable_and_a_folder_stands_for_its_interpreter(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = an_environment(cache, "fake@own")
+    other = a_program(cache / "other", "3 12 1")
+    monkeypatch.setenv("ACCELBENCH_PYTHON", f"fake@a={other}:fake@b={other}")
+    found = by_hand([*from_variable(), f"fake@b={folder}"])
+    assert found == {"fake@a": str(other), "fake@b": str(folder / "bin/python")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fake@x", "Cannot read --python"),
+        ("=/bin/sh", "Cannot read --python"),
+        ("fake@x=", "Cannot read --python"),
+        ("fake@ =/bin/sh", "no label"),
+        ("fake@x=/no/such/python", "does not start as a Python"),
+        ("fake@x=/", "does not start as a Python"),
+        ("fake@x=/bin/false", "does not start as a Python"),
+        ("fake@x=/bin/echo", "does not start as a Python"),
+        ("fake@x=old", "is Python 3.10.9"),
+    ],
+)
+def test_what_is_no_interpreter_is_a_mistake(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_program(tmp_path / "old", "3 10 9")
+    with pytest.raises(UsageError, match=message):
+        by_hand([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[" * 10_000, "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"schema": 1}', "cannot be read"),
+        (json.dumps(RECORD | {"packages": {"numpy": 9}}), "cannot be read"),
+        ("\0\xff", "cannot be read"),
+        (json.dumps(RECORD | {"schema": 2}), "newer accelbench"),
+    ],
+)
+def test_a_record_that_says_nothing_makes_the_environment_broken_and_its_target_says_why(
+    cache: Path, text: str, reason: str
+) -> None:
+    (an_environment(cache) / interpreters.RECORD).write_text(text)
+    found = interpreters.find("fake@own")
+    assert (found.health, found.usable) == ("broken", False)
+    assert reason in found.reason
+    assert reason in only("fake@own").fault
+    assert only("fake@own").remedy == "accelbench env create fake@own"
+
+
+def test_an_environment_whose_interpreter_is_gone_is_broken(cache: Path) -> None:
+    python = an_environment(cache) / "bin/python"
+    assert interpreters.find("fake@own").health == "ready"
+    python.unlink()
+    found = interpreters.find("fake@own")
+    assert (found.health, found.reason) == ("broken", "its interpreter does not start")
+    assert "does not start" in only("fake@own").fault
+
+
+def test_one_recorded_as_broken_is_still_tried_since_it_may_have_been_mended(cache: Path) -> None:
+    an_environment(cache, broken="ImportError: undefined symbol")
+    found = interpreters.find("fake@own")
+    assert (found.health, found.usable, only("fake@own").fault) == ("broken", True, "")
+
+
+def test_only_folders_with_the_name_of_a_target_are_environments(cache: Path) -> None:
+    for name in ("fake@own", "fake", "pytorch", ".dry-run-x", "fake@"):
+        (cache / name).mkdir()
+    (cache / "jax").write_text("a file")
+    assert interpreters.names() == ["fake", "fake@own"]
+
+
+def test_an_environment_is_locked_by_one_at_a_time(cache: Path) -> None:
+    (cache / "fake").mkdir()
+    assert interpreters.find("fake").health == "incomplete"
+    with interpreters.locked("fake"), interpreters.locked("jax"):
+        assert interpreters.find("fake").health == "building"
+        with pytest.raises(CannotWrite, match="another process"), interpreters.locked("fake"):
+            raise AssertionError("locked twice")
+    with interpreters.locked("fake"):
+        pass
+
+
+def test_a_removal_takes_the_record_first(cache: Path) -> None:
+    folder = an_environment(cache)
+    kept = folder / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("x")
+    size = interpreters.bytes_in(folder)
+    assert size > 1
+    interpreters.remove("fake@own")
+    assert not folder.exists()
+    interpreters.remove("fake@own")  # nothing there is nothing to remove
+
+
+def test_what_cannot_be_used_is_listed_with_what_to_type_and_leaves_its_cases_out(
+    tmp_path: Path, cache: Path
+) -> None:
+    (cache / "fake@half").mkdir()
+    more = {"ACCELBENCH_CACHE": str(tmp_path)}
+    shown = accelbench("devices", "-b", "fake@half", cwd=tmp_path, code=0, **more).stdout
+    wanted = "its environment cannot be used: it was not built to the end → accelbench env create fake@half"
+    assert wanted in shown
+    both = ("run", "-b", "fake@half,fake", "-w", "gemm", "--quick", "-d", "cpu")
+    assert wanted in accelbench(*both, cwd=tmp_path, code=0, **more).stderr
+    assert [(row["target"], row["status"]) for row in rows(tmp_path)] == [
+        ("fake", "ok"),
+        ("fake@half", "unavailable"),
+    ]
+    accelbench("run", "-b", "fake@half", "-w", "gemm", cwd=tmp_path, code=3, **more)
+
+
+SIZES = ("-w", "gemm", "-p", "m=8,16,32,64", "-p", "n=8", "-p", "k=8", "--quick", "-d", "cpu", "--seed", "7")
+BOTH = ("run", "-b", "fake,fake@other", "--python", f"fake@other={sys.executable}", *SIZES)
+
+
+def test_two_interpreters_are_measured_interleaved_and_rows_carry_target_and_version(tmp_path: Path) -> None:
+    accelbench(*BOTH, cwd=tmp_path)
+    (path,) = tmp_path.rglob("records.jsonl")
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    order = [record["case"]["target"] for record in records]
+    for number in range(3):
+        turns = order[8 * number : 8 * number + 8]
+        assert sorted(turns) == ["fake"] * 4 + ["fake@other"] * 4
+        assert sum(a != b for a, b in pairwise(turns)) > 1
+    found = rows(tmp_path)
+    assert {(row["backend"], row["target"]) for row in found} == {("fake", "fake"), ("fake", "fake@other")}
+    assert {record["framework_version"] for record in records} == {"0.1.0"}
+    assert {row["framework_version"] for row in found} == {"0.1.0"}
+    shown = accelbench("report", cwd=tmp_path).stdout
+    assert "fake 0.1.0" in shown
+    assert "fake@other 0.1.0" in shown
+
+
+def test_two_runs_are_compared_target_by_target(tmp_path: Path) -> None:
+    for _ in range(2):
+        accelbench(*BOTH, "-p", "m=8", cwd=tmp_path)
+    found = json.loads(accelbench("compare", "latest~1", "--format", "json", cwd=tmp_path).stdout)
+    cases = [verdict["case"] for verdict in found["verdicts"]]
+    assert len(cases) == len(set(cases)) == 2
+    assert found["compared"] == 2
+    assert sum("@fake@other:cpu" in case for case in cases) == 1
+
+
+def test_the_variable_names_interpreters_as_the_option_does(tmp_path: Path) -> None:
+    arguments = ("devices", "-b", "fake@other", "--format", "json")
+    shown = accelbench(
+        *arguments, cwd=tmp_path, code=0, ACCELBENCH_PYTHON=f"fake@other={sys.executable}"
+    ).stdout
+    assert {row["backend"] for row in json.loads(shown)} == {"fake@other"}
+
+
+def test_an_interpreter_that_is_named_and_not_measured_is_a_mistake(tmp_path: Path) -> None:
+    arguments = ("run", "-b", "fake", "--python", f"fake@other={sys.executable}")
+    done = accelbench(*arguments, cwd=tmp_path, code=2)
+    assert "Add it: -b fake@other" in done.stderr

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchbench import kernel
+from tests.machines import Files, tree
+
+TICK = os.sysconf("SC_CLK_TCK")
+STAT = (
+    "cpu  600 60 60 9000 90 30 30 150 999 0\n"
+    "cpu0 100 10 20 3000 30 10 10 50 999 0\n"
+    "cpu1 200 20 20 3000 30 10 10 50 0 0\n"
+    "cpu2 300 30 20 3000 30 10 10 50 0 0\n"
+    "intr 7 0\nctxt 5\n"
+)
+
+
+def test_a_cpus_time_is_user_nice_system_and_interrupts_and_guests_are_not_counted_twice(
+    tmp_path: Path,
+) -> None:
+    root = tree(tmp_path, {"proc/stat": STAT})
+    assert kernel.cpu_times(root, (0,)) == kernel.CpuTimes(150 / TICK, 50 / TICK)
+    assert kernel.cpu_times(root, (0, 2)) == kernel.CpuTimes((150 + 370) / TICK, 100 / TICK)
+
+
+@pytest.mark.parametrize("files", [{}, {"proc/stat": ""}, {"proc/stat": "cpu0 1 2 3\n"}, {"proc/stat": STAT}])
+def test_cpus_that_are_not_shown_have_no_times(tmp_path: Path, files: Files) -> None:
+    assert kernel.cpu_times(tree(tmp_path, files), (7,)) is None
+
+
+def test_this_machine_has_times_that_do_not_go_back() -> None:
+    cpus, root = kernel.allowed_cpus(), Path("/")
+    first, second = kernel.cpu_times(root, cpus), kernel.cpu_times(root, cpus)
+    assert first is not None
+    assert second is not None
+    assert second.busy_s >= first.busy_s > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("12\n", 12), ("-1\n", -1), ("", None), ("max\n", None), ("1 2\n", None), ("١", None)],
+)
+def test_a_file_holds_one_number_or_none(tmp_path: Path, text: str, wanted: int | None) -> None:
+    (tmp_path / "file").write_text(text)
+    assert kernel.number(tmp_path / "file") == wanted
+
+
+def test_the_load_average_is_the_last_minutes(tmp_path: Path) -> None:
+    assert kernel.load_average(tree(tmp_path, {"proc/loadavg": "1.25 2.00 3.00 1/99 1\n"})) == 1.25
+    assert kernel.load_average(tmp_path / "nothing") is None
+
+
+def clock(cpu: int, khz: int) -> Files:
+    return {f"{kernel.CPUS}/cpu{cpu}/cpufreq/scaling_cur_freq": f"{khz}\n"}
+
+
+def test_the_clock_is_a_mean_in_megahertz(tmp_path: Path) -> None:
+    root = tree(tmp_path, clock(0, 2_000_000) | clock(1, 3_000_000) | clock(2, 9_000_000))
+    assert kernel.clocks_mhz(root, (0, 1)) == 2500
+    assert kernel.clocks_mhz(root, (5,)) is None
+    assert kernel.clocks_mhz(root, ()) is None
+
+
+@pytest.mark.parametrize("cpus", [8, 9, 64, 100])
+def test_of_many_cpus_a_few_are_asked_for_their_clock(tmp_path: Path, cpus: int) -> None:
+    files: Files = {}
+    for cpu in range(cpus):
+        files |= clock(cpu, 1_000_000 * (cpu + 1))
+    mean = kernel.clocks_mhz(tree(tmp_path, files), range(cpus))
+    step = -(-cpus // 8)
+    asked = [1000 * (cpu + 1) for cpu in range(0, cpus, step)]
+    assert len(asked) <= 8
+    assert mean == sum(asked) / len(asked)
+
+
+def test_pressure_is_that_of_some_tasks(tmp_path: Path) -> None:
+    text = (
+        "some avg10=1.50 avg60=9.00 avg300=9.00 total=2500000\n"
+        "full avg10=0.10 avg60=0.00 avg300=0.00 total=7\n"
+    )
+    root = tree(tmp_path, {"proc/pressure/memory": text})
+    assert kernel.pressure(root, "memory") == kernel.Pressure(0.015, 2.5)
+    assert kernel.pressure(root, "io") is None
+
+
+def test_memory_is_in_bytes(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"proc/meminfo": "MemTotal:  100 kB\nSwapFree: 2 kB\nHugePages_Total:  5\n"})
+    assert kernel.memory_bytes(root) == {"MemTotal": 102_400, "SwapFree": 2048}
+
+
+def test_a_memory_limit_comes_with_what_is_in_use(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/a/memory"
+    files = {"proc/self/cgroup": "0::/a\n", f"{group}.max": "1000\n", f"{group}.current": "300\n"}
+    assert list(kernel.memory_limits(tree(tmp_path, files))) == [(1000, 300)]
+
+
+V1 = "4:cpu,cpuacct:/x\n"
+STOPPED = "nr_periods 200\nnr_throttled 50\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/a/b/cpu.stat": f"usage_usec 9\n{STOPPED}throttled_usec 2500000\n",
+            "sys/fs/cgroup/a/cpu.stat": "usage_usec 9\n",
+        },
+        {
+            "proc/self/cgroup": V1,
+            "sys/fs/cgroup/cpu,cpuacct/x/cpu.stat": f"{STOPPED}throttled_time 2500000000\n",
+        },
+    ],
+    ids=["v2", "v1"],
+)
+def test_throttling_is_read_in_seconds(tmp_path: Path, files: Files) -> None:
+    found = kernel.throttling_files(tree(tmp_path, files))
+    assert kernel.throttling(found) == kernel.Throttling(200, 50, 2.5)
+
+
+def test_a_cgroup_with_two_names_is_counted_once(tmp_path: Path) -> None:
+    text = f"{STOPPED}throttled_time 1000000000\n"
+    root = tree(tmp_path, {"proc/self/cgroup": V1, "sys/fs/cgroup/cpu,cpuacct/x/cpu.stat": text})
+    (root / "sys/fs/cgroup/cpu").symlink_to("cpu,cpuacct")
+    assert kernel.throttling(kernel.throttling_files(root)) == kernel.Throttling(200, 50, 1.0)
+
+
+def test_throttling_further_up_counts_too(tmp_path: Path) -> None:
+    text = f"{STOPPED}throttled_usec 1000000\n"
+    files = {
+        "proc/self/cgroup": "0::/a/b\n",
+        "sys/fs/cgroup/a/b/cpu.stat": text,
+        "sys/fs/cgroup/a/cpu.stat": text,
+    }
+    assert kernel.throttling(kernel.throttling_files(tree(tmp_path, files))) == kernel.Throttling(
+        400, 100, 2.0
+    )
+
+
+def test_without_a_quota_nothing_is_counted(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 1\n"}
+    assert kernel.throttling(kernel.throttling_files(tree(tmp_path, files))) is None
+    assert kernel.throttling(()) is None
+
+
+def test_a_quota_is_a_number_of_cpus_and_not_rounded(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}
+    assert list(kernel.quotas(tree(tmp_path, files))) == [1.5]

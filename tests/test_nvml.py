@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from benchbench import nvml
+from tests.machines import FakeNvml, some_settings
+
+
+class NVMLError(Exception):
+    pass
+
+
+class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801 - its name there
+    pass
+
+
+def refuse(*arguments: Any) -> Any:
+    raise NVMLError("Not Supported")
+
+
+ANSWERS: dict[str, Any] = {
+    "GetName": "Example GPU",
+    "GetUUID": "GPU-1",
+    "GetMaxClockInfo": 1980,
+    "GetApplicationsClock": 1755,
+    "GetEnforcedPowerLimit": 650_000,
+    "GetPowerManagementDefaultLimit": 700_000,
+    "GetTemperatureThreshold": 90,
+    "GetPersistenceMode": 1,
+    "GetEccMode": [1, 1],
+    "GetMigMode": [0, 0],
+    "GetPowerUsage": 312_500,
+    "GetTemperature": 61,
+    "GetUtilizationRates": types.SimpleNamespace(gpu=87, memory=10),
+    "GetComputeRunningProcesses": [types.SimpleNamespace(pid=5), types.SimpleNamespace(pid=6)],
+    "GetCurrentClocksEventReasons": 4,
+    "GetTotalEnergyConsumption": 1_234_500,
+}
+
+
+def a_module(**over: Any) -> types.SimpleNamespace:
+    """What `pynvml` offers of one GPU; `over`: answers, functions or, for None, what is not supported."""
+    functions: dict[str, Any] = {
+        "NVMLError": NVMLError,
+        "NVMLError_LibraryNotFound": NVMLError_LibraryNotFound,
+        "NVML_CLOCK_SM": 1,
+        "NVML_CLOCK_MEM": 2,
+        "NVML_TEMPERATURE_GPU": 0,
+        "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": 1,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda index: f"handle {index}",
+        "nvmlDeviceGetClockInfo": lambda handle, kind: {1: 1500, 2: 2619}[kind],
+        "nvmlSystemGetProcessName": lambda pid: f"/home/somebody/bin/train{pid}",
+        "nvmlDeviceGetCurrentClocksThrottleReasons": refuse,
+    }
+
+    def answering(value: Any) -> Any:
+        return refuse if value is None else value if callable(value) else lambda *arguments: value
+
+    functions |= {f"nvmlDevice{name}": answering(value) for name, value in (ANSWERS | over).items()}
+    return types.SimpleNamespace(**functions)
+
+
+def connected(**over: Any) -> nvml.Nvml:
+    found = nvml.connect(lambda: a_module(**over))
+    assert not isinstance(found, str)
+    return found
+
+
+def test_a_gpus_state_is_in_the_units_that_are_stored() -> None:
+    assert connected().state(0) == nvml.GpuState(
+        sm_mhz=1500,
+        memory_mhz=2619,
+        power_w=312.5,
+        temperature_c=61,
+        reasons=4,
+        busy=0.87,
+        processes=2,
+        energy_j=1234.5,
+    )
+
+
+def test_a_gpus_settings_are_read_with_the_modes_that_hold_now() -> None:
+    assert connected(GetMigMode=[1, 0]).settings(0) == nvml.GpuSettings(
+        name="Example GPU",
+        uuid="GPU-1",
+        max_sm_mhz=1980,
+        set_sm_mhz=1755,
+        power_limit_w=650.0,
+        default_power_limit_w=700.0,
+        slowdown_c=90,
+        persistent=True,
+        ecc=True,
+        mig=True,
+    )
+
+
+def test_what_a_gpu_does_not_support_is_none_and_the_rest_is_there() -> None:
+    unsupported = dict.fromkeys(ANSWERS)
+    state = connected(**unsupported).state(0)
+    assert state.sm_mhz == 1500
+    assert {state.power_w, state.energy_j, state.reasons, state.busy, state.processes} == {None}
+    settings = connected(**unsupported).settings(0)
+    assert (settings.name, settings.mig, settings.power_limit_w) == ("", None, None)
+
+
+def test_an_older_driver_is_asked_for_throttle_reasons_by_their_old_name() -> None:
+    old = {"GetCurrentClocksEventReasons": None, "GetCurrentClocksThrottleReasons": 8}
+    assert connected(**old).state(0).reasons == 8
+
+
+def test_programs_are_named_without_their_folders() -> None:
+    assert connected().process_names(0) == ("train5", "train6")
+    assert connected(GetComputeRunningProcesses=None).process_names(0) == ()
+
+
+def test_a_program_whose_name_is_not_told_is_still_counted() -> None:
+    module = a_module()
+    module.nvmlSystemGetProcessName = refuse
+    found = nvml.connect(lambda: module)
+    assert not isinstance(found, str)
+    assert found.process_names(0) == ("?", "?")
+
+
+def failing(error: Exception) -> types.SimpleNamespace:
+    def initialise() -> None:
+        raise error
+
+    module = a_module()
+    module.nvmlInit = initialise
+    return module
+
+
+def absent() -> Any:
+    raise ImportError("No module named 'pynvml'")
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (absent, "no NVML: nvidia-ml-py is not installed"),
+        (lambda: failing(NVMLError_LibraryNotFound("x")), "no NVML: there is no NVIDIA driver"),
+        (lambda: failing(NVMLError("Driver/library mismatch")), "no NVML: Driver/library mismatch"),
+    ],
+)
+def test_without_nvml_there_is_one_reason(load: Any, reason: str) -> None:
+    assert nvml.connect(load) == reason
+
+
+def test_closing_lets_the_driver_go_and_never_fails() -> None:
+    calls: list[str] = []
+
+    def shut_down() -> None:
+        calls.append("shutdown")
+        refuse()
+
+    module = a_module()
+    module.nvmlShutdown = shut_down
+    found = nvml.connect(lambda: module)
+    assert not isinstance(found, str)
+    found.close()
+    assert calls == ["shutdown"]
+
+
+def test_the_real_library_has_every_name_that_is_asked_for() -> None:
+    module = pytest.importorskip("pynvml")
+    missing = [name for name in vars(a_module()) if not hasattr(module, name)]
+    assert not missing
+
+
+A, B = some_settings(name="A", uuid="GPU-aaaa"), some_settings(name="B", uuid="GPU-bbbb")
+PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "environment", "wanted"),
+    [
+        ("cuda:0", [A], {}, 0),
+        ("gpu:1", [A, A], {}, 1),
+        ("cuda", [A], {}, 0),
+        ("cuda:1", [A, B], PCI, 1),
+        ("cuda:0", [A, A, A], {"CUDA_VISIBLE_DEVICES": "2,1"}, 2),
+        ("cuda:1", [A, A, A], {"CUDA_VISIBLE_DEVICES": "2, 1"}, 1),
+        ("cuda:0", [A, B], {"CUDA_VISIBLE_DEVICES": "GPU-bb"}, 1),
+    ],
+)
+def test_a_device_is_the_gpu_that_cuda_means(
+    device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], wanted: int
+) -> None:
+    assert nvml.gpu_index(device, gpus, environment) == wanted
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "environment", "reason"),
+    [
+        ("tpu:0", [A], {}, "NVML does not know tpu:0"),
+        ("cuda:1", [A], {}, "NVML has no GPU that is cuda:1"),
+        ("cuda:0", [], {}, "NVML has no GPU that is cuda:0"),
+        ("cuda:0", [A], {"CUDA_VISIBLE_DEVICES": ""}, "NVML has no GPU that is cuda:0"),
+        ("cuda:1", [A, A], {"CUDA_VISIBLE_DEVICES": "1"}, "NVML has no GPU that is cuda:1"),
+        ("cuda:0", [A, B], {}, "cannot be told without CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+        ("cuda:0", [A], {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "not a MIG slice's"),
+    ],
+)
+def test_a_device_that_is_no_gpu_of_nvmls_has_a_reason(
+    device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], reason: str
+) -> None:
+    found = nvml.gpu_index(device, gpus, environment)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_the_fake_is_an_nvml() -> None:
+    fake: nvml.Nvml = FakeNvml()
+    assert fake.count() == 1

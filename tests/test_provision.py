@@ -1,0 +1,314 @@
+"""Environments built as a user builds them, from wheels made here: no network."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from benchbench import folder, interpreters, provision
+from benchbench.backends.base import Backend
+from benchbench.errors import CannotWrite, UsageError
+from benchbench.installer import check_room
+from benchbench.wheels import Download
+from tests.program import accelbench, environment, started
+from tests.wheelhouse import slow_source, variables, wheel
+
+
+class Home:
+    """A folder with wheels, among them a NumPy of a kind, and with environments."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wheels = path / "wheels"
+        self.environments = path / "cache" / "envs"
+        self.variables = variables(path)
+        wheel(self.wheels, "numpy", "9.9")
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return accelbench(*arguments, cwd=self.path, code=code, **self.variables)
+
+    def started(self, *arguments: str) -> subprocess.Popen[str]:
+        return started(*arguments, cwd=self.path, env=environment(**self.variables))
+
+    def listed(self, *options: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.run("env", "list", "--format", "json", *options).stdout)
+        return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+CREATE = ("env", "create", "fake@own", "--with", "extra==1.2")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, str]:
+    """With the environment fake@own, and what was told while it was built."""
+    found = Home(tmp_path_factory.mktemp("built"))
+    wheel(found.wheels, "extra", "1.2")
+    return found, found.run(*CREATE).stderr
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.05)
+
+
+def naming(text: str) -> list[str]:
+    """Command lines of processes that name `text`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return [command for command in found if text in command]
+
+
+def test_what_is_downloaded_is_told_before_and_what_was_built_is_listed(built: tuple[Home, str]) -> None:
+    home, told = built
+    assert told.index("nothing to download") < told.index("importing fake")
+    (found,) = home.listed()
+    assert found["health"] == "ready"
+    assert found["requirements"] == ["extra==1.2", "numpy"]
+    assert found["main"] == ["extra", "numpy"]
+    assert found["packages"].items() >= {"extra": "1.2", "numpy": "9.9"}.items()
+    assert found["bytes"] > 1_000_000
+    assert home.listed("--check") == [found]
+
+
+def test_what_is_there_stays_as_it_is(built: tuple[Home, str]) -> None:
+    home, _ = built
+    record = home.environments / "fake@own" / "accelbench-env.json"
+    before = record.stat().st_mtime_ns
+    shown = home.run(*CREATE).stdout
+    assert shown == home.run(*CREATE, "--dry-run").stdout == home.run("env", "list").stdout
+    other = home.run("env", "create", "fake@own", "--with", "extra==1.3", code=2)
+    assert "is there already, with extra==1.2 numpy" in other.stderr
+    program = home.path / "python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    elsewhere = home.run(*CREATE, "--base", str(program), code=2)
+    assert f"is there already, made from {sys.executable}." in elsewhere.stderr
+    assert record.stat().st_mtime_ns == before
+
+
+def test_devices_lists_environments_and_a_worker_runs_in_them(built: tuple[Home, str]) -> None:
+    home, _ = built
+    shown = json.loads(home.run("devices", "-b", "fake@own,fake", "--format", "json").stdout)
+    assert [row["backend"] for row in shown] == ["fake@own", "fake@own", "fake", "fake"]
+    assert {row["status"] for row in shown} == {"ready"}
+
+
+def test_an_environment_that_does_not_exist_is_not_removed_but_the_nearest_is_suggested(
+    built: tuple[Home, str],
+) -> None:
+    home, _ = built
+    done = home.run("env", "rm", "fake@own", "fake@owm", code=2)
+    assert "Did you mean 'fake@own'?" in done.stderr
+    assert [each["name"] for each in home.listed()] == ["fake@own"]
+
+
+def test_a_dry_run_tells_what_would_be_fetched_and_leaves_nothing(home: Home) -> None:
+    done = home.run("env", "create", "fake", "--dry-run")
+    assert "making a virtual environment" in done.stderr
+    assert done.stdout[: done.stdout.index(" in /")] == snapshot("""\
+PACKAGE  VERSION  SIZE   FROM
+numpy    9.9      925 B  this machine
+fake: numpy
+1 packages
+nothing to download: they are on this machine
+about 30.0 MiB on disk\
+""")
+    assert not [path for path in home.environments.iterdir() if path.suffix != ".lock"]
+
+
+def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -> None:
+    source = slow_source(home.path / "slow")
+    (source / "wait").touch()
+    process = home.started("env", "create", "fake@slow", "--with", "./slow")
+    wait_for((source / "begun").exists)
+    assert [each["health"] for each in home.listed()] == ["building"]
+    second = home.run("env", "create", "fake@slow", code=6)
+    assert "being built or removed by another process" in second.stderr
+
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "interrupted: accelbench env create fake@slow goes on from here" in errors
+    assert not naming(str(home.environments))
+    assert [each["health"] for each in home.listed()] == ["incomplete"]
+    request = json.loads((home.environments / "fake@slow" / provision.REQUEST).read_bytes())
+    assert request["requirements"] == [str(source), "numpy"]
+
+
+def test_what_was_cut_short_is_finished_as_it_was_asked_for_and_nothing_half_there_is_trusted(
+    home: Home,
+) -> None:
+    wheel(home.wheels, "extra", "1.2")
+    folder = home.environments / "fake@own"
+    half = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/extra-1.2.dist-info"
+    half.mkdir(parents=True)
+    (half / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.2\n")
+    asked = {"name": "fake@own", "backend": "fake", "base": sys.executable, "chosen": True}
+    (folder / provision.REQUEST).write_text(json.dumps(asked | {"requirements": ["extra==1.2", "numpy"]}))
+    home.run("env", "create", "fake@own")
+    (found,) = home.listed()
+    assert (found["health"], found["requirements"]) == ("ready", ["extra==1.2", "numpy"])
+    assert (half.parent / "extra" / "__init__.py").exists()
+
+
+def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: Home) -> None:
+    source = slow_source(home.path / "slow")
+    (source / "wait").touch()
+    process = home.started("env", "create", "fake", "--with", "./slow")
+    wait_for((source / "begun").exists)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    home.run("env", "rm", "fake", code=6)
+    (source / "wait").unlink()
+    wait_for(lambda: home.listed()[0]["health"] == "incomplete")
+    home.run("env", "rm", "fake")
+    assert home.listed() == []
+
+
+def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Home) -> None:
+    files = {"torch/__init__.py": "raise ImportError('libtorch.so: undefined symbol')\n"}
+    wheel(home.wheels, "torch", "2.12.1", files)
+    done = home.run("env", "create", "torch@2.12", code=7)
+    assert "torch@2.12 is built, but torch cannot be used there: ImportError: libtorch.so" in done.stderr
+    (found,) = home.listed()
+    assert found["requirements"] == ["torch==2.12.*", "numpy"]
+    assert (found["health"], found["packages"]["torch"]) == ("broken", "2.12.1")
+    assert "undefined symbol" in found["reason"]
+    assert home.listed("--check") == [found]
+    run = home.run("run", "-b", "torch@2.12", "-w", "gemm", code=3)
+    assert "undefined symbol → accelbench env create torch@2.12" in run.stderr
+
+
+def test_what_pip_cannot_find_is_told_in_its_own_words(home: Home) -> None:
+    done = home.run("env", "create", "fake", "--with", "nosuch==1", code=7)
+    assert "No matching distribution found for nosuch==1" in done.stderr
+    log = home.environments / "fake/pip.log"
+    assert f"All it said is in {log}." in done.stderr
+    assert "nosuch" in log.read_text()
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file, not a folder")
+    done = accelbench("env", "create", "fake", cwd=tmp_path, code=6, ACCELBENCH_CACHE=str(tmp_path / "cache"))
+    assert "ACCELBENCH_CACHE names another folder" in done.stderr
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
+    check_room(Download(packages=(), free_bytes=2**30))
+    with pytest.raises(CannotWrite, match=r"needs about 30\.0 MiB .*, 1\.00 MiB are free") as caught:
+        check_room(Download(packages=(), free_bytes=2**20))
+    assert "ACCELBENCH_CACHE" in caught.value.hint
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize(
+    ("name", "given_", "wanted"),
+    [
+        ("torch", (), ("torch", "numpy")),
+        ("torch@2.12", (), ("torch==2.12.*", "numpy")),
+        ("torch@2.12", ("torch==2.12.1",), ("torch==2.12.1", "numpy")),
+        ("torch@old", ("torch<2", "numpy<2"), ("torch<2", "numpy<2")),
+        ("fake@9", (), ("numpy==9.*",)),
+    ],
+)
+def test_what_is_installed_follows_the_label_unless_it_is_said(
+    name: str, given_: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    assert provision.requested(name, given_).requirements == wanted
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = folder.load("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
+    monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
+    found = provision.requested("torch@2.8", ())
+    assert found.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize(
+    ("name", "given_", "message"),
+    [
+        ("torch@nightly", (), "is no version"),
+        ("torch", ("--pre",), "is no requirement"),
+        ("torch", (" ",), "is no requirement"),
+        ("pytorch@2", (), "No backend named 'pytorch'"),
+        ("torch@../x", (), "no label"),
+    ],
+)
+def test_what_cannot_be_installed_is_a_mistake(name: str, given_: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        provision.requested(name, given_)
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_a_path_is_made_absolute_since_pip_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert provision.requested("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
+
+
+def test_every_backend_says_what_its_environment_holds() -> None:
+    for name in folder.names("benchbench.backends"):
+        backend = folder.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        assert "numpy" in backend.requirements, name
+
+
+@given(st.text())
+def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
+    for name in (text, f"torch@{text}"):
+        try:
+            backend, label = interpreters.parted(name)
+        except UsageError:
+            continue
+        assert name == (f"{backend}@{label}" if label else backend)
+        assert Path(name).name == name
+        assert not name.startswith(".")
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_every_create_in_the_documentation_is_understood() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("accelbench env create")]
+    known = folder.names("benchbench.backends")
+    for line in lines:
+        _, _, _, name, *options = shlex.split(line, comments=True)
+        requirements = [value for flag, value in pairwise(options) if flag == "--with"]
+        if name.partition("@")[0] in known:
+            assert provision.requested(name, requirements).requirements
+    assert len(lines) >= 4
+
+
+def test_the_help_names_the_three_commands(tmp_path: Path) -> None:
+    shown = accelbench("env", "--help", cwd=tmp_path).stdout
+    assert all(name in shown for name in ("create", "list", "rm"))
+    assert accelbench("env", "list", cwd=tmp_path).stdout == "none\n"

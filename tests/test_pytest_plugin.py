@@ -1,0 +1,276 @@
+"""The pytest plugin from outside: what it measures, stores and says, and which tests it fails."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import store
+from benchbench.metrics import rows
+from benchbench.model import Measurement
+from tests.test_architecture import HEAVY, ROOT
+
+TEST = """
+def test_sum(accelbench):
+    assert accelbench(sum, range(1000)) == 499_500
+"""
+SUM = "test_it.py::test_sum@python:cpu"
+VIRTUAL = """
+import os
+from benchbench import calls
+
+class Virtual(calls.HostTimer):
+    clock = 0.0
+
+    def now(self):
+        return self.clock
+
+    def blocks(self, step, iterations, count):
+        block = float(os.environ["STEP"]) * iterations if step() is not None else 0.0
+        self.clock += block * count
+        return [block] * count
+
+calls.HostTimer = Virtual
+"""
+STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
+
+
+def pytest_in(
+    folder: Path, *options: str, code: int = 0, plugins: tuple[str, ...] = (), step: float = 0.0
+) -> str:
+    """What pytest prints, with our plugin and no other."""
+    names = ["benchbench.pytest_plugin", *plugins]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    loaded = [word for name in names for word in ("-p", name)]
+    done = subprocess.run(
+        [*command, *loaded, *options],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "STEP": str(step)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def stored(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
+    found: list[dict[Any, Any]] = rows(store.read(store.find(folder / "results", selector))).to_dict(
+        "records"
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three under each name, in virtual time: `main`, and `faster` by a tenth."""
+    folder = tmp_path_factory.mktemp("sessions")
+    (folder / "test_it.py").write_text(TEST)
+    (folder / "conftest.py").write_text(VIRTUAL)
+    for name, factor in (("main", 1.0), ("faster", 0.9)):
+        for step in STEADY:
+            pytest_in(folder, "--accelbench-save", name, step=factor * step)
+    return folder
+
+
+def a_copy(sessions: Path, folder: Path) -> Path:
+    return shutil.copytree(sessions, folder, dirs_exist_ok=True)
+
+
+def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    said = pytest_in(tmp_path)
+    assert re.search(rf"^ok +{re.escape(SUM)}  [0-9.]+ [µm]s, round 1", said, re.MULTILINE)
+    assert "next: accelbench report" in said
+    (row,) = stored(tmp_path)
+    assert row["case"] == SUM
+    assert row["latency_s"] > 0
+    assert row["item"] == "call"
+    assert row["flops"] is None
+    assert row["peak_host_bytes"] is None or row["peak_host_bytes"] > 0
+    assert "measured in the test's process, whose host memory it shares" in row["notes"]
+
+
+def test_warm_up_and_blocks_are_those_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    pytest_in(tmp_path)
+    (record,) = store.read(store.find(tmp_path / "results", "latest")).records
+    assert isinstance(record.outcome, Measurement)
+    assert record.outcome.warmup_block_s
+    assert min(record.outcome.block_s) > 0
+    assert record.outcome.timer == "perf_counter"
+    assert record.isolation == "shared"
+
+
+def test_a_function_that_raises_fails_its_test_and_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        f"{TEST}\ndef test_full(accelbench):\n    def f():\n        raise MemoryError('no room')\n"
+        "    accelbench(f)\n"
+    )
+    said = pytest_in(tmp_path, code=1)
+    assert "1 failed, 1 passed" in said
+    assert [row["status"] for row in stored(tmp_path)] == ["ok", "out_of_memory"]
+
+
+def test_one_test_measures_one_function(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(accelbench):\n    accelbench(int)\n    accelbench(int)\n"
+    )
+    assert "one function a test" in pytest_in(tmp_path, code=1)
+
+
+def test_a_backend_that_is_not_there_fails_its_test_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(accelbench):\n    accelbench(int, backend='troch')\n")
+    assert "No backend named 'troch'" in pytest_in(tmp_path, code=1)
+
+
+def test_a_session_that_measures_nothing_stores_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n")
+    assert "accelbench" not in pytest_in(tmp_path)
+    assert not (tmp_path / "results").exists()
+
+
+def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> None:
+    (row,) = stored(sessions, "main")
+    assert row["rounds"] == 3
+    assert row["latency_s"] == pytest.approx(1e-3, rel=1e-3)
+    assert row["latency_low_s"] < row["latency_s"] < row["latency_high_s"]
+    assert store.read(sessions / "results/runs/main").info.policy.rounds == 3
+
+
+def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    said = pytest_in(folder, "--accelbench-save", "main", "--accelbench-check", "faster", step=1e-3, code=1)
+    assert re.search(r"slower than in faster: 1\.111× \[.*3 v 4 processes", said)
+    assert stored(folder, "main")[0]["rounds"] == 4  # what fails its test is kept all the same
+
+
+def test_a_test_that_became_faster_passes(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    said = pytest_in(folder, "--accelbench-save", "faster", "--accelbench-check", "main", step=0.9e-3)
+    assert "1 passed" in said
+    assert "not judged" not in said
+
+
+def test_what_is_significant_alone_must_be_so_among_all_tests(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    check = ("--accelbench-save", "near", "--accelbench-check", "main", "-k", "test_sum")
+    for step in (1.04e-3, 1.06e-3):
+        pytest_in(folder, "--accelbench-save", "near", step=step)
+    shutil.copytree(folder / "results/runs/near", folder / "results/runs/many")
+    assert "slower than in main" in pytest_in(folder, *check, step=1.08e-3, code=1)
+    more = "".join(f"\ndef test_sum_{n}(accelbench):\n    accelbench(sum, [1])\n" for n in range(40))
+    (folder / "test_it.py").write_text(TEST + more)
+    said = pytest_in(folder, "--accelbench-save", "many", "--accelbench-check", "main", step=1.08e-3)
+    assert f"not judged against main: {SUM}: slower: " in said
+
+
+def test_one_session_cannot_be_judged_and_says_so(sessions: Path, tmp_path: Path) -> None:
+    said = pytest_in(a_copy(sessions, tmp_path), "--accelbench-check", "faster", step=1e-3)
+    assert f"not judged against faster: {SUM}: insufficient: " in said
+    assert "3 v 1 processes" in said
+
+
+def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    (folder / "test_it.py").write_text(TEST.replace("test_sum", "test_other"))
+    said = pytest_in(folder, "--accelbench-check", "main", step=1e-3)
+    assert "test_other@python:cpu: new: " in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--accelbench-check", "nothing"), "No run 'nothing'"),
+        (("--accelbench-save", "../x"), "cannot name a run"),
+        (("--accelbench-save", "latest"), "cannot name a run"),
+        (("--accelbench-save", "main", "--accelbench-check", "main"), "both saved and checked"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_told_before_a_test_runs(
+    sessions: Path, options: tuple[str, ...], message: str
+) -> None:
+    said = pytest_in(sessions, *options, code=4)
+    assert message in said
+    assert "passed" not in said
+
+
+def test_a_run_of_another_machine_gets_no_more_rounds(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    head = folder / "results/runs/main/run.json"
+    head.write_text(head.read_text().replace('"cpu": "', '"cpu": "other ', 1))
+    assert "other hardware" in pytest_in(folder, "--accelbench-save", "main", code=4)
+
+
+def test_results_go_where_they_are_wanted_and_else_the_code_is_6(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    pytest_in(tmp_path, "--accelbench-results", "there")
+    assert list((tmp_path / "there/runs").iterdir())
+    (tmp_path / "file").write_text("")
+    said = pytest_in(tmp_path, "--accelbench-results", "file", code=6)
+    assert "not stored: " in said
+
+
+def test_tests_side_by_side_are_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    assert "1 passed" in pytest_in(tmp_path, "-n", "1", plugins=("xdist.plugin",))
+    assert not (tmp_path / "results").exists()
+    said = pytest_in(tmp_path, "-n", "1", "--accelbench-check", "x", plugins=("xdist.plugin",), code=4)
+    assert "disturb" in said
+
+
+def test_loading_the_plugin_loads_nothing_heavy() -> None:
+    program = "import sys\nimport benchbench.pytest_plugin\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & (HEAVY | {"msgspec", "typer", "psutil"})
+    assert [name for name in loaded if name.startswith("benchbench.")] == ["benchbench.pytest_plugin"]
+
+
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"accelbench": "benchbench.pytest_plugin"}
+
+
+def test_the_example_of_the_documentation_is_a_test(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/pytest.md").read_text(), re.DOTALL)
+    (tmp_path / "test_it.py").write_text(example)
+    assert "1 passed" in pytest_in(tmp_path)
+
+
+def test_every_option_is_documented(tmp_path: Path) -> None:
+    options = set(re.findall(r"--accelbench-[a-z]+", pytest_in(tmp_path, "--help")))
+    assert len(options) == 4
+    assert options == set(re.findall(r"--accelbench-[a-z]+", (ROOT / "docs/pytest.md").read_text()))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("backend", "make"),
+    [
+        ("torch", "import torch; f, x = torch.matmul, (torch.ones(64, 64),) * 2"),
+        ("jax", "import jax, jax.numpy as np; f, x = jax.jit(np.matmul), (np.ones((64, 64)),) * 2"),
+    ],
+)
+def test_a_function_of_a_framework_is_waited_for_by_its_backend(
+    tmp_path: Path, backend: str, make: str
+) -> None:
+    pytest.importorskip(backend)
+    (tmp_path / "test_it.py").write_text(
+        f"{make}\n\ndef test_it(accelbench):\n    found = accelbench(f, *x, backend={backend!r})\n"
+        "    assert float(found.sum()) == 64 ** 3\n"
+    )
+    pytest_in(tmp_path)
+    (row,) = stored(tmp_path)
+    assert row["case"] == f"test_it.py::test_it@{backend}:cpu"
+    assert row["framework_version"]
+    assert any(note.startswith("peak_device_bytes: ") for note in row["notes"])

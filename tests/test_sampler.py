@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import kernel, nvml, rapl
+from benchbench.model import Measurement, Telemetry, Window
+from benchbench.sampler import MOST_SAMPLES, Sample, Sampler, Sources, Watch, take, telemetry
+from tests.factories import a_case, a_failure, a_measurement, a_watched
+from tests.machines import FakeNvml, Files, a_state, some_settings, tree
+from tests.program import accelbench, rows
+
+WINDOW = Window(began_s=100.0, ended_s=110.0, cpu_s=5.0)
+STAT = "cpu0 100 0 0 0 0 0 0 50 0 0\n"
+FILES: Files = {
+    "proc/stat": STAT,
+    "proc/loadavg": "1.50 1.00 1.00 1/9 9\n",
+    "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=3000000\n",
+    "proc/self/cgroup": "0::/\n",
+    "sys/fs/cgroup/cpu.stat": "nr_periods 9\nnr_throttled 2\nthrottled_usec 700000\n",
+    f"{kernel.CPUS}/cpu0/cpufreq/scaling_cur_freq": "2500000\n",
+}
+RAPL: Files = {
+    f"{rapl.FOLDER}/intel-rapl:0/name": "package-0\n",
+    f"{rapl.FOLDER}/intel-rapl:0/energy_uj": "42\n",
+    f"{rapl.FOLDER}/intel-rapl:0/max_energy_range_uj": "1000\n",
+}
+
+
+def some_sources(root: Path = Path("/nowhere"), **over: Any) -> Sources:
+    base: dict[str, Any] = {"root": root, "cpus": (0,), "clocks": (0,)}
+    return Sources(**(base | over))
+
+
+def a_sample(at_s: float, **over: Any) -> Sample:
+    """Of a machine that tells nothing."""
+    base: dict[str, Any] = {"at_s": at_s, "cost_s": 0.0, "own_s": 0.0}
+    base |= dict.fromkeys(("cpu", "throttling", "memory", "load", "cpu_mhz", "package_uj", "gpu"))
+    return Sample(**(base | over))
+
+
+def test_a_sample_is_what_the_sources_say_now(tmp_path: Path) -> None:
+    root = tree(tmp_path, FILES | RAPL)
+    packages = rapl.packages(root)
+    assert not isinstance(packages, str)
+    gpu = FakeNvml()
+    found = take(
+        some_sources(root, throttling=kernel.throttling_files(root), packages=packages, nvml=gpu, gpu=0)
+    )
+    wanted = a_sample(
+        found.at_s,
+        cost_s=found.cost_s,
+        own_s=found.own_s,
+        cpu=kernel.cpu_times(root, (0,)),
+        throttling=kernel.Throttling(9, 2, 0.7),
+        memory=kernel.Pressure(0.0, 3.0),
+        load=1.5,
+        cpu_mhz=2500.0,
+        package_uj=(42,),
+        gpu=a_state(),
+    )
+    assert found == wanted
+    assert found.cpu is not None
+
+
+def test_a_system_that_tells_nothing_still_has_times(tmp_path: Path) -> None:
+    found = take(some_sources(tmp_path))
+    assert found == a_sample(found.at_s, cost_s=found.cost_s, own_s=found.own_s)
+
+
+def test_samples_of_the_window_become_columns_whose_counters_begin_at_zero() -> None:
+    samples = [
+        a_sample(
+            99.9 + number,
+            cost_s=0.5 + 0.0625 * number,
+            own_s=2.0 + 0.01 * number,
+            cpu=kernel.CpuTimes(50.0 + number, 7.0 + 0.1 * number),
+            throttling=kernel.Throttling(0, 0, 3.0 + 0.05 * number),
+            memory=kernel.Pressure(0.9, 1.0 + 0.02 * number),
+            load=1.5,
+            cpu_mhz=2500.4,
+        )
+        for number in range(13)
+    ]
+    found = telemetry(some_sources(cpus=(0, 1), no_energy="none here"), samples, WINDOW)
+    steps = range(10)  # the first is before the window, the last two after it
+    assert found == Telemetry(
+        cpus=2,
+        at_s=tuple(round(0.9 + step, 4) for step in steps),
+        busy_s=tuple(float(step) for step in steps),
+        own_s=tuple(round(0.01 * step, 4) for step in steps),
+        steal_s=tuple(round(0.1 * step, 2) for step in steps),
+        throttled_s=tuple(round(0.05 * step, 4) for step in steps),
+        waited_s=tuple(round(0.02 * step, 4) for step in steps),
+        load=(1.5,) * 10,
+        cpu_mhz=(2500.0,) * 10,
+        sampler_cpu_s=0.5625,
+        no_energy="none here",
+    )
+
+
+def test_a_gpus_samples_become_columns() -> None:
+    states = [a_state(energy_j=1000.0 + 70 * number, reasons=4, power_w=70.04) for number in range(2)]
+    samples = [a_sample(101.0 + number, gpu=state) for number, state in enumerate(states)]
+    found = telemetry(some_sources(), samples, WINDOW)
+    assert found == Telemetry(
+        cpus=1,
+        at_s=(1.0, 2.0),
+        own_s=(0.0, 0.0),
+        energy_j=(0.0, 70.0),
+        sm_mhz=(345, 345),
+        memory_mhz=(2619, 2619),
+        power_w=(70.0, 70.0),
+        temperature_c=(30, 30),
+        reasons=(4, 4),
+        gpu_busy=(0.0, 0.0),
+        gpu_processes=(0, 0),
+    )
+
+
+def test_a_column_in_which_a_value_is_missing_is_left_out_and_the_others_stay() -> None:
+    states = [a_state(energy_j=None, power_w=70.0), a_state(energy_j=5.0, power_w=80.0)]
+    samples = [a_sample(101.0 + number, gpu=state) for number, state in enumerate(states)]
+    found = telemetry(some_sources(), samples, WINDOW)
+    assert (found.energy_j, found.power_w) == ((), (70.0, 80.0))
+
+
+def test_a_counter_that_was_set_back_is_left_out() -> None:
+    samples = [a_sample(101.0, gpu=a_state(energy_j=9.0)), a_sample(102.0, gpu=a_state(energy_j=1.0))]
+    assert telemetry(some_sources(), samples, WINDOW).energy_j == ()
+
+
+def test_the_energy_of_packages_survives_their_wrapping_round() -> None:
+    package = rapl.Package(Path("/nowhere"), 1000)
+    samples = [a_sample(101.0 + number, package_uj=(value,)) for number, value in enumerate((900, 100))]
+    assert telemetry(some_sources(packages=(package,)), samples, WINDOW).energy_j == (0.0, 200e-6)
+
+
+def test_packages_that_stop_answering_have_no_energy() -> None:
+    package = rapl.Package(Path("/nowhere"), 1000)
+    samples = [a_sample(101.0, package_uj=(900,)), a_sample(102.0)]
+    assert telemetry(some_sources(packages=(package,)), samples, WINDOW).energy_j == ()
+
+
+@pytest.mark.parametrize(("count", "kept"), [(0, 0), (1, 1), (600, 600), (601, 301), (3000, 600)])
+def test_a_long_window_keeps_a_limited_number_of_samples(count: int, kept: int) -> None:
+    samples = [a_sample(100.0 + 10 * number / count) for number in range(count)]
+    assert kept <= MOST_SAMPLES
+    assert len(telemetry(some_sources(), samples, WINDOW).at_s) == kept
+
+
+def enough(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.001)
+
+
+def counting() -> tuple[FakeNvml, Callable[[], int]]:
+    """GPUs that count how often they were asked."""
+    asked: list[None] = []
+
+    def state() -> nvml.GpuState:
+        asked.append(None)
+        return a_state(energy_j=float(len(asked)))
+
+    return FakeNvml(state=state), lambda: len(asked)
+
+
+def test_samples_are_taken_while_a_case_runs_and_not_after_it(tmp_path: Path) -> None:
+    gpu, asked = counting()
+    began = time.monotonic()
+    with Sampler(some_sources(tmp_path, nvml=gpu), interval_s=0.001) as sampler:
+        enough(lambda: asked() >= 3)
+    taken = asked()
+    window = Window(began_s=began, ended_s=time.monotonic(), cpu_s=0.0)
+    found = sampler.seen_in(a_measurement(window=window))
+    assert isinstance(found, Measurement)
+    assert found.telemetry is not None
+    assert found.telemetry.energy_j == tuple(float(number) for number in range(taken))
+    assert found.telemetry.at_s == tuple(sorted(found.telemetry.at_s))
+    assert asked() == taken
+
+
+def test_a_failure_and_a_worker_that_tells_no_window_have_no_telemetry(tmp_path: Path) -> None:
+    with Sampler(some_sources(tmp_path)) as sampler:
+        pass
+    for outcome in (a_failure(), a_measurement()):
+        assert sampler.seen_in(outcome) == outcome
+
+
+def test_a_worker_cannot_bring_telemetry_of_its_own(tmp_path: Path) -> None:
+    with Sampler(some_sources(tmp_path)) as sampler:
+        pass
+    found = sampler.seen_in(a_watched())
+    assert isinstance(found, Measurement)
+    assert found.telemetry == Telemetry(cpus=1)
+
+
+def test_a_driver_that_fails_costs_telemetry_and_a_note(tmp_path: Path) -> None:
+    asked = threading.Event()
+
+    def state() -> nvml.GpuState:
+        asked.set()
+        raise RuntimeError("GPU is lost")
+
+    with Sampler(some_sources(tmp_path, nvml=FakeNvml(state=state)), interval_s=0.001) as sampler:
+        assert asked.wait(30)
+    found = sampler.seen_in(a_measurement(window=WINDOW))
+    assert isinstance(found, Measurement)
+    assert found.telemetry is not None
+    assert found.telemetry.notes == ("telemetry ended early: RuntimeError: GPU is lost",)
+
+
+CUDA_CASE = a_case(device="cuda:0")
+
+
+@contextmanager
+def watching(root: Path, connect: Callable[[], Any], **environment: str) -> Iterator[Watch]:
+    watch = Watch(1, root=root, environment=environment, connect=connect)
+    yield watch
+    watch.close()
+
+
+def must_not_be_asked() -> nvml.Nvml:
+    raise AssertionError("NVML was connected to")
+
+
+def test_a_case_on_the_cpu_is_watched_without_nvml(tmp_path: Path) -> None:
+    with watching(tree(tmp_path, RAPL), must_not_be_asked) as watch:
+        found = watch.sources(a_case())
+    assert (len(found.packages), found.nvml, found.notes) == (1, None, ())
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (a_case(), "this machine shows no RAPL counters"),
+        (a_case(backend="fake"), "the fake backend uses none"),
+        (a_case(backend="fake", device="sim:0"), "the fake backend uses none"),
+        (a_case(backend="jax", device="tpu:0"), "the energy of tpu:0 is not counted"),
+    ],
+)
+def test_what_counts_no_energy_says_so_and_needs_no_note(tmp_path: Path, case: Any, reason: str) -> None:
+    with watching(tmp_path, must_not_be_asked) as watch:
+        found = watch.sources(case)
+    assert (found.no_energy, found.packages, found.notes) == (reason, (), ())
+
+
+def test_nvml_is_connected_to_once_and_closed_with_the_run(tmp_path: Path) -> None:
+    gpus, connections = FakeNvml([some_settings(), some_settings()]), []
+
+    def connect() -> nvml.Nvml:
+        connections.append(gpus)
+        return gpus
+
+    with watching(tmp_path, connect, CUDA_VISIBLE_DEVICES="1") as watch:
+        found = [watch.sources(CUDA_CASE) for _ in range(2)]
+        assert [(each.nvml, each.gpu, each.notes) for each in found] == [(gpus, 1, ())] * 2
+        assert not gpus.closed
+    assert len(connections) == 1
+    assert gpus.closed
+
+
+def test_the_absence_of_nvml_is_one_note(tmp_path: Path) -> None:
+    reason = "no NVML: there is no NVIDIA driver"
+    with watching(tmp_path, lambda: reason) as watch:
+        found = watch.sources(CUDA_CASE)
+    assert (found.nvml, found.no_energy, found.notes) == (None, reason, (reason,))
+
+
+def test_a_gpu_that_cannot_be_told_from_another_is_not_watched(tmp_path: Path) -> None:
+    gpus = FakeNvml([some_settings(name="A"), some_settings(name="B")])
+    with watching(tmp_path, lambda: gpus) as watch:
+        found = watch.sources(CUDA_CASE)
+    assert found.nvml is None
+    assert found.notes == (found.no_energy,)
+    assert "cannot be told" in found.no_energy
+
+
+def test_a_case_is_watched_on_the_cpus_it_may_use() -> None:
+    assert Watch(1).sources(a_case()).cpus == kernel.allowed_cpus()[:1]
+
+
+def test_what_tells_nothing_is_not_asked(tmp_path: Path) -> None:
+    first = kernel.allowed_cpus()[:1]
+    stat = "sys/fs/cgroup/cpu.stat"
+    files = {"proc/self/cgroup": "0::/\n", stat: "nr_periods 0\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}
+    with watching(tree(tmp_path, files), must_not_be_asked) as watch:
+        found = watch.sources(a_case())
+    assert (found.clocks, found.throttling) == ((), ())
+
+    files["sys/fs/cgroup/cpu.max"] = "200000 100000\n"
+    files[f"{kernel.CPUS}/cpu{first[0]}/cpufreq/scaling_cur_freq"] = "2500000\n"
+    with watching(tree(tmp_path, files), must_not_be_asked) as watch:
+        found = watch.sources(a_case())
+    assert (found.clocks, found.throttling) == (first, ((tmp_path / stat).resolve(),))
+
+
+DAWDLING = ("run", "-b", "fake", "-d", "cpu", "-w", "dawdling", "--quick", "--rounds", "2")
+
+
+def test_a_run_stores_what_was_seen_while_blocks_were_timed(tmp_path: Path) -> None:
+    accelbench(*DAWDLING, cwd=tmp_path)
+    (stored,) = (tmp_path / "results").rglob("records.jsonl")
+    outcome = json.loads(stored.read_text().splitlines()[0])["outcome"]
+    window, seen = outcome["window"], outcome["telemetry"]
+    length = window["ended_s"] - window["began_s"]
+    assert length >= 0.005 * len(outcome["block_s"])
+    assert 0 < window["cpu_s"] < length
+    assert seen["at_s"] == sorted(seen["at_s"])
+    assert 0 <= seen["at_s"][0] <= seen["at_s"][-1] <= length
+    assert len(seen["own_s"]) == len(seen["at_s"])
+    assert seen["sampler_cpu_s"] > 0
+    (row,) = rows(tmp_path)
+    assert "energy_j: the fake backend uses none" in row["notes"]
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="who uses the CPUs is known on Linux only")
+def test_a_busy_neighbour_is_noted(tmp_path: Path) -> None:
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in kernel.allowed_cpus()]
+    try:
+        accelbench(*DAWDLING, cwd=tmp_path)
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+    (row,) = rows(tmp_path)
+    assert row["status"] == "ok"
+    assert [note for note in row["notes"] if note.startswith("contended: other processes used ")]
