@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from benchbench.fleet import Fleet
 from benchbench.model import Case, Failure, LeftOut, Partner, Probe, Record, RunInfo, Status
@@ -86,15 +86,16 @@ def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequen
 
 def measure(fleets: Sequence[Fleet], infos: Two, announce: Announce) -> Iterator[tuple[int, Record]]:
     """Side, 0 or 1, and record, in the order measured. A pair that fails is not measured again."""
-    with closing(Watch(infos[0].settings.threads)) as watch:
+    with ExitStack() as stack:
         recorders = [
-            Recorder(fleet, info, announce, watch) for fleet, info in zip(fleets, infos, strict=True)
+            Recorder(fleet, info, announce, stack.enter_context(closing(Watch(info.settings.threads))))
+            for fleet, info in zip(fleets, infos, strict=True)
         ]
-        yield from _turns(fleets, infos, recorders, announce)
+        yield from _rounds(fleets, infos, announce, recorders)
 
 
-def _turns(
-    fleets: Sequence[Fleet], infos: Two, recorders: Sequence[Recorder], announce: Announce
+def _rounds(
+    fleets: Sequence[Fleet], infos: Two, announce: Announce, recorders: Sequence[Recorder]
 ) -> Iterator[tuple[int, Record]]:
     pairs = {one.id: (one, other) for one, other in zip(infos[0].plan, infos[1].plan, strict=True)}
     rounds = infos[0].policy.rounds

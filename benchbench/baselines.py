@@ -131,8 +131,6 @@ def _short(side: Side) -> dict[str, Any]:
         del given["workload_version"]
     values = {name: [_rounded(value) for value in each] for name, each in side.values.items()}
     fields: dict[str, Any] = _plain(given)
-    if side.cost and side.cost.counted:
-        del fields["cost"]["counted"]
     return fields | ({"values": values} if values else {})
 
 

@@ -159,6 +159,16 @@ def _side(case: Case, records: Sequence[Record]) -> Side:
     )
 
 
+def _rates(cost: Cost) -> dict[str, tuple[int, str]]:
+    """Metric → the work and what of it is divided by."""
+    return {
+        "items_per_s": (cost.items, "latency_s"),
+        "flops_per_s": (cost.flops, "latency_s"),
+        "bytes_per_s": (cost.bytes, "latency_s"),
+        "items_per_j": (cost.items, "energy_j"),
+    }
+
+
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
     """Only metrics that some process has a value of."""
     found = {name: tuple(_value(name, each) for each in measured) for name in KEPT}

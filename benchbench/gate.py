@@ -114,14 +114,22 @@ def json_object(gate: Gate) -> str:
 
 
 def judged(found: Check) -> list[Judged]:
-    """Each finding for the exporters: `latency_s slower: 1.080× …; limit 5 % (default)`."""
-    return [_judged(each) for each in ordered(found.findings)]
+    """For the exporters: `latency_s slower: 1.080× …; limit 5 % (default); again: …`."""
+    return [
+        Judged(
+            case=each.case,
+            verdict=each.verdict,
+            ratio=_last(each).ratio if each.first else None,
+            text=f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}",
+        )
+        for each in found.findings
+    ]
 
 
-def _judged(each: Finding) -> Judged:
+def _last(each: Finding) -> Look:
     look = each.confirmation or each.first
-    text = f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}"
-    return Judged(case=each.case, verdict=each.verdict, ratio=look.ratio if look else None, text=text)
+    assert look
+    return look
 
 
 FORMATS: Mapping[str, Callable[[Gate], str]] = {
@@ -206,8 +214,7 @@ def _cause(each: Finding) -> str:
 
 
 def _complaint(each: Finding) -> str:
-    look = each.confirmation or each.first
-    assert look
+    look = _last(each)
     size = fmt.share(abs(look.ratio - 1))
     what = "slower" if each.metric == "latency_s" else ("higher" if look.ratio > 1 else "lower")
     subject = "" if each.metric == "latency_s" else f"{each.metric} "

@@ -81,7 +81,9 @@ class Workshop:
     def environment(self, target: Target, settings: Settings) -> dict[str, str]:
         """What a worker of `target` is started with."""
         backend = folder.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        cache = self.path / "cache" / target.name  # another version must not find its programs compiled
+        cache = (
+            self.path / "cache" / target.name
+        )  # of one version: another must not find its programs compiled
         extra = backend.environment(settings, str(cache))
         code = self._code or sources()
         own = [str(self.path / "package")]

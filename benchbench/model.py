@@ -254,9 +254,9 @@ class Measurement:
     relative_error: float | None  # against float64; None: see notes
     precision: dict[str, str]  # read back from the framework
     notes: tuple[str, ...] = ()
+    workload_version: int = 1
     window: Window | None = None  # None in runs of before it was kept
     telemetry: Telemetry | None = None
-    workload_version: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from benchbench import folder
@@ -195,17 +195,12 @@ def _unfold(
             backend=probe.target.backend,
             device=device.name,
         )
-        yield case, absent or unsupported(case, backend, workload, device, dict(probe.missing_modes))
+        yield case, absent or unsupported(case, workload, probe, device)
 
 
-def unsupported(
-    case: Case,
-    backend: type[Backend],
-    workload: type[Workload],
-    device: Device,
-    missing_modes: Mapping[str, str],
-) -> Reason:
+def unsupported(case: Case, workload: type[Workload], probe: Probe, device: Device) -> Reason:
     """Why a case that is well formed cannot run on a device that is there, if so."""
+    backend, missing_modes = _backend(probe), dict(probe.missing_modes)
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase):

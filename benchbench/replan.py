@@ -55,7 +55,7 @@ def obstacle(case: Case, probe: Probe) -> Reason:
         check_params(workload, dict(case.params))
     except UsageError as error:
         return Status.UNSUPPORTED, str(error)
-    return unsupported(case, _backend(probe.target), workload, device, dict(probe.missing_modes))
+    return unsupported(case, workload, probe, device)
 
 
 def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:

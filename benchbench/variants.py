@@ -6,63 +6,63 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TypeVar
 
 from benchbench import folder
 from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Dtype, Isolation, Target
 from benchbench.replan import Variant
-from benchbench.targets import chosen as targets_named
-from benchbench.targets import interpreter
+from benchbench.targets import by_hand, targets
 
 T = TypeVar("T", bound=StrEnum)
 REVISION = "rev:"
 
 
-def parse(text: str) -> Variant:
-    """Parts by commas: each a target, an option, an interpreter or a revision. Raises UsageError."""
+def parse(text: str, given: Mapping[str, str] = MappingProxyType({})) -> Variant:
+    """Parts by commas: each a target, an option, an interpreter or a revision. Raises UsageError.
+
+    `given`: target → its interpreter, where it was named elsewhere.
+    """
     found = Variant(text=text)
     for part in filter(None, (part.strip() for part in text.split(","))):
-        found = _with(found, part)
+        found = _with(found, part, given)
     if found == Variant(text=text):
         raise UsageError(f"Cannot read the side {text!r}.", _ways())
     return found
 
 
-def sides(variants: Sequence[Variant], chosen: Sequence[Target]) -> tuple[list[Target], list[Target]]:
+def sides(
+    variants: Sequence[Variant], chosen: Sequence[Target], given: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[Target], list[Target]]:
     """The targets of either side.
 
     One without a target of its own has `chosen`, else the other's backend under this interpreter, else
     every backend.
     """
     a, b = (variant.target for variant in variants)
-    return _targets(a, b, chosen), _targets(b, a, chosen)
+    return _targets(a, b, chosen, given), _targets(b, a, chosen, given)
 
 
-def _targets(own: Target | None, other: Target | None, chosen: Sequence[Target]) -> list[Target]:
+def _targets(
+    own: Target | None, other: Target | None, chosen: Sequence[Target], given: Mapping[str, str]
+) -> list[Target]:
     if own:
         return [own]
-    return list(chosen) or targets_named([other.backend] if other else [], [], sys.executable)
+    return list(chosen) or targets([other.backend] if other else [], given, sys.executable)
 
 
-def _with(found: Variant, part: str) -> Variant:
+def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
     if part.startswith(REVISION):
         return replace(found, revision=part.removeprefix(REVISION))
     name, equals, value = part.partition("=")
-    if not equals:
-        (target,) = targets_named([part], [], sys.executable)
-        return replace(found, target=target)
-    if name in OPTIONS:
+    if equals and name in OPTIONS:
         return OPTIONS[name](found, value)
-    return replace(found, target=_interpreter(name, value))
-
-
-def _interpreter(name: str, path: str) -> Target:
-    """NAME=PATH; the backend is what stands before an @."""
-    known, backend = folder.names("benchbench.backends"), name.partition("@")[0]
-    if backend not in known:
+    known = folder.names("benchbench.backends")
+    if equals and name.partition("@")[0] not in known:
         raise UsageError(f"No option or backend named {name!r}.", unknown("names", name, [*OPTIONS, *known]))
-    return Target(name=name, backend=backend, python=interpreter(path))
+    (target,) = targets([name], {**given, **by_hand([part])} if equals else given, sys.executable)
+    return replace(found, target=target)
 
 
 def _member(kind: type[T], name: str) -> T:

@@ -246,8 +246,8 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         relative_error=error,
         precision=precision,
         notes=notes,
-        window=samples.window,
         workload_version=workload.version,
+        window=samples.window,
     )
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from scipy import stats
 
 from benchbench.check import Check, check, check_in_turn
-from benchbench.compare import ALPHA, THRESHOLD
 from benchbench.confirm import Confirmation
 from benchbench.digest import Digest
 from benchbench.matching import Judgement
@@ -22,6 +21,7 @@ from benchbench.metrics import METRICS
 from benchbench.model import Partner
 from benchbench.stats import holm, paired, welch
 from benchbench.trials import Rules
+from benchbench.verdicts import ALPHA, THRESHOLD
 from tests.simulator import Array, a_session, blocks, session_medians
 
 FAMILY, SHIFTS = 30, (1.0, 1.02, 1.05, 1.1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -47,6 +48,7 @@ from tests.factories import (
     some_rounds,
 )
 from tests.program import WORKLOADS, accelbench, rows
+from tests.test_workflow import documented
 
 Pairs = list[tuple[Case, Case]]
 
@@ -71,7 +73,9 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
     assert variants.parse("jax").target == Target(name="jax", backend="jax", python=sys.executable)
     assert variants.parse("rev:HEAD~1").revision == "HEAD~1"
     old = variants.parse(f"torch@2.12={sys.executable}").target
-    assert old == Target(name="torch@2.12", backend="torch", python=sys.executable)
+    assert old is not None
+    assert (old.name, old.backend, old.python) == ("torch@2.12", "torch", sys.executable)
+    assert variants.parse("torch@2.12", {"torch@2.12": sys.executable}).target == old
     both = variants.parse(f"torch={sys.executable},mode=eager")
     assert (both.mode, both.target is None) == ("eager", False)
 
@@ -86,7 +90,7 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
         ("allocator=steedy", "No allocator named 'steedy'", "Did you mean 'steady'?"),
         ("threads=many", "'many' is no number of threads", "threads=2"),
         ("threads=0", "'0' is no number of threads", "threads=2"),
-        ("torch=/no/such/python", "/no/such/python does not start as a Python", "virtual environment"),
+        ("torch=/no/such/python", "/no/such/python does not start as a Python", "Name an interpreter"),
     ],
 )
 def test_a_side_that_cannot_be_read_says_what_could(text: str, message: str, hint: str) -> None:
@@ -427,3 +431,54 @@ def test_the_documentation_shows_sides_that_are_read() -> None:
     assert len(lines) == 4
     for text in (side for line in lines for side in line.split()[3:5]):
         assert variants.parse(text.replace("../old/bin/python", sys.executable))
+
+
+# docs/ci.md, step by step
+
+
+def shell(commands: str, repository: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    """As a job runs it; `accelbench` is this one."""
+    programs = repository.parent / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "accelbench").write_text(f'#!/bin/sh\nexec {sys.executable} -m benchbench.cli "$@"\n')
+    (programs / "accelbench").chmod(0o755)
+    (repository / "own.toml").write_text(
+        'description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "stepping"\n'
+    )
+    places = {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "ACCELBENCH_WORKLOADS": f"{WORKLOADS}{os.pathsep}{repository / 'bench'}",
+        "PYTHONPATH": os.pathsep.join([str(repository / "src"), os.environ.get("PYTHONPATH", "")]),
+        "SUITE": "own.toml",
+        "BACKENDS": "fake",
+        "GITHUB_STEP_SUMMARY": str(repository.parent / "summary.md"),
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=repository,
+        env={**os.environ, **places, **more},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the documented commands need jq")
+def test_the_documented_pull_request_job_fails_for_slower_code_only(repository: Path) -> None:
+    commands = documented("pull-request")
+    slower = shell(commands, repository, 1, BASE="HEAD~1", HEAD="HEAD")
+    assert "::error" in slower.stderr
+    assert "slower" in (repository.parent / "summary.md").read_text()
+    assert 'failures="1"' in (repository / "accelbench.xml").read_text()
+    shell(commands, repository, BASE="HEAD", HEAD="HEAD")
+
+
+def test_the_documented_nightly_job_fails_for_slower_code_only(repository: Path) -> None:
+    shell(documented("baseline"), repository)
+    shell(documented("nightly"), repository)
+    (repository / "src/pace.py").write_text("SECONDS = 0.0018\n")
+    slower = shell(documented("nightly"), repository, 10)
+    assert "::error" in slower.stderr
+    assert "again: 1.5" in (repository / "accelbench.xml").read_text()

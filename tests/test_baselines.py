@@ -57,7 +57,7 @@ def test_a_file_has_a_line_per_case_and_says_nothing_that_is_not_needed() -> Non
                 "peak_host_bytes": [65011712, 65011712],
             },
             "stopped_by": ["precision"],
-            "cost": {"flops": 524288, "bytes": 49152, "items": 1, "item": "product"},
+            "cost": {"flops": 524288, "bytes": 49152, "items": 1, "item": "product", "counted": True},
             "timer": "perf_counter",
             "precision": {"matmul": "highest"},
             "version": "2.13.0",

@@ -1,17 +1,6 @@
 """Parse, call one function, print, exit: the only package that prints or exits. A file per command."""
 
-from benchbench.cli import (
-    baseline,
-    check,
-    compare,
-    doctor,
-    env,
-    export,
-    history,
-    listing,
-    report,
-    run,
-)
+from benchbench.cli import baseline, check, compare, doctor, env, export, history, listing, report, run
 from benchbench.cli.app import main
 
 __all__ = [

@@ -19,6 +19,7 @@ from benchbench.cli.options import (
     ModeOption,
     Names,
     ParamOption,
+    PythonOption,
     QuickOption,
     ResultsOption,
     RigorousOption,
@@ -27,6 +28,7 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
+    interpreters_given,
     option,
     split,
 )
@@ -84,6 +86,7 @@ def check_(
     rounds: Annotated[int | None, option("--rounds", text="Processes per case, if measured.", min=3)] = None,
     workload: WorkloadOption = None,
     backend: BackendOption = None,
+    python: PythonOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     mode: ModeOption = None,
@@ -105,19 +108,19 @@ def check_(
     """
     from benchbench import gate
 
-    files = outputs(out)
-    config = _config()
+    config, files = _config(), outputs(out)
     wanted = _Wanted(
         rules=_rules(config, split(metric), dedicated, strict_env, confirm),
         config=config,
         typed=_typed(max_slowdown),
         suites=split(suite),
+        pythons=interpreters_given(python),
         results=results,
     )
     name = baseline or ("" if ab else config.check.baseline or "")
     if name:
         _only_in_turn(workload, backend, device, dtype, mode, param, quick, rigorous, threads, seed)
-        judged, found, note = _against_stored(wanted, name, run, ab, rounds)
+        found, judged, note = _against_stored(wanted, name, run, ab, rounds)
     elif ab and not run:
         request = requested(
             suite=suite,
@@ -135,7 +138,7 @@ def check_(
             isolation=isolation,
             seed=seed,
         )
-        judged, found, note = _against_code(wanted, ab, split(backend), request)
+        found, judged, note = _against_code(wanted, ab, split(backend), request)
     else:
         raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
     ended = gate.Gate(name=name, found=found, strict=strict, exit_zero=exit_zero, note=note)
@@ -152,47 +155,48 @@ class _Wanted:
     config: Config
     typed: list[Rule]
     suites: tuple[str, ...]
+    pythons: dict[str, str]
     results: Path
 
 
 def _against_stored(
     wanted: _Wanted, name: str, run: str | None, ab: str | None, rounds: int | None
-) -> tuple[Run, Check, str]:
-    """The run, the check, and why nothing was measured again, if so."""
+) -> tuple[Check, Run, str]:
+    """The check, the run it judged, and why nothing was measured again, if so."""
     from benchbench.check import check
     from benchbench.cli.gating import both_sides, confirmed, held
     from benchbench.digest import digest
 
-    sides = both_sides(ab) if ab else None
-    sessions, judged = held(run, name, rounds, sides, wanted.results)
+    sides = both_sides(ab, wanted.pythons) if ab else None
+    sessions, judged = held(run, name, rounds, sides, wanted.pythons, wanted.results)
     thresholds = _thresholds(wanted, judged)
     rules = replace(wanted.rules, thresholds=thresholds, in_turn=sides is not None)
     new = digest(judged)
     found = check(sessions, new, rules)
     if not found.flagged:
-        return judged, found, ""
-    again, note = confirmed(_cases(found), new, sides, wanted.results)
+        return found, judged, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.pythons, wanted.results)
     if note:
         rules = replace(rules, confirm=False, in_turn=False)
-    return judged, check(sessions, new, rules, again), note
+    return check(sessions, new, rules, again), judged, note
 
 
 def _against_code(
     wanted: _Wanted, ab: str, backends: tuple[str, ...], request: Request
-) -> tuple[Run, Check, str]:
+) -> tuple[Check, Run, str]:
     from benchbench.check import check_in_turn
     from benchbench.cli.gating import both_sides, confirmed, first_in_turn
     from benchbench.digest import digest
 
-    sides = both_sides(ab)
-    before, after = first_in_turn(sides, backends, request, wanted.results)
+    sides = both_sides(ab, wanted.pythons)
+    before, after = first_in_turn(sides, backends, wanted.pythons, request, wanted.results)
     rules = replace(wanted.rules, thresholds=_thresholds(wanted, after))
     ref, new = digest(before), digest(after)
     found = check_in_turn(ref, new, rules)
     if not found.flagged:
-        return after, found, ""
-    again, note = confirmed(_cases(found), new, sides, wanted.results)
-    return after, check_in_turn(ref, new, rules, again), note
+        return found, after, ""
+    again, note = confirmed(_cases(found), new, sides, wanted.pythons, wanted.results)
+    return check_in_turn(ref, new, rules, again), after, note
 
 
 def _cases(found: Check) -> list[Case]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.gating import first_in_turn
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
@@ -28,21 +29,18 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
-    chosen_targets,
+    interpreters_given,
     option,
     split,
 )
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.cli.request import requested
-from benchbench.cli.turns import fleets, measured_in_turn
 from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from benchbench.matching import Judgement
-    from benchbench.model import Run, Target
+    from benchbench.model import Run
     from benchbench.rounds import Request
 
 
@@ -123,10 +121,10 @@ def compare_(
             isolation=isolation,
             seed=seed,
         )
-        targets = chosen_targets(backend, python) if backend else []
-        before, after = _in_turn(ref, new, targets, request, results)
+        before, after = _in_turn(ref, new, split(backend), interpreters_given(python), request, results)
     else:
-        _only_with_ab(suite, workload, backend, device, dtype, mode, param, quick, rigorous, rounds, threads)
+        _only_with_ab(suite, workload, backend, python, device, dtype, mode, param)
+        _only_with_ab(quick, rigorous, rounds, threads, seed)
         before, after = (store.read(store.find(results, each)) for each in (ref, new or "latest"))
     found = compare(before, after, chosen, smallest)
     shown = comparison.chosen(found, wanted, sort.value)
@@ -140,15 +138,19 @@ def _only_with_ab(*options: object) -> None:
 
 
 def _in_turn(
-    ref: str, new: str | None, targets: Sequence[Target], request: Request, results: Path
+    ref: str,
+    new: str | None,
+    backends: tuple[str, ...],
+    pythons: dict[str, str],
+    request: Request,
+    results: Path,
 ) -> tuple[Run, Run]:
-    from benchbench import abba, variants
+    from benchbench import variants
 
     if new is None:
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
-    both = [variants.parse(ref), variants.parse(new)]
-    with fleets(both, variants.sides(both, targets), request.settings) as found:
-        return measured_in_turn(found, abba.prepare(found, request, both), results)
+    both = [variants.parse(each, pythons) for each in (ref, new)]
+    return first_in_turn(both, backends, pythons, request, results)
 
 
 def _judgement(name: str) -> Judgement:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from benchbench.cli.measuring import measured_again
+from benchbench.cli.measuring import measured_again, targets_of
 from benchbench.cli.turns import fleets, measured_in_turn
 from benchbench.errors import UsageError
 
 if TYPE_CHECKING:
     from benchbench.confirm import Confirmation
     from benchbench.digest import Digest
-    from benchbench.model import Case, Policy, Run, Target
+    from benchbench.model import Case, Run
     from benchbench.replan import Variant
-    from benchbench.rounds import Request
+    from benchbench.rounds import Request, Terms
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 
@@ -29,6 +29,7 @@ def held(
     name: str,
     rounds: int | None,
     sides: tuple[Variant, Variant] | None,
+    pythons: Mapping[str, str],
     results: Path,
 ) -> tuple[list[Digest], Run]:
     """The sessions of a baseline, and the run: stored, or measured now as the baseline was."""
@@ -43,7 +44,7 @@ def held(
     _only_code(sides, planned(sessions))
     newest = sessions[-1]
     policy = replace(newest.policy, rounds=rounds or newest.policy.rounds)
-    return sessions, measured_again(planned(sessions), policy, newest.settings, results)
+    return sessions, measured_again(planned(sessions), policy, newest.settings, pythons, results)
 
 
 def planned(sessions: Sequence[Digest]) -> list[Case]:
@@ -52,12 +53,12 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
     return [case for case in found.values() if case]
 
 
-def both_sides(reference: str) -> tuple[Variant, Variant]:
+def both_sides(reference: str, pythons: Mapping[str, str]) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
     from benchbench import variants
     from benchbench.replan import Variant
 
-    found = variants.parse(reference)
+    found = variants.parse(reference, pythons)
     return found, Variant(text="here")
 
 
@@ -78,25 +79,34 @@ def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> 
 
 
 def first_in_turn(
-    sides: tuple[Variant, Variant], backends: tuple[str, ...], request: Request, results: Path
+    sides: Sequence[Variant],
+    backends: Sequence[str],
+    pythons: Mapping[str, str],
+    request: Request,
+    results: Path,
 ) -> tuple[Run, Run]:
     """What was asked for, measured on both sides."""
     from benchbench import abba, variants
-    from benchbench.targets import chosen
+    from benchbench.targets import targets
 
-    targets = chosen(backends, [], sys.executable) if backends else []
-    with fleets(sides, variants.sides(sides, targets), request.settings) as found:
+    chosen = targets(backends, pythons, sys.executable) if backends else []
+    with fleets(sides, variants.sides(sides, chosen, pythons), request.settings) as found:
         return measured_in_turn(found, abba.prepare(found, request, sides), results)
 
 
 def confirmed(
-    cases: Sequence[Case], new: Digest, sides: tuple[Variant, Variant] | None, results: Path
+    cases: Sequence[Case],
+    new: Digest,
+    sides: tuple[Variant, Variant] | None,
+    pythons: Mapping[str, str],
+    results: Path,
 ) -> tuple[Confirmation | None, str]:
     """Flagged cases of `new` measured again, with `sides` in turn; where they cannot be, why."""
     from benchbench.confirm import Confirmation
     from benchbench.digest import digest, partnered
     from benchbench.environment import fingerprint, machine
     from benchbench.matching import LEAST_PROCESSES
+    from benchbench.rounds import Terms
     from benchbench.store import RUNS
 
     if fingerprint(machine()) != fingerprint(new.machine):
@@ -105,26 +115,23 @@ def confirmed(
     policy = replace(new.policy, rounds=max(new.policy.rounds, LEAST_PROCESSES))
     within = results / RUNS / new.id  # or `latest` would be a run of the flagged cases only
     if sides is None:
-        return Confirmation(new=digest(measured_again(cases, policy, new.settings, within))), ""
-    ref, again = (digest(run) for run in _again_in_turn(cases, sides, policy, new, within))
+        return Confirmation(new=digest(measured_again(cases, policy, new.settings, pythons, within))), ""
+    terms = Terms(policy=policy, settings=new.settings, seed=None, command=tuple(sys.argv[1:]))
+    ref, again = (digest(run) for run in _again_in_turn(cases, sides, terms, pythons, within))
     return Confirmation(new=again, ref=partnered(ref, again)), ""
 
 
 def _again_in_turn(
-    cases: Sequence[Case], sides: tuple[Variant, Variant], policy: Policy, new: Digest, results: Path
+    cases: Sequence[Case],
+    sides: tuple[Variant, Variant],
+    terms: Terms,
+    pythons: Mapping[str, str],
+    results: Path,
 ) -> tuple[Run, Run]:
     from benchbench import abba
-    from benchbench.rounds import Terms
 
-    terms = Terms(policy=policy, settings=new.settings, seed=None, command=tuple(sys.argv[1:]))
-    here = _targets(cases)
+    here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
-    with fleets(sides, (there, here), new.settings) as found:
+    with fleets(sides, (there, here), terms.settings) as found:
         probes = [fleet.probe() for fleet in found]
         return measured_in_turn(found, abba.heads(cases, probes, terms, sides), results)
-
-
-def _targets(cases: Sequence[Case]) -> list[Target]:
-    from benchbench.targets import chosen
-
-    return chosen(list(dict.fromkeys(case.target for case in cases)), [], sys.executable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
     from benchbench.fleet import Fleet
-    from benchbench.model import Case, Policy, Record, Run, RunInfo, Settings
+    from benchbench.model import Case, Policy, Record, Run, RunInfo, Settings, Target
 
 
 def measured(fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False) -> list[Record]:
@@ -43,17 +43,25 @@ def measured(fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False)
     return records
 
 
-def measured_again(cases: Sequence[Case], policy: Policy, settings: Settings, results: Path) -> Run:
+def measured_again(
+    cases: Sequence[Case], policy: Policy, settings: Settings, pythons: Mapping[str, str], results: Path
+) -> Run:
     """The very same cases in fresh processes, stored as a run in `results`."""
     from benchbench import rounds, store
     from benchbench.fleet import Fleet
     from benchbench.replan import again
-    from benchbench.targets import chosen
 
-    wanted = chosen(list(dict.fromkeys(case.target for case in cases)), [], sys.executable)
+    wanted = targets_of(cases, pythons)
     with signals(), Fleet(wanted, settings, sys.executable) as fleet:
         probes = fleet.probe()
         terms = rounds.Terms(policy=policy, settings=settings, seed=None, command=tuple(sys.argv[1:]))
         info = rounds.head(probes, again(cases, probes), terms)
         measured(fleet, info, results, brief=True)
     return store.read(store.find(results, info.id))
+
+
+def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:
+    """What measured them, by name. Raises UsageError for one that there is no interpreter for."""
+    from benchbench.targets import targets
+
+    return targets(list(dict.fromkeys(case.target for case in cases)), pythons, sys.executable)

@@ -69,3 +69,10 @@ def chosen_targets(backend: Names, python: Names, *, labelled: bool = False) -> 
     from benchbench.targets import chosen
 
     return chosen(split(backend), python or [], sys.executable, labelled=labelled)
+
+
+def interpreters_given(python: Names) -> dict[str, str]:
+    """Target → interpreter, of --python and before it the environment. Raises UsageError."""
+    from benchbench.targets import by_hand, from_variable
+
+    return by_hand(from_variable()) | by_hand(python or [])
