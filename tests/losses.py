@@ -34,7 +34,7 @@ def float64_losses(name: str) -> list[float]:
 
 def losses(targets: list[Target], name: str, dtype: Dtype = Dtype.FLOAT32) -> dict[str, list[float]]:
     """Target → its losses, each in a process of its own."""
-    settings = Settings(threads=usable_threads())
+    settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
     found = {}
     with Fleet(targets, settings, sys.executable) as fleet:
         for target in targets:

@@ -57,7 +57,7 @@ def matrix() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    settings = Settings(threads=usable_threads())
+    settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
     with Fleet(targets(BACKENDS, {}, sys.executable), settings, sys.executable) as started:
         yield started
 
