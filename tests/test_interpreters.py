@@ -209,10 +209,12 @@ def test_what_cannot_be_used_is_listed_with_what_to_type_and_leaves_its_cases_ou
     (cache / "fake@half").mkdir()
     more = {"ACCELBENCH_CACHE": str(tmp_path)}
     shown = accelbench("devices", "-b", "fake@half", cwd=tmp_path, code=0, **more).stdout
-    wanted = "its environment cannot be used: it was not built to the end → accelbench env create fake@half"
-    assert wanted in shown
+    reason = "its environment cannot be used: it was not built to the end"
+    remedy = "accelbench env create fake@half"
+    assert reason in shown
+    assert remedy in shown
     both = ("run", "-b", "fake@half,fake", "-w", "gemm", "--quick", "-d", "cpu")
-    assert wanted in accelbench(*both, cwd=tmp_path, code=0, **more).stderr
+    assert f"{reason} → {remedy}" in accelbench(*both, cwd=tmp_path, code=0, **more).stderr
     assert [(row["target"], row["status"]) for row in rows(tmp_path)] == [
         ("fake", "ok"),
         ("fake@half", "unavailable"),
