@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from benchbench.confirm import Confirmation, Second, second_looks
 from benchbench.digest import Digest, partnered
-from benchbench.looks import FEWEST, Look, Seen, level_of, looks
+from benchbench.looks import Look, Seen, family_of, looks
 from benchbench.matching import Judgement, changes, suspect
 from benchbench.stats import tost
 from benchbench.thresholds import Rule
@@ -107,14 +107,12 @@ def _decided(
 ) -> Check:
     live = [trial for trial in trials if trial.seen]
     seen = [trial.seen for trial in live if trial.seen]
-    level = level_of(len(live), in_turn=rules.in_turn)
-    fewest = 1 if any(each.in_turn for each in seen) else FEWEST
-    first = {
-        trial.held.key: look for trial, look in zip(live, looks(seen, len(live), level, fewest), strict=True)
-    }
+    stored = not any(each.in_turn for each in seen)
+    family = family_of(len(live), stored=stored, twice=rules.confirm and rules.in_turn)
+    first = {trial.held.key: look for trial, look in zip(live, looks(seen, family), strict=True)}
     flagged = [trial.held for trial in live if rules.confirm and trial.flags(first[trial.held.key])]
     pending = {held.key for held in flagged}
-    second = second_looks(flagged, confirmation, len(live), level, rules.assumed) if confirmation else {}
+    second = second_looks(flagged, confirmation, family, rules.assumed) if confirmation else {}
     return Check(
         sessions=tuple(sessions),
         new=new,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchbench.digest import Digest, Side
 from benchbench.holding import Held, hold, hold_in_turn
-from benchbench.looks import Look, Seen, looks, seen
+from benchbench.looks import Family, Look, Seen, looks, seen
 from benchbench.matching import ELSEWHERE, Judgement
 from benchbench.sessions import departure
 from benchbench.stats import paired
@@ -33,15 +33,15 @@ class Second:
 
 
 def second_looks(
-    flagged: Sequence[Held], confirmation: Confirmation, family: int, level: float, assumed: float
+    flagged: Sequence[Held], confirmation: Confirmation, family: Family, assumed: float
 ) -> dict[tuple[str, str], Second]:
-    """By case and metric. `family`: all tests of the check, which stored sessions are adjusted for."""
+    """By case and metric. `family`: of the first looks, which stored sessions are adjusted for."""
     found = {held.key: _again(held, confirmation, assumed) for held in flagged}
     tested = {key: each.seen for key, each in found.items() if each.seen}
     if confirmation.ref:
-        adjusted = looks(list(tested.values()), len(tested), level, fewest=1)
+        adjusted = looks(list(tested.values()), replace(family, size=len(tested), fewest=1))
     else:
-        adjusted = looks(list(tested.values()), family, level)
+        adjusted = looks(list(tested.values()), family)
     looked = dict(zip(tested, adjusted, strict=True))
     return {
         key: Second(

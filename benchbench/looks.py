@@ -10,6 +10,7 @@ from benchbench.holding import Held
 from benchbench.stats import Difference, detectable, holm, mean
 from benchbench.verdicts import ALPHA, LARGEST
 
+POWER = 0.8
 FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
 
 
@@ -18,8 +19,8 @@ class Look:
     """One comparison. `ref` and `new` are geometric means, `ratio` is new / ref with its own 95 % interval.
 
     `p` is one-sided, of becoming worse; `p_holm` of the direction seen, adjusted for a `family` of tests.
-    `mde` (0.02: 2 %): the smallest change found four times in five. `against` counts sessions or, where
-    measured `in_turn`, pairs of processes.
+    `mde` (0.02: 2 %): the smallest change found four times in five, by both looks where both decide.
+    `against` counts sessions or, where measured `in_turn`, pairs of processes.
     """
 
     ref: float
@@ -68,19 +69,37 @@ def seen(held: Held, found: Difference) -> Seen:
     )
 
 
-def looks(found: Sequence[Seen], family: int, level: float, fewest: int = FEWEST) -> list[Look]:
-    """Adjusted for a `family` of tests, of which those not in `found` showed nothing.
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Tests adjusted together, as `fewest` at least; an `mde` is for a one-sided `level` and this power."""
 
-    No p is below the case's own two-sided one. `level` is the one-sided one that `mde` is for.
+    size: int
+    fewest: int
+    level: float
+    power: float
+
+
+def family_of(size: int, *, stored: bool, twice: bool) -> Family:
+    """`stored`: against sessions. `twice`: a second look in turn, a new experiment, has to see it too."""
+    if twice:
+        return Family(size, FEWEST if stored else 1, ALPHA / 2, math.sqrt(POWER))
+    fewest = FEWEST if stored else 2  # no p is below the test's own two-sided one
+    return Family(size, fewest, ALPHA / max(size, fewest), POWER)
+
+
+def looks(found: Sequence[Seen], family: Family) -> list[Look]:
+    """Adjusted for a family of tests, of which those not in `found` showed nothing.
+
+    No p is below the case's own two-sided one.
     """
-    rest = [1.0] * (family - len(found))
-    above = holm([each.worse.p_above() for each in found] + rest, fewest)
-    below = holm([each.worse.p_below() for each in found] + rest, fewest)
+    rest = [1.0] * (family.size - len(found))
+    above = holm([each.worse.p_above() for each in found] + rest, family.fewest)
+    below = holm([each.worse.p_below() for each in found] + rest, family.fewest)
     tails = zip(found, above, below, strict=False)
-    return [_look(each, max(each.found.p_either(), min(two)), family, level) for each, *two in tails]
+    return [_look(each, max(each.found.p_either(), min(two)), family) for each, *two in tails]
 
 
-def _look(each: Seen, p_holm: float, family: int, level: float) -> Look:
+def _look(each: Seen, p_holm: float, family: Family) -> Look:
     half = each.found.half_width()
     return Look(
         ref=_exp(each.ref),
@@ -90,18 +109,13 @@ def _look(each: Seen, p_holm: float, family: int, level: float) -> Look:
         high=_exp(each.found.mid + half),
         p=each.worse.p_above(),
         p_holm=p_holm,
-        family=family,
-        mde=math.expm1(min(detectable(each.found, level), LARGEST)),
+        family=family.size,
+        mde=math.expm1(min(detectable(each.found, family.level, family.power), LARGEST)),
         degrees=each.found.degrees,
         processes=each.processes,
         against=each.against,
         in_turn=each.in_turn,
     )
-
-
-def level_of(family: int, *, in_turn: bool) -> float:
-    """One-sided, that the most significant of a check's cases has to reach."""
-    return ALPHA if in_turn else ALPHA / max(family, FEWEST)
 
 
 def _exp(log: float) -> float:
