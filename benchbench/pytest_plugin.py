@@ -142,7 +142,7 @@ def _new_state(config: pytest.Config) -> State:
     if baseline == name:
         raise UsageError(f"{name!r} cannot be both saved and checked against.", "Choose another name.")
     if baseline:
-        store.read(store.find(results, baseline))
+        testruns.check_exists(baseline, results)
     policy: Policy = POLICIES[str(config.getoption("--accelbench-policy"))]
     run = testruns.session(name or store.new_id(), policy, earlier)
     return State(results=results, baseline=baseline, run=run, earlier=earlier)
@@ -164,19 +164,17 @@ def judge(now: State, record: Record) -> None:
     __tracebackhide__ = True
     if not now.baseline:
         return
-    from benchbench import evidence, testruns
+    from benchbench import testruns
     from benchbench.matching import Judgement
     from benchbench.verdicts import ALPHA
 
     before = now.earlier.records if now.earlier else ()
     run = testruns.only(testruns.measured(now.run, [*before, record], _devices(now)), record.case.id)
-    verdict = testruns.regression_of(run, now.baseline, now.results)
-    said = f"{evidence.sentence(verdict)}  {evidence.notes(verdict)}".strip()
-    p = verdict.p_holm
-    if verdict.verdict is Judgement.SLOWER and p is not None and p * now.tests < ALPHA:
-        pytest.fail(f"slower than in {now.baseline}: {said}", pytrace=False)
-    if verdict.verdict not in (Judgement.SAME, Judgement.FASTER):
-        now.undecided.append(f"{record.case.id}: {verdict.verdict}: {said}")
+    since = testruns.regression_of(run, now.baseline, now.results)
+    if since.verdict is Judgement.SLOWER and since.p is not None and since.p * now.tests < ALPHA:
+        pytest.fail(f"slower than in {now.baseline}: {since.text}", pytrace=False)
+    if since.verdict not in (Judgement.SAME, Judgement.FASTER):
+        now.undecided.append(f"{record.case.id}: {since.verdict}: {since.text}")
 
 
 def _devices(now: State) -> dict[str, tuple[Device, ...]]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 
-from benchbench import __version__, store
+from benchbench import __version__, baselines, evidence, gate, store
 from benchbench.calls import PYTHON, version
+from benchbench.check import check
+from benchbench.digest import digest
 from benchbench.environment import fingerprint, machine, usable_threads
 from benchbench.errors import UsageError
+from benchbench.matching import Judgement
+from benchbench.metrics import METRICS
 from benchbench.model import (
     Allocator,
     Case,
@@ -28,7 +32,8 @@ from benchbench.model import (
     Settings,
     Target,
 )
-from benchbench.verdicts import Verdict, compare
+from benchbench.trials import Rules
+from benchbench.verdicts import compare
 
 SUITE = "pytest"
 
@@ -122,9 +127,36 @@ def only(run: Run, case: str) -> Run:
     return Run(info=replace(run.info, plan=plan, left_out=()), records=records)
 
 
-def regression_of(run: Run, name: str, results: Path) -> Verdict:
-    """What became of the one case of `run` since the stored run `name`. Raises UnreadableInput."""
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What became of a case; `p` is of the direction seen, None where nothing was tested."""
+
+    verdict: Judgement
+    p: float | None
+    text: str
+
+
+def regression_of(run: Run, name: str, results: Path) -> Since:
+    """What became of the one case of `run` since the baseline `name`, or else the stored run of that name.
+
+    Raises UnreadableInput, NotComparable.
+    """
     (case,) = run.info.plan
-    ref = store.read(store.find(results, name))
-    (verdict,) = compare(only(ref, case.id), run).verdicts
-    return verdict
+    if name not in baselines.names(results):
+        ref = store.read(store.find(results, name))
+        (verdict,) = compare(only(ref, case.id), run).verdicts
+        text = f"{evidence.sentence(verdict)}  {evidence.notes(verdict)}".strip()
+        return Since(verdict.verdict, verdict.p_holm, text)
+    sessions = baselines.sessions(results, name, run.info.machine)
+    found = check(sessions, digest(run), Rules(metrics=METRICS[:1], confirm=False))
+    finding = next(each for each in found.findings if each.case == case.id)
+    text = next(each.text for each in gate.judged(found) if each.case == case.id)
+    return Since(finding.verdict, finding.first.p_holm if finding.first else None, text)
+
+
+def check_exists(name: str, results: Path) -> None:
+    """Raises UnreadableInput or NotComparable where there is no such run or baseline for this machine."""
+    if name in baselines.names(results):
+        baselines.sessions(results, name, machine())
+    else:
+        store.read(store.find(results, name))

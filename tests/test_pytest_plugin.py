@@ -14,6 +14,7 @@ import pytest
 from benchbench import store
 from benchbench.metrics import rows
 from benchbench.model import Measurement
+from tests.program import accelbench
 from tests.test_architecture import HEAVY, ROOT
 
 TEST = """
@@ -149,6 +150,18 @@ def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_p
     said = pytest_in(folder, "--accelbench-save", "main", "--accelbench-check", "faster", step=1e-3, code=1)
     assert re.search(r"slower than in faster: 1\.111× \[.*3 v 4 processes", said)
     assert stored(folder, "main")[0]["rounds"] == 4  # what fails its test is kept all the same
+
+
+def test_a_test_that_became_slower_than_its_baseline_fails(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    accelbench("baseline", "set", "accepted", "faster", cwd=folder)
+    for step in (1.49e-3, 1.51e-3):
+        pytest_in(folder, "--accelbench-save", "mine", step=step)
+    check = ("--accelbench-check", "accepted")
+    said = pytest_in(folder, "--accelbench-save", "mine", *check, step=1.5e-3, code=1)
+    assert "slower than in accepted: latency_s slower: " in said
+    assert "limit 5 % (" in said
+    assert "1 passed" in pytest_in(folder, "--accelbench-save", "faster", *check, step=0.9e-3)
 
 
 def test_a_test_that_became_faster_passes(sessions: Path, tmp_path: Path) -> None:
