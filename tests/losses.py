@@ -33,11 +33,11 @@ def float64_losses(name: str) -> list[float]:
 
 
 def losses(targets: list[Target], name: str, dtype: Dtype = Dtype.FLOAT32) -> dict[str, list[float]]:
-    """Target → its losses, each in a process of its own."""
+    """Target → its losses, each in a process of its own; a target that is not installed has none."""
     settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
     found = {}
     with Fleet(targets, settings, sys.executable) as fleet:
-        for target in targets:
+        for target in [probe.target for probe in fleet.probe() if probe.status != "unavailable"]:
             answer = fleet.ask(traced(target, name, dtype), {"kind": "trace", "steps": STEPS})[0]
             assert answer.reply is not None, answer
             found[target.name] = answer.reply["losses"]
