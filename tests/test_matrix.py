@@ -46,7 +46,8 @@ def matrix() -> Iterator[Any]:
         for mode in kind.modes:
             if kind().refuses(CPU, dtype, mode, Phase(work.phase)):
                 continue
-            slow = "resnet50" in name_of(work) and mode != kind.modes[0] and dtype is not Dtype.FLOAT32
+            large = "resnet50" in name_of(work) or work.phase is Phase.TRAIN
+            slow = large and mode != kind.modes[0] and dtype is not Dtype.FLOAT32
             flags = "-".join(key for key, value in work.params.items() if value is True)
             yield pytest.param(
                 backend, work, mode, dtype,
