@@ -1,6 +1,6 @@
 """Parse, call one function, print, exit: the only package that prints or exits. A file per command."""
 
-from benchbench.cli import compare, doctor, env, export, history, listing, report, run
+from benchbench.cli import compare, doctor, env, export, history, listing, profile, report, run
 from benchbench.cli.app import main
 
-__all__ = ["compare", "doctor", "env", "export", "history", "listing", "main", "report", "run"]
+__all__ = ["compare", "doctor", "env", "export", "history", "listing", "main", "profile", "report", "run"]

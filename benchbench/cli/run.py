@@ -34,6 +34,7 @@ from benchbench.cli.options import (
     chosen_targets,
     split,
 )
+from benchbench.cli.profile import save_profiles
 from benchbench.cli.screen import print_json, screen, width
 from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.model import Allocator, Isolation
@@ -64,6 +65,9 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.")] = False,
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Then profile each case, in a pass of its own.")
     ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = DataFormat.TERMINAL,
@@ -103,14 +107,14 @@ def run(
         if dry_run:
             _print_plan(info, format)
             return
-        records = _measure(fleet, info, results)
+        records = _measure(fleet, info, results, profile)
     if format is DataFormat.JSON:
         path = store.find(results, info.id)
         write_run(store.read(path), "json", None, path)
     raise typer.Exit(4 if describe.failing(records) and not allow_failed else 0)
 
 
-def _measure(fleet: Fleet, info: RunInfo, results: Path) -> list[Record]:
+def _measure(fleet: Fleet, info: RunInfo, results: Path, profile: bool) -> list[Record]:
     """Each record is on disk before the next case starts, and shown."""
     from benchbench import describe, rounds, store
 
@@ -126,10 +130,12 @@ def _measure(fleet: Fleet, info: RunInfo, results: Path) -> list[Record]:
                     writer.append(record)
                     records.append(record)
                     shown.show(record)
+                if profile:
+                    save_profiles(fleet, records, results / store.RUNS / info.id, shown)
         finally:
             typer.echo(describe.summary(records, info, monotonic() - begin), err=True, nl=False)
             typer.echo(f"time: {describe.time_split(records, fleet.stages_s)}", err=True)
-            typer.echo(f"next: accelbench report {info.id}", err=True)
+            typer.echo(f"next: accelbench {'profile' if profile else 'report'} {info.id}", err=True)
     return records
 
 

@@ -27,7 +27,11 @@ class Lines:
         """The record's line."""
         from benchbench.progress import line
 
-        typer.echo(line(record), err=True)
+        self.say(line(record))
+
+    def say(self, text: str) -> None:
+        """One line."""
+        typer.echo(text, err=True)
 
 
 class Bar(Lines):
@@ -51,13 +55,15 @@ class Bar(Lines):
 
     def show(self, record: Record) -> None:
         """Above the bar."""
+        self._forecast.add(record)
+        super().show(record)
+        self.progress.update(self._task, completed=self._forecast.done, left=self._forecast.left)
+
+    def say(self, text: str) -> None:
+        """Above the bar."""
         from rich.text import Text
 
-        from benchbench.progress import line
-
-        self._forecast.add(record)
-        self.progress.console.print(Text(line(record)), highlight=False)
-        self.progress.update(self._task, completed=self._forecast.done, left=self._forecast.left)
+        self.progress.console.print(Text(text), highlight=False)
 
 
 @contextmanager
