@@ -95,6 +95,15 @@ class Fleet:
             return self._spawned(case, job), "spawn (its fork hung)"
         return answer, wanted
 
+    def read(self, job: dict[str, Any]) -> Answer:
+        """The answer of a process that can read XPlane traces: JAX's or TensorFlow's, of our interpreter."""
+        python = self._scholar.python
+        for backend in ("jax", "tensorflow"):
+            answer = self._alone(Target(name="reader", backend=backend, python=python), job)
+            if answer.reply is not None:
+                break
+        return answer
+
     def ask_together(self, jobs: Sequence[tuple[Case, dict[str, Any]]]) -> dict[str, Answer]:
         """Case id → answer. Targets work side by side, so nothing timed may be asked for here."""
         begin = time.perf_counter()
@@ -109,7 +118,10 @@ class Fleet:
         return found
 
     def _spawned(self, case: Case, job: dict[str, Any]) -> Answer:
-        worker = self._worker(self._targets[case.target])
+        return self._alone(self._targets[case.target], job)
+
+    def _alone(self, target: Target, job: dict[str, Any]) -> Answer:
+        worker = self._worker(target)
         try:
             message = worker.ready()
             if message["status"] != "ready":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import monotonic, process_time
 from typing import Any, Literal, Protocol
@@ -68,17 +69,20 @@ def measure(
     compilations: Callable[[], int | None] = lambda: None,
     clock: Callable[[], float] = monotonic,
     cpu: Callable[[], float] = process_time,
+    mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> Samples:
     """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
 
     `compilations` counts the programs compiled so far, where that is known; `clock` and `cpu` tell, in
-    seconds, when that was and what this process computed meanwhile.
+    seconds, when that was and what this process computed meanwhile; `mark` shows the two parts to a profiler.
     """
     cost = timer_cost(timer)
-    iterations, first = block_size(step, timer, cost)
-    warm, steady = warm_up(step, timer, policy, iterations, first)
+    with mark("warm-up"):
+        iterations, first = block_size(step, timer, cost)
+        warm, steady = warm_up(step, timer, policy, iterations, first)
     compiled, began, used = compilations() or 0, clock(), cpu()
-    blocks, reason = sample(step, timer, policy, iterations, warm[-1])
+    with mark("timed"):
+        blocks, reason = sample(step, timer, policy, iterations, warm[-1])
     window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
     recompiled = (compilations() or 0) - compiled
     return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled)

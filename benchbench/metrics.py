@@ -76,6 +76,9 @@ def rows(run: Run) -> pd.DataFrame:
         _identity(run.info, out.case, []) | {"status": str(out.status), "message": out.reason}
         for out in run.info.left_out
     ]
+    for row in found:
+        if reason := run.unprofiled.get(row["case"]):
+            row["notes"] = (*row["notes"], f"profile: {reason}")
     return pd.DataFrame(found, columns=list(COLUMNS), dtype=object)  # object: NaN would not be JSON
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from benchbench.format import seconds, visible
-from benchbench.model import Failure, Record
+from benchbench.model import Failure, Profiled, Record
 from benchbench.stats import median
+
+SHOWN = 3  # operators in a profile's line
 
 
 class Forecast:
@@ -50,6 +52,22 @@ def line(record: Record) -> str:
     step = median(outcome.block_s) / outcome.iterations
     unsteady = "" if outcome.steady else "  (still warming up)"
     return f"{outcome.status:<14} {name}  {seconds(step)}, round {record.round + 1}{unsteady}"
+
+
+def profile_line(found: Profiled) -> str:
+    """One profile as a line of text: the operators that took longest, or why there is none."""
+    name, outcome = visible(found.case.id), found.outcome
+    if isinstance(outcome, Failure):
+        return f"{'no profile':<14} {name}  {visible(outcome.message)}"
+    on_device = outcome.on_device
+    shares = [
+        (each.device_self_s if on_device else each.host_self_s) / outcome.wall_s for each in outcome.operators
+    ]
+    top = ", ".join(
+        f"{visible(each.name)} {share:.0%}"
+        for each, share in list(zip(outcome.operators, shares, strict=True))[:SHOWN]
+    )
+    return f"{'profiled':<14} {name}  {top}"
 
 
 def duration(value: float) -> str:

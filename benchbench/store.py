@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from benchbench.artifacts import reasons
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model import SCHEMA, Failure, Measurement, Record, Run, RunInfo, Status
 
@@ -211,7 +212,7 @@ def read(path: Path) -> Run:
             records.append(decode(line.removesuffix(b"\n")))
         except UnreadableInput as error:
             damaged.append(f"line {number}: {error}")
-    return Run(info=info, records=tuple(records), damaged=tuple(damaged))
+    return Run(info=info, records=tuple(records), damaged=tuple(damaged), unprofiled=reasons(path))
 
 
 def runs(root: Path) -> list[str]:

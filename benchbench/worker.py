@@ -24,13 +24,15 @@ from time import perf_counter
 from typing import Any
 
 from benchbench import folder, verify
-from benchbench.backends.base import Backend, Session, Timer, Unsupported
+from benchbench.backends import _xplane
+from benchbench.backends.base import Backend, Recording, Session, Timer, Unread, Unsupported
 from benchbench.measure import PREMATURE, measure, premature
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
 from benchbench.telemetry import peak_host, reset_host_peak
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 PR_SET_PDEATHSIG = 1
+WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 Message = dict[str, Any]
 
 
@@ -130,6 +132,11 @@ def answer(backend: Backend, job: Message) -> Message:
             return {"verified": verify_case(backend, job)}
         case "trace":
             return {"losses": trace_case(backend, job)}
+        case "profile":
+            return profile_case(backend, job)
+        case "read":
+            recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
+            return {"profile": dataclasses.asdict(_xplane.profile(Path(job["folder"]), recording, {}))}
     stages: dict[str, float] = {}
     outcome = measure_case(backend, job, stages)
     return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
@@ -205,6 +212,20 @@ def trace_case(backend: Backend, job: Message) -> list[float]:
     return [float(session.fetch(runner.step()).reshape(-1)[0]) for _ in range(job["steps"])]
 
 
+def profile_case(backend: Backend, job: Message) -> Message:
+    """Warm up, then some steps under the framework's profiler; its traces are left in the job's folder."""
+    case, workload, session = open_case(backend, job)
+    session.precision()
+    runner = build(backend, session, workload, case.computes_in)
+    for _ in range(WARM_STEPS):
+        session.wait(runner.step())
+    try:
+        profile = session.profile(runner.step, job["iterations"], job["count"], Path(job["folder"]))
+    except Unread as unread:
+        return {"recording": dataclasses.asdict(unread.recording)}
+    return {"profile": dataclasses.asdict(profile)}
+
+
 def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
     """Build, first call, verify, warm up and time, memory."""
     case, workload, session = open_case(backend, job)
@@ -223,7 +244,8 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         error, notes = checked(workload, case, runner, output, session, job)
     del output
     with stage(stages, "timing"):
-        samples = measure(runner.step, timer, Policy(**job["policy"]), session.compilations)
+        policy = Policy(**job["policy"])
+        samples = measure(runner.step, timer, policy, session.compilations, mark=session.range)
     if not job["warm"]:  # a matter of the adapter, not of the process: once a run
         with stage(stages, "plausible"):
             check_waited(workload, runner, session, timer, samples.iterations)

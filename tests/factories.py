@@ -13,13 +13,17 @@ from benchbench.model import (
     DeviceClass,
     Dtype,
     Failure,
+    Gaps,
     LeftOut,
     Machine,
     Measurement,
     Memory,
+    Operator,
     Phase,
     Policy,
     Probe,
+    Profile,
+    Profiled,
     Record,
     Run,
     RunInfo,
@@ -172,6 +176,41 @@ def a_run_info(**over: Any) -> RunInfo:
         "left_out": (),
     }
     return RunInfo(**(base | over))
+
+
+def an_operator(name: str, self_s: float, **over: Any) -> Operator:
+    """Ten calls on the host, of `self_s` in all."""
+    base: dict[str, Any] = {"calls": 10, "host_self_s": self_s, "host_total_s": self_s}
+    return Operator(name=name, **(base | over))
+
+
+def a_profile(*operators: Operator, **over: Any) -> Profile:
+    """Ten steps of 10 ms, of which `operators` take what they take and one gap the rest."""
+    found = operators or (an_operator("aten::convolution", 0.07), an_operator("aten::relu", 0.02))
+    on_device = over.get("on_device", False)
+    busy = sum(each.device_self_s if on_device else each.host_self_s for each in found)
+    gap = over.get("wall_s", 0.1) - busy
+    gaps = Gaps(count=1, total_s=gap, median_s=gap, longest_s=gap, after=found[-1].name)
+    base: dict[str, Any] = {
+        "profiler": "torch.profiler 2.13.0",
+        "steps": 10,
+        "step_s": (0.01,) * 10,
+        "wall_s": 0.1,
+        "on_device": on_device,
+        "busy_s": busy,
+        "gaps": gaps,
+        "operators": found,
+    }
+    return Profile(**(base | over))
+
+
+def a_profiled(outcome: Profile | Failure | None = None, **over: Any) -> Profiled:
+    """Of `a_case`."""
+    case = over.get("case", a_case())
+    version = VERSIONS.get(case.backend, "1.0")
+    return Profiled(
+        **({"case": case, "framework_version": version, "outcome": outcome or a_profile()} | over)
+    )
 
 
 def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] = (), **over: Any) -> Run:

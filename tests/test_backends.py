@@ -207,6 +207,23 @@ def test_what_a_gpu_cannot_do_is_refused_with_the_reason(
     assert bool(refusal) == bool(reason)
 
 
+def test_cuda_ranges_are_nvtx_s_and_other_devices_have_none(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def nvtx_range(name: str) -> Iterator[None]:
+        stream.diary.append(f"{name} begins")
+        yield
+        stream.diary.append(f"{name} ends")
+
+    nvtx = SimpleNamespace(range=nvtx_range)
+    monkeypatch.setattr(sys.modules["torch"].cuda, "nvtx", nvtx, raising=False)
+    for device in ("cuda:0", "cpu"):
+        with Torch().open(device, Dtype.FLOAT32, "eager", 2).range("timed"):
+            stream.diary.append(device)
+    assert stream.diary == ["timed begins", "cuda:0", "timed ends", "cpu"]
+
+
 def test_cuda_memory_is_the_peak_of_the_caching_allocator(stream: Stream) -> None:
     session = Torch().open("cuda:1", Dtype.BFLOAT16, "eager", 2)
     assert isinstance(session, CudaSession)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -159,6 +160,26 @@ def test_the_window_is_that_of_the_timed_blocks_and_of_what_was_computed_in_it()
     assert found.window.began_s == pytest.approx(100 + sum(found.warmup_block_s))
     assert found.window.ended_s - found.window.began_s == pytest.approx(sum(found.block_s))
     assert found.window.cpu_s == pytest.approx(2 * sum(found.block_s))
+
+
+def test_warm_up_and_timed_blocks_are_two_ranges_that_hold_every_step() -> None:
+    script, diary = constant(0.01), list[tuple[str, int]]()
+
+    @contextmanager
+    def mark(name: str) -> Iterator[None]:
+        diary.append((f"{name} begins", script.calls))
+        yield
+        diary.append((f"{name} ends", script.calls))
+
+    found = measure(script.step, script, DEFAULT, mark=mark)
+    warm = len(found.warmup_block_s)
+    timed = warm + len(found.block_s)
+    assert diary == [
+        ("warm-up begins", 0),
+        ("warm-up ends", warm),
+        ("timed begins", warm),
+        ("timed ends", timed),
+    ]
 
 
 def test_windows_that_differ_have_not_settled() -> None:

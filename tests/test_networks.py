@@ -41,7 +41,7 @@ class TorchPlace:
         tensor = torch.tensor(np.ascontiguousarray(array))
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def spend(self, seconds: float) -> None: ...
+    def spend(self, seconds: float, operator: str = "simulated") -> None: ...
 
 
 class TensorFlowPlace(TorchPlace):

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Settings
+from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +27,14 @@ class Unsupported(Exception):
 
 class PrecisionMismatch(Exception):
     """The framework reports another precision than it was set to: a time would be of something else."""
+
+
+class Unread(Exception):
+    """A trace was recorded that nothing in this interpreter can read; `recording` tells what it is of."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__("the trace can be read by jax or tensorflow only")
+        self.recording = recording
 
 
 class Timer(Protocol):
@@ -74,6 +85,19 @@ class HostTimer:
         return perf_counter() - start
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a profiler was on for: `steps` steps, and the seconds per step of each block of them."""
+
+    profiler: str
+    steps: int
+    step_s: tuple[float, ...]
+
+
+Mark = Callable[[str], AbstractContextManager[object]]  # a named range in the profiler's trace
+BEGIN, END = "accelbench begin", "accelbench end"  # between these two marks is what a profile is of
+
+
 class Session(ABC):
     """One device, opened in one dtype for one case."""
 
@@ -122,7 +146,34 @@ class Session(ABC):
         """What times this device; the host's clock unless the device has a better one."""
         return HostTimer(self.wait)
 
-    def spend(self, seconds: float) -> None:
+    def range(self, name: str) -> AbstractContextManager[object]:
+        """A range that an outside profiler of the device shows (NVTX); nothing where there is none."""
+        return nullcontext(name)
+
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """Where the time of `count` blocks of `iterations` warm steps goes; traces are left in `folder`.
+
+        Raises Unsupported where there is no profiler, Unread where its trace must be read elsewhere.
+        """
+        raise Unsupported("this backend has no profiler")
+
+    def record(
+        self, profiler: str, step: Callable[[], Any], iterations: int, count: int, mark: Mark
+    ) -> Recording:
+        """Run the blocks between two marks, as the case's own timer times them.
+
+        Marks have no length: torch_xla allows none to be open where a step ends.
+        """
+        timer = self.timer()
+        with mark(BEGIN):
+            pass
+        blocks = timer.blocks(step, iterations, count)
+        with mark(END):
+            pass
+        step_s = tuple(block / iterations for block in blocks)
+        return Recording(profiler=profiler, steps=iterations * count, step_s=step_s)
+
+    def spend(self, seconds: float, operator: str = "simulated") -> None:
         """Only virtual time can be spent."""
         raise NotImplementedError
 

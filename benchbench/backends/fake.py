@@ -6,12 +6,15 @@ and its report look like without a framework.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchbench import __version__
 from benchbench.backends.base import Backend, Session, Timer, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Settings
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Profile, Settings
+from benchbench.timeline import Span, Window, summary
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +63,7 @@ class FakeSession(Session):
         self.device = device
         self.dtype = dtype
         self.clock_s = 0.0
+        self._spent: list[Span] = []
 
     def put(self, array: NDArray[np.generic]) -> Any:
         """The array itself."""
@@ -105,9 +109,34 @@ class FakeSession(Session):
         """The virtual clock."""
         return VirtualTimer(self)
 
-    def spend(self, seconds: float) -> None:
+    def spend(self, seconds: float, operator: str = "simulated") -> None:
         """Move the clock."""
-        self.clock_s += seconds
+        start, self.clock_s = self.clock_s, self.clock_s + seconds
+        self._spent.append(Span(name=operator, lane="virtual", start_s=start, end_s=self.clock_s))
+
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """What time was spent in; exact."""
+        start, self._spent, steps = self.clock_s, [], iterations * count
+        for _ in range(steps):
+            step()
+        found = summary(self._spent, Window(start, self.clock_s))
+        events = [
+            {"ph": "X", "name": each.name, "ts": 1e6 * each.start_s, "dur": 1e6 * (each.end_s - each.start_s)}
+            for each in self._spent
+        ]
+        (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+        wall_s = self.clock_s - start
+        return Profile(
+            profiler=f"virtual {__version__}",
+            steps=steps,
+            step_s=(wall_s / steps,) * count,
+            wall_s=wall_s,
+            on_device=found.on_device,
+            busy_s=found.busy_s,
+            gaps=found.gaps,
+            operators=found.operators,
+            traces=("trace.json",),
+        )
 
 
 class VirtualTimer:

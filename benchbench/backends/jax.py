@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.backends import _hlo, _xplane
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer, Unsupported
-from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Settings
+from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,6 +154,27 @@ class JaxSession(Session):
     def timer(self) -> Timer:
         """The CPU client may run queued steps side by side, so there each one is waited for."""
         return HostTimer(self.wait, every_step=self.device.platform == "cpu")
+
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """jax.profiler, without its tracing of Python; what XLA fused is named from the compiled modules."""
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(str(folder), profiler_options=options)
+        try:
+            self.wait(step())
+            name = f"jax.profiler {jax.__version__}"
+            recording = self.record(name, step, iterations, count, jax.profiler.TraceAnnotation)
+        finally:
+            jax.profiler.stop_trace()
+        modules = [each.hlo_modules()[0] for each in self.device.client.live_executables()]
+        labels = {
+            (module.name, instruction): label
+            for module in modules
+            for instruction, label in _hlo.labels(module.to_string()).items()
+        }
+        return _xplane.profile(folder, recording, labels)
 
     def reset_peak(self) -> None:
         """JAX cannot; a case has a process of its own, so the peak is the case's with its first call."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchbench.backends import _xplane
 from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
-from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Settings
+from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,6 +171,19 @@ class TensorFlowSession(Session):
             raise PrecisionMismatch(f"asked for TF32 {self._tf32}, TensorFlow reports {enabled}")
         precision = {"float32_multiply": "tf32" if enabled else "ieee", "storage": self.dtype.name}
         return precision | ({"multiply": self.compute.name} if self.compute else {})
+
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """The TensorFlow profiler; XLA's instructions have names of TensorFlow's operators."""
+        import tensorflow as tf
+
+        tf.profiler.experimental.start(str(folder))
+        try:
+            self.wait(step())
+            name = f"tf.profiler {tf.__version__}"
+            recording = self.record(name, step, iterations, count, tf.profiler.experimental.Trace)
+        finally:
+            tf.profiler.experimental.stop()
+        return _xplane.profile(folder, recording, {})
 
     def reset_peak(self) -> None:
         """Of the device's allocator."""

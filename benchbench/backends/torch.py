@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
+from benchbench.backends import _chrome
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, Session, Timer, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Settings
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+
+TRACE = "trace.json"
 
 
 class Torch(Backend):
@@ -128,6 +135,30 @@ class CpuSession(TorchSession):
 
         return torch.compile(step) if self._mode == "compile" else step
 
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """torch.profiler, after a step that it takes to get going and leaves out."""
+        import torch
+        from torch.profiler import ProfilerActivity, record_function, schedule
+
+        activities = [ProfilerActivity.CPU]
+        activities += [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
+        profiler = torch.profiler.profile(
+            activities=activities,
+            schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
+            on_trace_ready=lambda _: None,
+            profile_memory=True,
+            with_flops=True,
+        )
+        with profiler:
+            self.wait(step())
+            profiler.step()
+            name = f"torch.profiler {torch.__version__}"
+            recording = self.record(name, step, iterations, count, record_function)
+        profiler.export_chrome_trace(str(folder / TRACE))
+        flops = {each.key: float(each.flops) for each in profiler.key_averages() if each.flops}
+        found = _chrome.profile(json.loads((folder / TRACE).read_bytes()), recording, flops)
+        return dataclasses.replace(found, traces=(TRACE,))
+
 
 class CudaSession(CpuSession):
     """One CUDA device; timed with events on its stream."""
@@ -152,6 +183,13 @@ class CudaSession(CpuSession):
     def timer(self) -> Timer:
         """CUDA events."""
         return EventTimer(self.wait)
+
+    def range(self, name: str) -> AbstractContextManager[object]:
+        """NVTX, as nsys shows it."""
+        import torch
+
+        found: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
+        return found
 
     def reset_peak(self) -> None:
         """Of the caching allocator."""

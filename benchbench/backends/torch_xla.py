@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from benchbench.backends import _xplane
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Settings
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Profile, Settings
 
 STRICT = "highest"  # XLA's name for float32 products in float32; its default on a TPU is bfloat16
 
@@ -126,6 +127,20 @@ class XlaSession(TorchSession):
     def timer(self) -> Timer:
         """The CPU client may run queued steps side by side, so there each one is waited for."""
         return HostTimer(self.wait, every_step=self._on_cpu)
+
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """torch_xla's profiler; reading its trace takes jax or tensorflow, which may be elsewhere."""
+        import torch_xla
+        import torch_xla.debug.profiler as xp
+
+        xp.start_trace(str(folder))
+        try:
+            self.wait(step())
+            name = f"torch_xla.debug.profiler {torch_xla.__version__}"
+            recording = self.record(name, step, iterations, count, xp.Trace)
+        finally:
+            xp.stop_trace()
+        return _xplane.profile(folder, recording, {})
 
     def compilations(self) -> int:
         """Graphs compiled so far in this process."""

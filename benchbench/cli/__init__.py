@@ -1,6 +1,18 @@
 """Parse, call one function, print, exit: the only package that prints or exits. A file per command."""
 
-from benchbench.cli import baseline, check, compare, doctor, env, export, history, listing, report, run
+from benchbench.cli import (
+    baseline,
+    check,
+    compare,
+    doctor,
+    env,
+    export,
+    history,
+    listing,
+    profile,
+    report,
+    run,
+)
 from benchbench.cli.app import main
 
 __all__ = [
@@ -13,6 +25,7 @@ __all__ = [
     "history",
     "listing",
     "main",
+    "profile",
     "report",
     "run",
 ]

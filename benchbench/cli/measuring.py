@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from benchbench.cli.app import signals
+from benchbench.cli.profile import save_profiles
 from benchbench.cli.screen import screen
 from benchbench.errors import NothingToMeasure
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from benchbench.model import Case, Policy, Record, Run, RunInfo, Settings, Target
 
 
-def measured(fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False) -> list[Record]:
+def measured(
+    fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False, profile: bool = False
+) -> list[Record]:
     """Each record is on disk before the next case starts, and shown; `brief`: no hints afterwards."""
     from benchbench import describe, rounds, store
 
@@ -35,11 +38,13 @@ def measured(fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False)
                     writer.append(record)
                     records.append(record)
                     shown.show(record)
+                if profile:
+                    save_profiles(fleet, records, results / store.RUNS / info.id, shown)
         finally:
             typer.echo(describe.summary(records, info, monotonic() - begin), err=True, nl=False)
             if not brief:
                 typer.echo(f"time: {describe.time_split(records, fleet.stages_s)}", err=True)
-                typer.echo(f"next: accelbench report {info.id}", err=True)
+                typer.echo(f"next: accelbench {'profile' if profile else 'report'} {info.id}", err=True)
     return records
 
 

@@ -63,6 +63,9 @@ def run(
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Then profile each case, in a pass of its own.")
+    ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = DataFormat.TERMINAL,
 ) -> None:
@@ -97,7 +100,7 @@ def run(
         if dry_run:
             _print_plan(info, format)
             return
-        records = measured(fleet, info, results)
+        records = measured(fleet, info, results, profile=profile)
     if format is DataFormat.JSON:
         path = store.find(results, info.id)
         write_run(store.read(path), "json", None, path)

@@ -25,7 +25,11 @@ class Lines:
 
     def show(self, record: Record, side: int | None = None) -> None:
         """The record's line; of two runs measured in turn, of which `side`."""
-        typer.echo(_line(record, side), err=True)
+        self.say(_line(record, side))
+
+    def say(self, text: str) -> None:
+        """One line."""
+        typer.echo(text, err=True)
 
 
 class Bar(Lines):
@@ -49,12 +53,16 @@ class Bar(Lines):
 
     def show(self, record: Record, side: int | None = None) -> None:
         """Above the bar."""
-        from rich.text import Text
-
         self._forecasts[side or 0].add(record)
-        self.progress.console.print(Text(_line(record, side)), highlight=False)
+        super().show(record, side)
         done = sum(each.done for each in self._forecasts)
         self.progress.update(self._task, completed=done, left=self._left)
+
+    def say(self, text: str) -> None:
+        """Above the bar."""
+        from rich.text import Text
+
+        self.progress.console.print(Text(text), highlight=False)
 
     @property
     def _left(self) -> str:

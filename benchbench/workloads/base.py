@@ -36,8 +36,8 @@ class Place(Protocol):
     def put(self, array: NDArray[np.generic]) -> Any:
         """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
 
-    def spend(self, seconds: float) -> None:
-        """Let virtual time pass; only the fake backend has any."""
+    def spend(self, seconds: float, operator: str = "simulated") -> None:
+        """Let virtual time pass in an operator; only the fake backend has any."""
 
 
 @dataclass(frozen=True, slots=True)

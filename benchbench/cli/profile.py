@@ -1,0 +1,102 @@
+"""`accelbench profile`, and the pass of `run --profile`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchbench.cli.app import app
+from benchbench.cli.options import Names, ResultsOption, option, split
+from benchbench.cli.screen import Lines, print_json, width
+from benchbench.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchbench.fleet import Fleet
+    from benchbench.model import Record
+    from benchbench.profiles import Table
+
+
+class ProfileFormat(StrEnum):
+    """What a profile can be written as."""
+
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+@app.command()
+def profile(
+    run: Annotated[str, typer.Argument(help="A run that was made with --profile.")] = "latest",
+    new: Annotated[str | None, typer.Argument(help="Another: what explains the difference.")] = None,
+    case: Annotated[Names, option("--case", "-c", text="Only cases whose id holds or matches this.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Operators shown of each case.")] = 15,
+    format: Annotated[
+        ProfileFormat, typer.Option("--format", help="What to write.")
+    ] = ProfileFormat.TERMINAL,
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Where the time of a step goes, by operator; with two runs, which operators explain the difference.
+
+    Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
+    """
+    from dataclasses import asdict
+
+    from benchbench import operators, profiles, store
+    from benchbench.artifacts import ARTIFACTS
+
+    patterns = split(case)
+    path = store.find(results, run)
+    tables = _tables(path, patterns)
+    if new is None:
+        content = {"tables": [asdict(table) for table in tables]}
+        sections = operators.sections(tables, top, path / ARTIFACTS)
+    else:
+        pairs = profiles.pairs(tables, _tables(store.find(results, new), patterns))
+        found = [profiles.difference(*pair) for pair in pairs]
+        content = {"differences": [asdict(each) for each in found]}
+        sections = operators.differences(found, top)
+    if format is ProfileFormat.JSON:
+        print_json({"schema": operators.SCHEMA, **content})
+    elif format is ProfileFormat.MARKDOWN:
+        typer.echo(operators.markdown(sections), nl=False)
+    else:
+        typer.echo(operators.terminal(sections, width()), nl=False)
+
+
+def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
+    """Of a run's profiled cases; why others have none is told beside. Raises UnreadableInput for none."""
+    from benchbench import artifacts, metrics, profiles, store
+    from benchbench.format import visible
+    from benchbench.model import Profile
+
+    stored, damaged = artifacts.profiles(path)
+    run = store.read(path)
+    latency = {row["case"]: row["latency_s"] for row in metrics.rows(run).to_dict("records")}
+    tables = []
+    for each in profiles.chosen(stored, patterns):
+        if isinstance(each.outcome, Profile):
+            tables.append(profiles.table(each, each.outcome, latency.get(each.case.id)))
+        else:
+            typer.echo(visible(f"no profile of {each.case.id}: {each.outcome.message}"), err=True)
+    for text in damaged:
+        typer.echo(visible(f"damaged: {text}"), err=True)
+    if not tables:
+        raise UnreadableInput(
+            f"Run {run.info.id} has no profile to show.", "accelbench run --profile makes them."
+        )
+    return tables
+
+
+def save_profiles(fleet: Fleet, records: Sequence[Record], folder: Path, shown: Lines) -> None:
+    """Profile every case that was measured; each is on disk before the next one starts."""
+    from benchbench import artifacts, profiler, progress, store
+
+    for found, traces in profiler.profiles(fleet, records, shown.announce):
+        for name, content in artifacts.files(found, traces).items():
+            store.save(folder / artifacts.ARTIFACTS / name, content)
+        shown.say(progress.profile_line(found))

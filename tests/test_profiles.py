@@ -1,0 +1,244 @@
+"""Profiles read: seconds of a step by operator, what explains a difference, and how both are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from benchbench import operators
+from benchbench.errors import UsageError
+from benchbench.kinds import Kind, kind
+from benchbench.model import Operator, Profile
+from benchbench.profiles import Table, chosen, difference, pairs, table
+from tests.factories import a_case, a_profile, a_profiled, an_operator
+
+HERE = Path("results/runs/R/artifacts")
+HOSTILE = "<script>`|*[x](y)\x1b[31m\u202e\n@you #1"
+
+
+def a_table(*found: Operator, measured_s: float | None = 0.01, case: Any = None, **over: Any) -> Table:
+    profile = a_profile(*found, **over)
+    return table(a_profiled(profile, case=case or a_case()), profile, measured_s)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("aten::mkldnn_convolution Conv2DBackpropInput sm90_xmma_dgrad_x", Kind.CONVOLUTION),
+        ("aten::mm aten::addmm MatMul _MklMatMul dot __cublas$gemm", Kind.PRODUCT),
+        ("aten::native_batch_norm _MklNativeFusedBatchNormEx", Kind.NORMALISATION),
+        ("wrapped_reduce-window MaxPoolGrad BiasAddGrad aten::sum Mean aten::_log_softmax", Kind.REDUCTION),
+        ("transpose_copy_fusion aten::copy_ aten::to Reshape aten::fill_", Kind.COPY),
+        ("aten::add_ AddV2 multiply_subtract_fusion Relu convert_fusion Mul", Kind.ELEMENTWISE),
+        ("ResourceApplyMomentum Optimizer.step#SGD.step aten::_foreach_add_", Kind.OPTIMIZER),
+        ("ncclDevKernel_AllReduce_Sum all-gather.3", Kind.COMMUNICATION),
+        ("aten::empty cudaLaunchKernel aten::normal_ simulated ReadVariableOp", Kind.OTHER),
+    ],
+)
+def test_the_kind_of_an_operator_follows_from_its_name(names: str, expected: Kind) -> None:
+    assert {kind(name) for name in names.split()} == {expected}
+
+
+def test_a_table_is_of_one_step_and_adds_up() -> None:
+    found = a_table()
+    assert found.step_s == 0.01
+    assert {row.name: row.self_s for row in found.rows} == pytest.approx(
+        {"aten::convolution": 0.007, "aten::relu": 0.002}
+    )
+    assert [row.share for row in found.rows] == pytest.approx([0.7, 0.2])
+    assert [row.calls for row in found.rows] == [1, 1]
+    assert sum(row.self_s for row in found.rows) + found.idle_s == pytest.approx(found.step_s)
+    assert found.kinds == pytest.approx({"convolution": 0.007, "elementwise": 0.002})
+
+
+def test_a_table_of_a_device_is_of_the_time_on_the_device() -> None:
+    launched = an_operator("aten::mm", 0.01, device_self_s=0.05, device_total_s=0.06, kernels=("gemm",))
+    (row,) = a_table(launched, on_device=True).rows
+    assert (row.self_s, row.total_s, row.host_self_s) == pytest.approx((0.005, 0.006, 0.001))
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "note"), [(0.0095, ""), (None, ""), (0.005, "100% longer"), (0.02, "50% shorter")]
+)
+def test_a_step_that_the_profiler_disturbed_is_told(measured_s: float | None, note: str) -> None:
+    notes = a_table(measured_s=measured_s).notes
+    assert bool(notes) == bool(note)
+    assert note in "".join(notes)
+
+
+def test_the_operator_that_slowed_is_named_first_with_its_part_of_the_difference() -> None:
+    ref = a_table(an_operator("clamp", 0.02), an_operator("mm", 0.06))
+    new = a_table(an_operator("clamp", 0.062), an_operator("mm", 0.0605), wall_s=0.14)
+    found = difference(ref, new)
+    assert found.change_s == pytest.approx(0.004)
+    assert [(each.name, each.kind) for each in found.changes] == [
+        ("clamp", "elementwise"),
+        ("mm", "matrix product"),
+    ]
+    assert found.changes[0].change_s == pytest.approx(0.0042)
+    assert found.changes[0].share == pytest.approx(1.05)
+    assert found.explained == pytest.approx(1.0625)
+
+
+def test_operators_that_only_one_side_has_are_aligned_by_kind() -> None:
+    ref = a_table(an_operator("aten::mkldnn_convolution", 0.05), an_operator("aten::relu", 0.01))
+    new = a_table(
+        an_operator("convolution (ynn_fusion)", 0.03),
+        an_operator("convolution", 0.01),
+        an_operator("sort", 0.02),
+    )
+    changes = {each.name: each for each in difference(ref, new).changes}
+    merged = changes["aten::mkldnn_convolution → convolution (ynn_fusion) and 1 more"]
+    assert merged.kind == "convolution"
+    assert [merged.ref_s, merged.new_s] == pytest.approx([0.005, 0.004])
+    assert changes["aten::relu"].new_s is None
+    assert changes["sort"].ref_s is None
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    names = draw(
+        st.lists(st.sampled_from(["conv", "mm", "relu", "sum", "copy", "x"]), unique=True, min_size=1)
+    )
+    return a_table(*(an_operator(name, draw(st.floats(0, 0.015))) for name in names))
+
+
+@given(tables(), tables())
+def test_what_operators_and_idle_time_add_is_the_whole_difference(ref: Table, new: Table) -> None:
+    found = difference(ref, new)
+    total = sum(each.change_s for each in found.changes) + found.idle_change_s
+    assert total == pytest.approx(found.change_s, abs=1e-12)
+    sizes = [abs(each.change_s) for each in found.changes]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@given(tables(), tables())
+def test_the_other_way_round_every_change_has_the_other_sign(ref: Table, new: Table) -> None:
+    there, back = difference(ref, new), difference(new, ref)
+    assert sorted(each.change_s for each in there.changes) == pytest.approx(
+        sorted(-each.change_s for each in back.changes), abs=1e-12
+    )
+
+
+def test_the_same_case_of_two_runs_is_a_pair_and_so_are_two_cases_alone() -> None:
+    torch, jax = a_table(), a_table(case=a_case(backend="jax", mode="jit"))
+    assert pairs([torch, jax], [jax]) == [(jax, jax)]
+    assert pairs([torch], [jax]) == [(torch, jax)]
+    other = a_table(case=a_case(params={"m": 1}))
+    with pytest.raises(UsageError, match="No case was profiled in both runs"):
+        pairs([torch, other], [jax])
+
+
+def test_cases_are_chosen_by_parts_of_their_id_or_by_a_pattern() -> None:
+    found = [a_profiled(), a_profiled(case=a_case(backend="jax", mode="jit"))]
+    assert chosen(found, ()) == found
+    assert chosen(found, ("@jax",)) == chosen(found, ("gemm*jit@*",)) == found[1:]
+    assert chosen([], ("@jax",)) == []
+    with pytest.raises(UsageError, match="No profiled case matches tensorflow"):
+        chosen(found, ("tensorflow",))
+
+
+def test_a_table_shows_the_top_operators_the_rest_and_the_idle_time() -> None:
+    found = a_table(
+        an_operator("aten::convolution", 0.06, flops=4e9, allocated_bytes=10 * 2**21),
+        an_operator("aten::relu", 0.02),
+        an_operator("aten::add", 0.01),
+        memory_at_s=(0.0, 0.1),
+        memory_bytes=(2**20, 2**21),
+        traces=("gemm.trace.json.gz", "gemm.xplane.pb.gz"),
+    )
+    assert operators.terminal(operators.sections([found], 1, HERE), 200) == snapshot("""\
+gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
+torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps; 10.0 ms when it was timed
+operators were running 90.0 % of the time; 1 gap, the longest 10.0 ms after aten::add
+OPERATOR           KIND         CALLS  SELF     SHARE   TOTAL    FLOP       ALLOCATED
+aten::convolution  convolution  1      6.00 ms  60.0 %  6.00 ms  400 MFLOP  2.00 MiB
+2 others                               3.00 ms  30.0 %
+no operator                            1.00 ms  10.0 %
+total                                  10.0 ms  100 %
+memory of the framework's allocator, at the peak: 2.00 MiB
+trace, for https://ui.perfetto.dev: results/runs/R/artifacts/gemm.trace.json.gz
+trace, for xprof: results/runs/R/artifacts/gemm.xplane.pb.gz
+""")
+
+
+def test_a_table_of_a_device_shows_the_host_and_the_longest_kernel() -> None:
+    launched = an_operator("aten::mm", 0.01, device_self_s=0.09, device_total_s=0.09, kernels=("sm90_gemm",))
+    found = a_table(launched, on_device=True)
+    assert operators.terminal(operators.sections([found], 5, HERE), 200) == snapshot("""\
+gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
+torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps; 10.0 ms when it was timed
+the device was busy 90.0 % of the time; 1 gap, the longest 10.0 ms after aten::mm
+OPERATOR     KIND            CALLS  SELF     SHARE   TOTAL    HOST SELF  LONGEST KERNEL
+aten::mm     matrix product  1      9.00 ms  90.0 %  9.00 ms  1.00 ms    sm90_gemm
+no operator                         1.00 ms  10.0 %
+total                               10.0 ms  100 %
+""")
+
+
+def test_work_that_several_targets_did_is_set_side_by_side_by_kind() -> None:
+    jax = a_table(an_operator("convolution (ynn_fusion)", 0.05), case=a_case(backend="jax", mode="jit"))
+    *_, last = operators.sections([a_table(), jax], 5, HERE)
+    assert operators.terminal(iter([last]), 200) == snapshot("""\
+gemm(m=64,n=64,k=64)/float32, by kind
+KIND         EAGER@TORCH:CPU   JIT@JAX:CPU
+convolution  7.00 ms (70.0 %)  5.00 ms (50.0 %)
+elementwise  2.00 ms (20.0 %)
+no operator  1.00 ms (10.0 %)  5.00 ms (50.0 %)
+total        10.0 ms           10.0 ms
+""")
+
+
+def test_a_difference_shows_both_sides_and_how_much_is_explained() -> None:
+    ref = a_table(an_operator("clamp", 0.02), an_operator("mm", 0.06))
+    new = a_table(an_operator("clamp", 0.06), an_operator("mm", 0.06), wall_s=0.14, measured_s=0.0141)
+    assert operators.terminal(operators.differences([difference(ref, new)], 1), 200) == snapshot("""\
+gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
+profiled: a step of 10.0 ms → 14.0 ms, +4.00 ms (+40.0 %)
+timed: a step of 10.0 ms → 14.1 ms, +4.10 ms
+operators explain 100 % of the difference
+OPERATOR     KIND         REF      NEW      CHANGE    OF THE DIFFERENCE
+clamp        elementwise  2.00 ms  6.00 ms  +4.00 ms  100 %
+1 other                                     0.00 s    0 %
+no operator               2.00 ms  2.00 ms  0.00 s    0 %
+total                     10.0 ms  14.0 ms  +4.00 ms  100 %
+""")
+
+
+def test_a_difference_within_the_noise_is_not_explained() -> None:
+    found = difference(a_table(), a_table(wall_s=0.101))
+    shown = operators.terminal(operators.differences([found], 5), 200)
+    assert "nothing to explain" in shown
+    assert "explain 1" not in shown
+
+
+def test_nothing_in_a_name_becomes_markup_or_acts_on_the_terminal() -> None:
+    case = a_case(workload=HOSTILE, target=HOSTILE)
+    profile = a_profile(an_operator(HOSTILE, 0.05), profiler=HOSTILE, traces=(HOSTILE,), notes=(HOSTILE,))
+    found = table(a_profiled(profile, case=case), profile, None)
+    change = difference(found, a_table(an_operator("other", 0.01)))
+    for shown in (
+        operators.markdown(operators.sections([found], 5, HERE)),
+        operators.markdown(operators.differences([change], 5)),
+    ):
+        assert "<script>" not in shown
+        assert "[x](y)" not in shown
+    terminal = operators.terminal(operators.sections([found], 5, HERE), 500)
+    assert not {"\x1b", "\u202e"} & set(terminal)
+
+
+def test_markdown_has_a_table_for_each_case() -> None:
+    shown = operators.markdown(operators.sections([a_table(), a_table()], 1, HERE))
+    assert shown.count("| operator |") == 2
+    assert "| aten::convolution | convolution | 1 | 7.00 ms | 70.0 % | 7.00 ms |" in shown
+
+
+def test_a_profile_of_one_operator_shows_no_rest() -> None:
+    profile: Profile = a_profile(an_operator("only", 0.1))
+    found = table(a_profiled(profile), profile, None)
+    assert "others" not in operators.terminal(operators.sections([found], 1, HERE), 100)

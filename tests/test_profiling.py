@@ -1,0 +1,282 @@
+"""`run --profile` and `accelbench profile`: what is kept and shown, and that a timing survives it all."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import artifacts, profiler, store
+from benchbench.launch import Answer
+from benchbench.model import Failure, Profile, Profiled, Status
+from tests.factories import (
+    a_case,
+    a_failure,
+    a_measurement,
+    a_profile,
+    a_profiled,
+    a_record,
+    a_run_info,
+    an_operator,
+)
+from tests.program import accelbench, rows
+
+FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "--profile")
+
+
+def tables(cwd: Path, *arguments: str) -> list[dict[str, Any]]:
+    shown = json.loads(accelbench("profile", *arguments, "--format", "json", cwd=cwd).stdout)
+    found: list[dict[str, Any]] = shown["tables"]
+    return found
+
+
+def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path: Path) -> None:
+    done = accelbench(*FAKE, "-w", "uneven,honest", cwd=tmp_path)
+    assert "product 67%, clamp 22%, abs 11%" in done.stderr
+    assert "next: accelbench profile" in done.stderr
+    honest, uneven = tables(tmp_path)
+    assert [row["name"] for row in honest["rows"]] == ["simulated"]
+    found = {row["name"]: row["self_s"] for row in uneven["rows"]}
+    assert found == pytest.approx({"product": 3e-3, "clamp": 1e-3, "abs": 0.5e-3})
+    assert list(found) == ["product", "clamp", "abs"]
+    assert uneven["step_s"] == pytest.approx(uneven["measured_s"]) == pytest.approx(4.5e-3)
+    (name,) = uneven["traces"]
+    (path,) = tmp_path.rglob(name)
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    assert len(events) == 3 * uneven["steps"]
+    shown = accelbench("profile", "-c", "uneven", "--top", "1", cwd=tmp_path).stdout
+    assert str(path.relative_to(tmp_path)) in shown
+    assert "2 others" in shown
+    assert "honest" not in shown
+
+
+def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: Path) -> None:
+    for slow in ("none", "clamp"):
+        accelbench(*FAKE, "-w", "uneven", "-p", f"slow={slow}", cwd=tmp_path)
+    shown = json.loads(accelbench("profile", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout)
+    (found,) = shown["differences"]
+    assert found["changes"][0]["name"] == "clamp"
+    assert found["changes"][0]["share"] == pytest.approx(1)
+    assert found["change_s"] == pytest.approx(3e-3)
+    lines = accelbench("profile", "latest~1", "latest", cwd=tmp_path).stdout.splitlines()
+    assert lines[lines.index(next(line for line in lines if line.startswith("OPERATOR"))) + 1].startswith(
+        "clamp"
+    )
+    text = accelbench("profile", "latest~1", "latest", "--format", "markdown", cwd=tmp_path).stdout
+    assert "| clamp | elementwise | 1.00 ms | 4.00 ms | +3.00 ms | 100 % |" in text
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("raise", "RuntimeError: the profiler broke"),
+        ("refuse", "this backend has no profiler"),
+        ("crash", "killed by signal 11 (SIGSEGV)"),
+    ],
+)
+def test_a_profiler_that_fails_costs_the_profile_never_the_timing(
+    tmp_path: Path, how: str, reason: str
+) -> None:
+    done = accelbench(*FAKE, "-w", "unprofilable,honest", "-p", f"how={how}", cwd=tmp_path)
+    assert reason in done.stderr
+    found = {row["workload"]: row for row in rows(tmp_path)}
+    assert {name: row["status"] for name, row in found.items()} == {"unprofilable": "ok", "honest": "ok"}
+    assert found["unprofilable"]["latency_s"] == pytest.approx(1e-3)
+    assert f"profile: {reason}" in found["unprofilable"]["notes"]
+    assert not any("profile" in note for note in found["honest"]["notes"])
+    shown = accelbench("profile", cwd=tmp_path)
+    assert "honest" in shown.stdout
+    assert reason in shown.stderr
+
+
+def test_what_failed_is_not_profiled(tmp_path: Path) -> None:
+    done = accelbench(*FAKE, "-w", "crashing,honest", cwd=tmp_path, code=4)
+    assert "profiled       crashing" not in done.stderr
+    assert len(tables(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message", "hint"),
+    [
+        (("profile",), 5, "has no profile to show", "run --profile"),
+        (("profile", "nosuch"), 5, "No run 'nosuch'", "accelbench"),
+    ],
+)
+def test_a_run_without_profiles_says_how_to_get_them(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
+) -> None:
+    accelbench("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "-w", "honest", cwd=tmp_path)
+    done = accelbench(*arguments, cwd=tmp_path, code=code)
+    assert message in done.stderr
+    assert hint in done.stderr
+
+
+def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp_path: Path) -> None:
+    for workloads in ("honest,gemm", "uneven"):
+        accelbench(*FAKE, "-w", workloads, cwd=tmp_path)
+    assert "There are: uneven" in accelbench("profile", "-c", "gemm", cwd=tmp_path, code=2).stderr
+    assert "--case" in accelbench("profile", "latest~1", "latest", cwd=tmp_path, code=2).stderr
+
+
+def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
+    files = artifacts.files(found, traces)
+    for name, content in files.items():
+        store.save(run / artifacts.ARTIFACTS / name, content)
+    return [run / artifacts.ARTIFACTS / name for name in files]
+
+
+@pytest.mark.parametrize("outcome", [a_profile(an_operator("f", 0.1, flops=1.5)), a_failure(log="…")])
+def test_what_is_stored_is_what_is_read(tmp_path: Path, outcome: Profile | Failure) -> None:
+    found = a_profiled(outcome)
+    keep(tmp_path, found)
+    assert artifacts.profiles(tmp_path) == ([found], [])
+
+
+def test_traces_are_compressed_once_and_named_after_the_case(tmp_path: Path) -> None:
+    packed = gzip.compress(b"a")
+    keep(tmp_path, a_profiled(), **{"trace.json.gz": packed, "xplane.pb": b"b"})
+    ((stored,), _) = artifacts.profiles(tmp_path)
+    assert isinstance(stored.outcome, Profile)
+    contents = [(tmp_path / artifacts.ARTIFACTS / name).read_bytes() for name in stored.outcome.traces]
+    assert [gzip.decompress(content) for content in contents] == [b"a", b"b"]
+    assert all(
+        name.startswith("gemm-m=64,n=64,k=64-float32-eager-torch-cpu-") for name in stored.outcome.traces
+    )
+
+
+def test_a_case_of_any_name_stays_in_its_folder_and_apart_from_others(tmp_path: Path) -> None:
+    names = ["../../up", "/etc", "a b", "a/b", "x" * 500, "\ud800", "日本", "\n"]
+    for name in names:
+        keep(tmp_path, a_profiled(case=a_case(workload=name)), **{"trace.json": b"{}"})
+    stored, damaged = artifacts.profiles(tmp_path)
+    assert not damaged
+    assert len(stored) == len(names)
+    assert {path.parent for path in tmp_path.rglob("*.gz")} == {tmp_path / artifacts.ARTIFACTS}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"wall_s": 0.0},
+        {"wall_s": -1.0},
+        {"operators": 1},
+        {"memory_at_s": [1.0], "memory_bytes": []},
+        {"busy_s": "x"},
+        {"gaps": None},
+    ],
+    ids=str,
+)
+def test_a_profile_that_cannot_be_is_damaged_and_costs_only_itself(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    (path,) = keep(tmp_path, a_profiled())
+    keep(tmp_path, a_profiled(case=a_case(workload="other")))
+    fields = json.loads(path.read_bytes())
+    path.write_text(json.dumps(fields | {"outcome": fields["outcome"] | change}))
+    stored, damaged = artifacts.profiles(tmp_path)
+    assert [each.case.workload for each in stored] == ["other"]
+    assert path.name in damaged[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"schema":99}'], ids=len)
+def test_a_file_that_is_no_profile_is_damaged(tmp_path: Path, content: bytes) -> None:
+    store.save(tmp_path / artifacts.ARTIFACTS / "x.profile.json", content)
+    assert artifacts.profiles(tmp_path)[1]
+
+
+def test_a_profile_of_a_newer_program_is_told_apart(tmp_path: Path) -> None:
+    keep(tmp_path, replace(a_profiled(), schema=99))
+    assert "newer" in artifacts.profiles(tmp_path)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "iterations", "expected"),
+    [
+        (2.0, 1, (1, 3)),  # at least three steps
+        (0.1, 1, (1, 5)),  # half a second
+        (1e-3, 4, (4, 13)),  # at most fifty, in blocks like those timed
+        (1e-6, 1024, (50, 1)),
+    ],
+)
+def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
+    step_s: float, iterations: int, expected: tuple[int, int]
+) -> None:
+    measured = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
+    assert profiler.size(measured) == expected
+
+
+class FakeFleet:
+    """Answers a profile job, and the job of reading a trace elsewhere, as told."""
+
+    def __init__(self, reply: Any, read: Answer) -> None:
+        self.stages_s: dict[str, float] = {}
+        self.asked: list[dict[str, Any]] = []
+        self._reply, self._read = reply, read
+
+    def ask(self, case: Any, job: dict[str, Any]) -> tuple[Answer, str]:
+        self.asked.append(job)
+        (Path(job["folder"]) / "xplane.pb").write_bytes(b"trace")
+        return Answer(self._reply), "fork"
+
+    def read(self, job: dict[str, Any]) -> Answer:
+        self.asked.append(job)
+        return self._read
+
+
+RECORDING = {"profiler": "torch_xla.debug.profiler 2.9", "steps": 3, "step_s": [0.1]}
+
+
+def passed(fleet: FakeFleet) -> tuple[Profiled, dict[str, bytes]]:
+    (found,) = profiler.profiles(fleet, [a_record()], lambda text: None)  # type: ignore[arg-type]
+    return found
+
+
+def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
+    from dataclasses import asdict
+
+    profile = a_profile(traces=("xplane.pb",))
+    fleet = FakeFleet({"recording": RECORDING}, Answer({"profile": asdict(profile)}))
+    found, traces = passed(fleet)
+    assert found.outcome == profile
+    assert traces == {"xplane.pb": b"trace"}
+    assert fleet.asked[1]["recording"] == RECORDING
+    assert fleet.asked[1]["folder"] == fleet.asked[0]["folder"]
+    assert fleet.stages_s["profile"] >= 0
+
+
+def test_without_a_reader_the_reason_says_what_it_takes() -> None:
+    found, _ = passed(
+        FakeFleet({"recording": RECORDING}, Answer(None, Status.CRASHED, "No module named jax"))
+    )
+    assert isinstance(found.outcome, Failure)
+    assert found.outcome.message == "reading its trace takes jax or tensorflow: No module named jax"
+
+
+@pytest.mark.parametrize("reply", [{"profile": {"status": "ok"}}, {"profile": 7}, {"nothing": 1}], ids=str)
+def test_an_answer_that_cannot_be_read_is_a_reason(reply: Any) -> None:
+    found, _ = passed(FakeFleet(reply, Answer(None)))
+    assert isinstance(found.outcome, Failure)
+    assert "cannot be read" in found.outcome.message
+
+
+def test_a_profile_without_an_operator_is_none() -> None:
+    from dataclasses import asdict
+
+    empty = replace(a_profile(), operators=())
+    found, _ = passed(FakeFleet({"profile": asdict(empty)}, Answer(None)))
+    assert isinstance(found.outcome, Failure)
+    assert "saw no operator" in found.outcome.message
+
+
+def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:
+    info = a_run_info()
+    with store.create(tmp_path, info) as writer:
+        writer.append(a_record())
+    run = tmp_path / "runs" / info.id
+    keep(run, a_profiled(a_failure(message="it broke")))
+    assert store.read(run).unprofiled == {a_case().id: "it broke"}

@@ -1,0 +1,186 @@
+"""Self times, totals and gaps of spans on threads and streams; and the laws that make them add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.model import Operator
+from benchbench.timeline import Allocation, Span, Summary, Window, memory, summary
+
+WINDOW = Window(0.0, 10.0)
+
+
+def a_span(name: str, start: float, end: float, **over: Any) -> Span:
+    base: dict[str, Any] = {"name": name, "lane": "main", "start_s": start, "end_s": end}
+    return Span(**(base | over))
+
+
+def by_name(found: Summary) -> dict[str, Operator]:
+    return {each.name: each for each in found.operators}
+
+
+def selves(spans: Sequence[Span], window: Window = WINDOW) -> dict[str, float]:
+    return {each.name: each.host_self_s for each in summary(spans, window).operators}
+
+
+def test_what_an_operator_calls_is_not_its_own_time() -> None:
+    found = by_name(summary([a_span("outer", 1, 7), a_span("inner", 2, 4), a_span("inner", 5, 6)], WINDOW))
+    assert (found["outer"].host_self_s, found["outer"].host_total_s, found["outer"].calls) == (3, 6, 1)
+    assert (found["inner"].host_self_s, found["inner"].host_total_s, found["inner"].calls) == (3, 3, 2)
+
+
+def test_an_operator_that_calls_itself_counts_once_in_its_total() -> None:
+    found = by_name(summary([a_span("f", 0, 8), a_span("f", 2, 4)], WINDOW))
+    assert (found["f"].host_self_s, found["f"].host_total_s, found["f"].calls) == (8, 8, 2)
+
+
+def test_threads_that_compute_at_once_share_the_wall_time() -> None:
+    spans = [a_span("a", 0, 4), a_span("b", 2, 6, lane="other")]
+    assert selves(spans) == {"a": 3, "b": 3}
+    assert summary(spans, WINDOW).busy_s == 6
+
+
+def test_a_task_handed_to_another_thread_belongs_to_its_operator_and_is_no_call() -> None:
+    spans = [a_span("a", 0, 4), a_span("b", 0, 4, lane="2"), a_span("a", 0, 4, lane="3", helps=True)]
+    found = by_name(summary(spans, WINDOW))
+    assert found["a"].host_self_s == pytest.approx(8 / 3)
+    assert (found["a"].calls, found["a"].host_total_s) == (1, 8)
+
+
+def test_what_belongs_to_no_operator_hides_the_one_it_is_nested_in() -> None:
+    found = summary([a_span("a", 0, 8), a_span("", 2, 6)], WINDOW)
+    assert [(each.name, each.host_self_s) for each in found.operators] == [("a", 4)]
+    assert found.gaps.total_s == 6
+
+
+def test_gaps_are_counted_and_the_longest_is_told_with_what_came_before() -> None:
+    gaps = summary([a_span("a", 1, 2), a_span("b", 2.5, 4), a_span("c", 7, 10)], WINDOW).gaps
+    assert (gaps.count, gaps.total_s, gaps.median_s) == (3, 4.5, 1)
+    assert (gaps.longest_s, gaps.after) == (3, "b")
+
+
+def test_only_what_falls_into_the_window_counts() -> None:
+    spans = [a_span("a", -2, 1), a_span("b", 9, 12), a_span("c", 11, 12)]
+    found = by_name(summary(spans, WINDOW))
+    assert {name: each.host_self_s for name, each in found.items()} == {"a": 1, "b": 1}
+    assert found["a"].calls == 0  # it began before
+
+
+def test_a_span_that_outlasts_the_one_it_began_in_is_cut_off_there() -> None:
+    assert selves([a_span("a", 0, 4), a_span("b", 2, 6)]) == {"a": 2, "b": 2}
+
+
+def test_device_time_goes_to_the_operator_that_launched_it_and_to_those_above() -> None:
+    found = summary(
+        [
+            a_span("module", 0, 3, id=1),
+            a_span("matmul", 1, 2, id=2),
+            a_span("gemm_kernel", 2, 6, lane="stream 7", on_device=True, cause=2),
+            a_span("memset", 6, 7, lane="stream 7", on_device=True),
+        ],
+        WINDOW,
+    )
+    operators = by_name(found)
+    assert found.on_device
+    assert (operators["matmul"].device_self_s, operators["matmul"].host_self_s) == (4, 1)
+    assert operators["matmul"].kernels == ("gemm_kernel",)
+    assert (operators["module"].device_self_s, operators["module"].device_total_s) == (0, 4)
+    assert (operators["memset"].device_self_s, operators["memset"].calls) == (1, 1)
+    assert (found.busy_s, found.gaps.total_s) == (5, 5)
+    assert [each.name for each in found.operators][:2] == ["matmul", "memset"]
+
+
+def test_streams_that_run_at_once_share_the_time_the_device_was_busy() -> None:
+    spans = [
+        a_span("a", 0, 4, lane="stream 1", on_device=True),
+        a_span("b", 0, 4, lane="stream 2", on_device=True),
+    ]
+    found = summary(spans, WINDOW)
+    assert [each.device_self_s for each in found.operators] == [2, 2]
+    assert found.busy_s == 4
+
+
+def test_work_that_a_profiler_counts_is_summed_over_calls() -> None:
+    spans = [a_span("a", 0, 1, flops=5.0, bytes=2.0), a_span("a", 1, 2, flops=7.0), a_span("b", 2, 3)]
+    found = by_name(summary(spans, WINDOW))
+    assert (found["a"].flops, found["a"].bytes) == (12, 2)
+    assert (found["b"].flops, found["b"].bytes) == (None, None)
+
+
+def test_memory_that_is_asked_for_goes_to_the_operator_its_thread_was_in() -> None:
+    allocations = [
+        Allocation(lane="main", at_s=1.5, bytes=100, in_use=100),
+        Allocation(lane="main", at_s=3.0, bytes=10, in_use=110),
+        Allocation(lane="main", at_s=3.5, bytes=-100, in_use=10),
+        Allocation(lane="main", at_s=9.0, bytes=1000, in_use=1010),
+        Allocation(lane="elsewhere", at_s=1.5, bytes=1000, in_use=1110),
+    ]
+    spans = [a_span("outer", 1, 4), a_span("inner", 2, 3.2)]
+    found = by_name(summary(spans, WINDOW, allocations))
+    assert {name: each.allocated_bytes for name, each in found.items()} == {"outer": 100, "inner": 10}
+
+
+def test_a_long_memory_timeline_is_thinned_to_its_peaks() -> None:
+    allocations = [
+        Allocation(lane="main", at_s=n / 1000, bytes=1, in_use=9999 if n == 1501 else n) for n in range(5000)
+    ]
+    at_s, in_use = memory(allocations, Window(1.0, 4.0))
+    assert len(at_s) == len(in_use) <= 500
+    assert max(in_use) == 9999
+    assert at_s[in_use.index(9999)] == pytest.approx(0.501)
+    assert list(at_s) == sorted(at_s)
+    assert memory([], WINDOW) == ((), ())
+
+
+@st.composite
+def lanes(draw: st.DrawFn) -> list[Span]:
+    """Properly nested spans on up to three threads."""
+    spans = []
+    for lane in range(draw(st.integers(1, 3))):
+        for start, length, depth in draw(
+            st.lists(st.tuples(st.integers(0, 90), st.integers(1, 10), st.integers(1, 3)), max_size=6)
+        ):
+            for level in range(depth):
+                shrunk = level * length / 8
+                name = draw(st.sampled_from("abc"))
+                begin, end = start / 10 + shrunk / 10, (start + length - shrunk) / 10
+                spans.append(Span(name=name, lane=str(lane), start_s=begin, end_s=end))
+    return spans
+
+
+@given(lanes())
+def test_self_times_and_gaps_add_up_to_the_window(spans: list[Span]) -> None:
+    found = summary(spans, WINDOW)
+    assert sum(each.host_self_s for each in found.operators) == pytest.approx(found.busy_s, abs=1e-9)
+    assert found.busy_s + found.gaps.total_s == pytest.approx(10.0)
+
+
+@given(lanes())
+def test_no_self_time_exceeds_the_total(spans: list[Span]) -> None:
+    for each in summary(spans, WINDOW).operators:
+        assert 0 <= each.host_self_s <= each.host_total_s + 1e-9
+
+
+@given(lanes(), st.permutations("012"))
+def test_the_order_of_threads_does_not_matter(spans: list[Span], order: list[str]) -> None:
+    moved = sorted(spans, key=lambda each: order.index(each.lane))
+    assert selves(moved) == pytest.approx(selves(spans), abs=1e-9)
+
+
+@given(lanes(), st.integers(-1000, 1000))
+def test_when_the_clock_began_does_not_matter(spans: list[Span], shift: int) -> None:
+    moved = [replace(each, start_s=each.start_s + shift, end_s=each.end_s + shift) for each in spans]
+    assert selves(moved, Window(shift, shift + 10.0)) == pytest.approx(selves(spans), abs=1e-9)
+
+
+@given(lanes())
+def test_a_second_thread_doing_the_same_changes_no_self_time(spans: list[Span]) -> None:
+    alone = [replace(each, lane="one") for each in spans if each.lane == "0"]
+    twice = alone + [replace(each, lane="two") for each in alone]
+    assert selves(twice) == pytest.approx(selves(alone), abs=1e-9)

@@ -1,0 +1,311 @@
+"""What the frameworks' profilers write, as spans: Chrome's format, XPlane, and XLA's instructions by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchbench.backends import _chrome, _hlo, _xplane
+from benchbench.backends._xplane import Event, Line
+from benchbench.backends.base import BEGIN, END, Recording, Unread, Unsupported
+from benchbench.model import Operator, Profile
+
+RECORDING = Recording(profiler="profiler 1.0", steps=2, step_s=(0.005, 0.005))
+
+
+def operators(found: Profile) -> dict[str, Operator]:
+    return {each.name: each for each in found.operators}
+
+
+def x(name: str, start: float, length: float, category: str = "cpu_op", **more: Any) -> dict[str, Any]:
+    """An event of torch's trace, in milliseconds from the first step on."""
+    event = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1}
+    return event | {"ts": 4_407_905_347_498.0 + 1e3 * start, "dur": 1e3 * length} | more
+
+
+def torch_trace(*events: dict[str, Any]) -> dict[str, Any]:
+    marks = [x(BEGIN, -1, 1, "user_annotation"), x(END, 10, 1, "user_annotation")]
+    names = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
+    return {"traceEvents": [*names, x("ProfilerStep#1", -2, 14, "user_annotation"), *marks, *events]}
+
+
+def test_torch_operators_are_those_between_the_marks_without_what_they_call() -> None:
+    events = (x("aten::linear", 1, 5), x("aten::addmm", 2, 3), x("aten::relu", -1.5, 0.4))
+    found = _chrome.profile(torch_trace(*events), RECORDING, {"aten::addmm": 200.0})
+    assert set(operators(found)) == {"aten::linear", "aten::addmm"}
+    assert operators(found)["aten::linear"].host_self_s == pytest.approx(2e-3)
+    assert operators(found)["aten::addmm"].host_self_s == pytest.approx(3e-3)
+    assert operators(found)["aten::addmm"].flops == 200
+    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((10e-3, 5e-3, 5e-3))
+    assert (found.steps, found.on_device) == (2, False)
+
+
+def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str, Any]:
+    fields = {"Bytes": size, "Total Allocated": in_use, "Device Type": device}
+    return x("[memory]", at, 0, "cpu_instant_event", ph="i", args=fields)
+
+
+def test_torch_memory_has_a_timeline_and_goes_to_the_operator_that_asked() -> None:
+    events = [x("aten::empty", 1, 2), memory_event(2, 64, 164), memory_event(9, -64, 100)]
+    found = _chrome.profile(torch_trace(*events), RECORDING, {})
+    assert operators(found)["aten::empty"].allocated_bytes == 64
+    assert found.memory_at_s == pytest.approx((2e-3, 9e-3))
+    assert found.memory_bytes == (164, 100)
+
+
+def test_cuda_kernels_are_charged_to_the_operator_that_launched_them() -> None:
+    gpu = {"pid": 0, "tid": 7}
+    found = _chrome.profile(
+        torch_trace(
+            x("aten::linear", 1, 3, args={"External id": 11}),
+            x("aten::addmm", 1.5, 2, args={"External id": 12}),
+            x("cudaLaunchKernel", 2, 1, "cuda_runtime", args={"External id": 12, "correlation": 5}),
+            x("sm90_gemm", 3, 4, "kernel", args={"External id": 12, "correlation": 5}, **gpu),
+            x("Memcpy HtoD", 8, 1, "gpu_memcpy", args={"External id": 99}, **gpu),
+            x("accelbench begin", 0, 10, "gpu_user_annotation", **gpu),
+            memory_event(2, 64, 164, device=1),
+            memory_event(2, 1, 1, device=0),
+        ),
+        RECORDING,
+        {},
+    )
+    rows = operators(found)
+    assert found.on_device
+    assert (found.busy_s, found.gaps.total_s) == pytest.approx((5e-3, 5e-3))
+    assert rows["aten::addmm"].device_self_s == pytest.approx(4e-3)
+    assert rows["aten::addmm"].host_self_s == pytest.approx(1e-3)
+    assert rows["aten::addmm"].kernels == ("sm90_gemm",)
+    linear = rows["aten::linear"]
+    assert (linear.device_self_s, linear.device_total_s) == pytest.approx((0, 4e-3))
+    assert rows["Memcpy HtoD"].device_self_s == pytest.approx(1e-3)
+    assert found.memory_bytes == (164,)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("## Call CompiledFxGraph fw3ohgmklx ##", "## Call CompiledFxGraph ##"),
+        ("Torch-Compiled Region: 0/0", "Torch-Compiled Region"),
+        ("aten::mm", "aten::mm"),
+    ],
+)
+def test_names_hold_nothing_that_differs_from_one_process_to_the_next(name: str, shown: str) -> None:
+    found = _chrome.profile(torch_trace(x(name, 1, 1)), RECORDING, {})
+    assert [each.name for each in found.operators] == [shown]
+
+
+def test_a_trace_without_the_steps_is_refused() -> None:
+    with pytest.raises(Unsupported, match="does not hold the steps"):
+        _chrome.profile({"traceEvents": [x("aten::mm", 1, 1)]}, RECORDING, {})
+    with pytest.raises(Unsupported, match="does not hold the steps"):
+        _xplane.profile_of([line("python")], RECORDING, {}, ())
+
+
+def e(name: str, start: float, length: float = 0.0, **stats: Any) -> Event:
+    """In milliseconds from the first step on."""
+    return Event(name, 5e6 + 1e6 * start, 5e6 + 1e6 * (start + length), stats)
+
+
+def line(name: str, *events: Event, plane: str = "/host:CPU") -> Line:
+    return Line(plane, name, events)
+
+
+def xplane(*lines: Line, labels: _xplane.Labels | None = None) -> Profile:
+    marks = line("python", e(BEGIN, -1, 1), e(END, 10, 1))
+    return _xplane.profile_of([marks, *lines], RECORDING, labels or {}, ())
+
+
+def op(name: str, start: float, length: float, **stats: Any) -> Event:
+    return e(name, start, length, hlo_op=name, hlo_module="jit_step", **stats)
+
+
+def test_xla_instructions_are_operators_whatever_their_number() -> None:
+    found = xplane(
+        line(
+            "tf_XLAEigen/1", e("ThunkExecutor::Execute", 0, 9), op("copy.4", 1, 2), op("copy.25.clone", 4, 1)
+        ),
+        line("tf_XLAPjRtCpuClient/2", e("ThunkExecutor::Execute (wait for completion)", 0, 10)),
+    )
+    assert [(each.name, each.calls) for each in found.operators] == [("copy", 2)]
+    assert found.operators[0].host_self_s == pytest.approx(3e-3)
+
+
+def test_what_xla_fused_is_named_for_what_it_computes() -> None:
+    found = xplane(
+        line("tf_XLAEigen/1", op("ynn_fusion.3", 1, 2), op("ynn_fusion.4", 4, 1)),
+        labels={("jit_step", "ynn_fusion.3"): "convolution", ("jit_other", "ynn_fusion.4"): "reduce"},
+    )
+    assert [each.name for each in found.operators] == ["convolution (ynn_fusion)", "ynn_fusion"]
+
+
+def test_tasks_that_an_operator_hands_to_a_pool_are_its_own_however_deep() -> None:
+    """The operator returns at once; its task hands out another; a third task belongs to nobody."""
+    record, start, stop = (f"ThreadpoolListener::{each}" for each in ("Record", "StartRegion", "StopRegion"))
+    found = xplane(
+        line("A", op("convolution.1", 0, 0.5), e(record, 0.2, _p=1), e(record, 0.8, _p=3)),
+        line("B", e(start, 1, _c=1), e(record, 2, _p=2), e(stop, 4)),
+        line("C", e(start, 4, _c=2), e(stop, 6), e(start, 7, _c=3), e(stop, 9)),
+        line("D", e(stop, 1), e(start, 8, _c=4)),
+    )
+    (only,) = found.operators
+    assert (only.name, only.calls) == ("convolution", 1)
+    assert only.host_self_s == pytest.approx(5.5e-3)
+    assert found.gaps.total_s == pytest.approx(4.5e-3)
+
+
+def test_what_a_task_runs_for_another_operator_is_the_others() -> None:
+    record, start, stop = (f"ThreadpoolListener::{each}" for each in ("Record", "StartRegion", "StopRegion"))
+    found = xplane(
+        line("A", op("dot.1", 0, 1), e(record, 0.5, _p=1)),
+        line("B", e(start, 1, _c=1), e("ThunkExecutor::Execute", 3, 5), op("reduce.2", 4, 2), e(stop, 9)),
+    )
+    assert {name: each.host_self_s for name, each in operators(found).items()} == pytest.approx(
+        {"dot": 4e-3, "reduce": 2e-3}
+    )
+
+
+def test_tensorflow_kernels_go_by_their_type_and_functions_are_none() -> None:
+    found = xplane(
+        line(
+            "python", e("EagerLocalExecute: __inference_step_12", 0, 10), e("EagerLocalExecute: MatMul", 9, 1)
+        ),
+        line("tf_XLA", e("__inference_step_12:__inference_step_12", 0, 9)),
+        line(
+            "tf_Compute/1",
+            e("ExecutorState::Process", 0, 9),
+            e("gradient_tape/Conv2DBackpropFilter_4:_MklNativeConv2DBackpropFilter", 1, 4),
+            e("MemoryAllocation", 2, allocator_name="mklcpu", bytes_allocated=300, allocation_bytes=200),
+            e("MemoryDeallocation", 3, allocator_name="mklcpu", bytes_allocated=100, allocation_bytes=200),
+            e("MemoryAllocation", 2, allocator_name="cpu", bytes_allocated=7, allocation_bytes=7),
+        ),
+    )
+    rows = operators(found)
+    assert set(rows) == {"MatMul", "_MklNativeConv2DBackpropFilter"}
+    assert rows["_MklNativeConv2DBackpropFilter"].allocated_bytes == 200
+    assert found.memory_bytes == (300, 100)
+
+
+def test_a_gpu_is_read_from_its_streams_and_a_tpu_from_its_operators() -> None:
+    kernel = e(
+        "loop_fusion_3", 1, 2, hlo_op="loop_fusion.3", hlo_module="jit_step", flops=50, bytes_accessed=8
+    )
+    gpu = xplane(
+        line("Stream #14(Compute)", kernel, e("memcpy32_post", 5, 1), plane="/device:GPU:0"),
+        line("XLA Ops", kernel, plane="/device:GPU:0"),
+    )
+    assert gpu.on_device
+    assert [each.name for each in gpu.operators] == ["loop_fusion", "memcpy32_post"]
+    assert (gpu.operators[0].flops, gpu.operators[0].bytes, gpu.operators[0].calls) == (50, 8, 1)
+    assert gpu.busy_s == pytest.approx(3e-3)
+    instruction = e("%fusion.7 = f32[8]{0} fusion(f32[8]{0} %p), kind=kLoop", 1, 2)
+    tpu = xplane(
+        line("XLA Ops", instruction, plane="/device:TPU:0"),
+        line("Steps", e("0", 0, 9), plane="/device:TPU:0"),
+    )
+    assert {each.name: each.device_self_s for each in tpu.operators} == pytest.approx({"fusion": 2e-3})
+
+
+HLO = """\
+HloModule jit_step, is_scheduled=true
+
+%region_0.1 (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%fused_computation.83 (p0: f32[8], p1: f32[8]) -> f32[8] {
+  %p0 = f32[8]{0} parameter(0)
+  ROOT %convolution.12 = f32[8]{0} convolution(%p0, %p1), window={size=28x28}
+}
+
+%fused_computation.84 (p2: f32[8]) -> f32[] {
+  %c = f32[] constant(0)
+  ROOT %reduce.1 = f32[] reduce(%p2, %c), dimensions={0}, to_apply=%region_0.1
+}
+
+%fused_computation.85 (p3: f32[8]) -> (f32[8]{0:T(128)}, f32[8]) {
+  %inner = f32[8]{0} fusion(%p3), kind=kLoop, calls=%fused_computation.83
+  ROOT %both = (f32[8]{0:T(128)}, f32[8]) tuple(%inner, %p3)
+}
+
+ENTRY %main.9 (x: f32[8]) -> f32[8] {
+  %ynn_fusion.3 = f32[8]{0} fusion(%x, %x), kind=kCustom, calls=%fused_computation.83
+  %ynn_fusion = f32[] fusion(%x), kind=kCustom, calls=%fused_computation.84
+  %add_tuple_fusion.1 = (f32[8]{0:T(128)}, f32[8]) fusion(%x), kind=kLoop, calls=%fused_computation.85
+  %custom-call.2 = f32[8]{0} custom-call(%x), custom_call_target="__cublas$gemm"
+  %convolution.7 = f32[8]{0} convolution(%x, %x), window={size=3x3}
+  ROOT %copy.4 = f32[8]{0} copy(%x)
+}
+"""
+
+
+def test_an_instruction_is_named_for_the_costliest_thing_inside_it() -> None:
+    assert _hlo.labels(HLO) == {
+        "inner": "convolution",
+        "ynn_fusion.3": "convolution",
+        "ynn_fusion": "reduce",
+        "add_tuple_fusion.1": "convolution",
+        "custom-call.2": "__cublas$gemm",
+    }
+
+
+def test_a_trace_that_nothing_here_can_read_is_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] in ("jax", "tensorflow")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    folder = tmp_path / "plugins/profile/2026_01_02"
+    folder.mkdir(parents=True)
+    (folder / "host.xplane.pb").write_bytes(b"")
+    (folder / "host.trace.json.gz").write_bytes(b"")
+    with pytest.raises(Unread) as unread:
+        _xplane.profile(tmp_path, RECORDING, {})
+    assert unread.value.recording == RECORDING
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == ["trace.json.gz", "xplane.pb"]
+
+
+def fake_tensorflow_space() -> Any:
+    """The protobuf's fields, as TensorFlow's own module gives them."""
+
+    def stat(kind: str, value: Any) -> Any:
+        return SimpleNamespace(metadata_id=1, WhichOneof=lambda _: kind, **{kind: value})
+
+    def event(metadata: int, offset: int, length: int, *stats: Any) -> Any:
+        return SimpleNamespace(metadata_id=metadata, offset_ps=offset, duration_ps=length, stats=stats)
+
+    names = {1: BEGIN, 2: END, 3: "copy.1"}
+    marks = [event(1, 0, 10), event(2, 9_000_000, 10)]
+    events = [*marks, event(3, 1_000_000, 2_000_000, stat("ref_value", 2)), event(3, 4_000_000, 0)]
+    plane = SimpleNamespace(
+        name="/host:CPU",
+        event_metadata={key: SimpleNamespace(name=name) for key, name in names.items()},
+        stat_metadata={1: SimpleNamespace(name="hlo_op"), 2: SimpleNamespace(name="copy.1")},
+        lines=[SimpleNamespace(name="python", timestamp_ns=100, events=events)],
+    )
+    return SimpleNamespace(planes=[plane], ParseFromString=lambda content: None)
+
+
+def test_tensorflow_reads_with_its_own_protobuf_and_gets_a_trace_for_perfetto(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("xplane_pb2")
+    vars(module)["XSpace"] = fake_tensorflow_space
+    package = "tensorflow.tsl.profiler.protobuf"
+    for name in ("tensorflow", "tensorflow.tsl", "tensorflow.tsl.profiler"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    holder = ModuleType(package)
+    vars(holder)["xplane_pb2"] = module
+    monkeypatch.setitem(sys.modules, package, holder)
+    (tmp_path / "host.xplane.pb").write_bytes(b"")
+    found = _xplane.profile(tmp_path, RECORDING, {})
+    assert {each.name: each.host_self_s for each in found.operators} == pytest.approx({"copy": 2e-6})
+    assert found.traces == ("trace.json", "xplane.pb")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {"ph": "X", "name": "copy.1", "ts": 1.1, "dur": 2.0, "pid": 0, "tid": 0} in events

@@ -1,0 +1,32 @@
+"""A workload under which the profiler fails, as `how` says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchbench.backends.base import Unsupported
+from benchbench.workloads.honest import Honest
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays, Place, Program
+
+
+@dataclass(frozen=True)
+class Unprofilable(Honest):
+    how: str = "raise"
+
+    summary = "A workload under which the profiler fails"
+
+    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+        def profile(*arguments: Any) -> Any:
+            if self.how == "crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if self.how == "refuse":
+                raise Unsupported("this backend has no profiler")
+            raise RuntimeError("the profiler broke")
+
+        place.profile = profile  # type: ignore[attr-defined]
+        return super().build_fake(place, arrays)
