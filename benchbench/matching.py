@@ -11,6 +11,7 @@ from benchbench.conditions import energy_j
 from benchbench.environment import fingerprint
 from benchbench.metrics import NO_SPEED, Metric, steps_s
 from benchbench.model import Failure, Machine, Measurement, Record, Run, RunInfo, Status
+from benchbench.plausible import implausible
 from benchbench.stats import Difference, mean, median, welch
 
 LEAST_PROCESSES = 3
@@ -126,8 +127,11 @@ def _side(records: Sequence[Record]) -> Side:
         return Side(failure=f"{first.status}: {first.message}")
     if not done:
         return Side()
+    measured = tuple(record.outcome for record in done if isinstance(record.outcome, Measurement))
+    if why := implausible(done[0].case, done[0].device_model, measured):
+        return Side(failure=f"{Status.IMPLAUSIBLE}: {why}")
     return Side(
-        measured=tuple(record.outcome for record in done if isinstance(record.outcome, Measurement)),
+        measured=measured,
         target=done[0].case.target,
         version=done[0].framework_version,
         device_model=done[0].device_model,

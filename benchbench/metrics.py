@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchbench.conditions import energy_j, usual_mhz
 from benchbench.conditions import remarks as surroundings
 from benchbench.model import Case, Failure, Measurement, Memory, Record, Run, RunInfo, Scalar, Status
+from benchbench.plausible import implausible
+from benchbench.plausible import remarks as oddities
 from benchbench.stats import headline, median, quantile
 
 if TYPE_CHECKING:
@@ -101,10 +103,16 @@ def _planned(info: RunInfo, case: Case, records: Sequence[Record], usual: Mappin
     row["relative_error"] = max(
         (o.relative_error for o in done if o.relative_error is not None), default=None
     )
+    if row["status"] == Status.OK and (why := implausible(case, row["device_name"], measured)):
+        row |= {"status": str(Status.IMPLAUSIBLE), "message": why}
     if row["status"] != Status.OK:
         return _finite(row, {}, ())
     row |= _speed(measured) | _resources(measured)
-    notes = [*_remarks(measured, info.policy.rounds), *surroundings(measured, usual.get(case.device))]
+    notes = [
+        *_remarks(measured, info.policy.rounds),
+        *oddities(measured),
+        *surroundings(measured, usual.get(case.device)),
+    ]
     return _finite(row, _reasons(measured), notes)
 
 
