@@ -11,10 +11,12 @@ import typer
 from benchbench.cli.app import app
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.screen import color, save, width
+from benchbench.errors import UnreadableInput
 
 if TYPE_CHECKING:
     from benchbench.exporters.base import Exporter
     from benchbench.model import Run
+    from benchbench.roofline import Ceiling
 
 
 class ReportFormat(StrEnum):
@@ -54,7 +56,7 @@ def write_report(run: Run, format: ReportFormat, output: Path | None, plots: Pat
     from benchbench import store
     from benchbench.report import report as tabulated
 
-    found = tabulated(run)
+    found = tabulated(run, _ceilings(run))
     if format in (ReportFormat.PNG, ReportFormat.SVG):
         save(exporter(format).export(found), output or plots)
         return
@@ -66,6 +68,17 @@ def write_report(run: Run, format: ReportFormat, output: Path | None, plots: Pat
     typer.echo(text.decode(), nl=False)
     if format is ReportFormat.TERMINAL:
         save(exporter(ReportFormat.PNG).export(found), plots)
+
+
+def _ceilings(run: Run) -> tuple[Ceiling, ...]:
+    """Of the run's machine. A report can do without."""
+    from benchbench import ceilings
+
+    try:
+        return ceilings.stored(run.info.machine)
+    except UnreadableInput as error:
+        typer.echo(f"warning: {error}\nhint: {error.hint}", err=True)
+        return ()
 
 
 def exporter(format: ReportFormat) -> Exporter:

@@ -1,0 +1,46 @@
+"""What doctor's measuring modes found, as text and as fields. Returns values; prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchbench.describe import table
+from benchbench.format import percent, rate, visible
+from benchbench.model import Dtype
+from benchbench.peaks import peaks
+from benchbench.roofline import MEMORY, Ceiling
+
+
+def ceilings_fields(found: Sequence[Ceiling]) -> list[dict[str, Any]]:
+    """Each ceiling with its unit and its share of the datasheet's peak, None where that is not known."""
+    return [asdict(each) | {"unit": _unit(each), "of_datasheet": _share(each)} for each in found]
+
+
+def ceilings_text(found: Sequence[Ceiling], notes: Sequence[str], width: int | None) -> str:
+    """A row per ceiling, then what may have held them down."""
+    rows = [
+        {
+            "device": each["device"],
+            "of": "copy" if each["quantity"] == MEMORY else f"{each['quantity']} GEMM",
+            "rate": rate(each["rate"], each["unit"]),
+            "of datasheet": "–" if each["of_datasheet"] is None else percent(each["of_datasheet"]),
+            "reached by": each["case"],
+        }
+        for each in ceilings_fields(found)
+    ]
+    return table(rows, width) + "".join(f"{visible(note)}\n" for note in notes)
+
+
+def _unit(ceiling: Ceiling) -> str:
+    return "B/s" if ceiling.quantity == MEMORY else "FLOP/s"
+
+
+def _share(ceiling: Ceiling) -> float | None:
+    known = peaks(ceiling.device)
+    if known is None:
+        return None
+    memory = ceiling.quantity == MEMORY
+    peak = known.bytes_per_s if memory else known.flops_peak(Dtype(ceiling.quantity))
+    return ceiling.rate / peak if peak else None
