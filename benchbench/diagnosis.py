@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from benchbench.describe import table
-from benchbench.format import percent, rate, visible
+from benchbench.format import percent, rate, seconds, visible
 from benchbench.model import Dtype
 from benchbench.peaks import peaks
 from benchbench.roofline import MEMORY, Ceiling
+from benchbench.selftest import Result
 
 
 def ceilings_fields(found: Sequence[Ceiling]) -> list[dict[str, Any]]:
@@ -44,3 +45,30 @@ def _share(ceiling: Ceiling) -> float | None:
     memory = ceiling.quantity == MEMORY
     peak = known.bytes_per_s if memory else known.flops_peak(Dtype(ceiling.quantity))
     return ceiling.rate / peak if peak else None
+
+
+def selftest_text(found: Sequence[Result], notes: Sequence[str], width: int | None) -> str:
+    """A row per result, then how many passed."""
+    rows = [
+        {
+            "result": "pass" if each.passed else "fail",
+            "on": each.where,
+            "spin": each.spin,
+            "of": each.of,
+            "asked": seconds(each.asked_s),
+            "truth": _maybe(seconds, each.truth_s),
+            "measured": _maybe(seconds, each.measured_s),
+            "error": _maybe(percent, each.error),
+            "limit": percent(each.limit),
+            "attempts": str(each.attempts),
+            "note": each.note,
+        }
+        for each in found
+    ]
+    count = sum(each.passed for each in found)
+    lines = [*notes, f"{count} of {len(found)} pass"]
+    return table(rows, width) + "".join(f"{visible(line)}\n" for line in lines)
+
+
+def _maybe(show: Callable[[float], str], value: float | None) -> str:
+    return "–" if value is None else show(value)

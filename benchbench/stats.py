@@ -149,7 +149,7 @@ def welch(before: Sequence[float], after: Sequence[float], least: float = 1e-4) 
     Each side's standard deviation is at least `least`: equal values must not make every difference
     significant. Raises ValueError for fewer than two values on a side.
     """
-    parts = [max(least, _deviation(side)) ** 2 / len(side) for side in (before, after)]
+    parts = [max(least, deviation(side)) ** 2 / len(side) for side in (before, after)]
     square = sum(parts)
     # Welch–Satterthwaite; from shares, since squares of variances can underflow
     sizes = len(before), len(after)
@@ -162,7 +162,8 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _deviation(values: Sequence[float]) -> float:
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of a sample; raises ValueError for fewer than two values."""
     if len(values) < 2:
         raise ValueError("one value has no spread")
     centre = mean(values)

@@ -23,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchbench import folder, verify
+from benchbench import folder, spin, verify
 from benchbench.backends.base import Backend, Session, Timer, Unsupported
 from benchbench.measure import PREMATURE, Samples, measure, premature
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
@@ -130,6 +130,8 @@ def answer(backend: Backend, job: Message) -> Message:
             return {"verified": verify_case(backend, job)}
         case "trace":
             return {"losses": trace_case(backend, job)}
+        case "spin":
+            return spin.answer(backend, job)
     stages: dict[str, float] = {}
     outcome = measure_case(backend, job, stages)
     return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}

@@ -116,6 +116,8 @@ class CpuSession(TorchSession):
 class CudaSession(CpuSession):
     """One CUDA device; timed with events on its stream."""
 
+    spins = True
+
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
         """Select the device, so that the default stream is its own."""
         import torch
@@ -136,6 +138,12 @@ class CudaSession(CpuSession):
     def timer(self) -> Timer:
         """CUDA events."""
         return EventTimer(self.wait)
+
+    def spin(self, cycles: int) -> None:
+        """The kernel that torch's own tests spin with: it reads the SM's clock."""
+        import torch
+
+        torch.cuda._sleep(cycles)
 
     def reset_peak(self) -> None:
         """Of the caching allocator."""

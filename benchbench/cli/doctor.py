@@ -25,6 +25,8 @@ from benchbench.cli.screen import print_json, screen, width
 from benchbench.errors import NothingToMeasure, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from benchbench.fleet import Fleet
     from benchbench.model import Record, RunInfo
 
@@ -35,6 +37,9 @@ def doctor(
     ceilings: Annotated[
         bool,
         typer.Option("--ceilings", help="Measure and keep the best GEMM and copy rates."),
+    ] = False,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Measure work of known length; exit 4 when a result is off.")
     ] = False,
     backend: BackendOption = None,
     python: PythonOption = None,
@@ -47,24 +52,42 @@ def doctor(
 
     Examples: accelbench doctor --strict --format json; accelbench doctor --ceilings -b torch,jax
     """
-    narrowed = [name for name, value in _named(backend, python, device, dtype, threads) if value]
-    if narrowed and not ceilings:
-        raise UsageError(f"{narrowed[0]} is for what is measured.", "Add --ceilings.")
-    if not ceilings:
+    modes = {"--strict": strict, "--ceilings": ceilings, "--selftest": selftest}
+    narrowed = {
+        "--backend": backend,
+        "--python": python,
+        "--device": device,
+        "--dtype": dtype,
+        "--threads": threads,
+    }
+    mode = _mode(modes, {name for name, value in narrowed.items() if value})
+    if mode == "--ceilings":
+        _ceilings(backend, python, device, dtype, threads, format)
+    elif mode == "--selftest":
+        raise typer.Exit(0 if _selftested(backend, python, threads, format) else 4)
+    else:
         raise typer.Exit(4 if _examined(format) and strict else 0)
-    _ceilings(backend, python, device, dtype, threads, format)
 
 
-def _named(
-    backend: Names, python: Names, device: Names, dtype: Names, threads: int | None
-) -> list[tuple[str, object]]:
-    return [
-        ("--backend", backend),
-        ("--python", python),
-        ("--device", device),
-        ("--dtype", dtype),
-        ("--threads", threads),
-    ]
+TAKES = {  # mode → what narrows it
+    "--ceilings": {"--backend", "--python", "--device", "--dtype", "--threads"},
+    "--selftest": {"--backend", "--python", "--threads"},
+}
+
+
+def _mode(modes: Mapping[str, object], narrowed: Collection[str]) -> str:
+    """The one mode asked for, empty if none is. Raises UsageError."""
+    asked = [name for name, wanted in modes.items() if wanted]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} exclude each other.", "Give one of them.")
+    mode = asked[0] if asked else ""
+    for name in narrowed:
+        if name not in TAKES.get(mode, ()):
+            takers = [taker for taker, taken in TAKES.items() if name in taken]
+            raise UsageError(
+                f"{name} does not go with {mode or 'doctor alone'}.", f"It is for {', '.join(takers)}."
+            )
+    return mode
 
 
 def _examined(format: DataFormat) -> bool:
@@ -148,3 +171,39 @@ def _measured(fleet: Fleet, info: RunInfo) -> list[Record]:
             found.append(record)
             shown.show(record)
     return found
+
+
+def _selftested(backend: Names, python: Names, threads: int | None, format: DataFormat) -> bool:
+    """Print what the pipeline makes of work of known length; whether all of it is right."""
+    from dataclasses import asdict
+
+    from benchbench import diagnosis, selftest
+    from benchbench.environment import usable_threads
+    from benchbench.fleet import Fleet
+    from benchbench.model import Settings
+
+    wanted = chosen_targets(backend or ["torch"], python) if backend or python or _has_gpu() else []
+    settings = Settings(threads=threads or usable_threads())
+    with signals(), Fleet(wanted, settings, sys.executable) as fleet:
+        typer.echo("spinning on the host", err=True)
+        found = selftest.results("host", None, selftest.HOST, fleet.ask_plain)
+        if wanted:
+            typer.echo("looking for devices, and spinning on them", err=True)
+        devices, notes = selftest.on_devices(fleet)
+    if format is DataFormat.JSON:
+        print_json({"results": [asdict(each) for each in found + devices], "notes": notes})
+    else:
+        typer.echo(diagnosis.selftest_text(found + devices, notes, width()), nl=False)
+    return all(each.passed for each in found + devices)
+
+
+def _has_gpu() -> bool:
+    from benchbench import nvml
+
+    gpus = nvml.connect()
+    if isinstance(gpus, str):
+        return False
+    try:
+        return gpus.count() > 0
+    finally:
+        gpus.close()
