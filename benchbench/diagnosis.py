@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from benchbench.compare import THRESHOLD
 from benchbench.describe import table
-from benchbench.format import percent, rate, seconds, visible
+from benchbench.format import percent, rate, ratio, seconds, visible
 from benchbench.model import Dtype
+from benchbench.noise import Noise, suggested
 from benchbench.peaks import peaks
 from benchbench.roofline import MEMORY, Ceiling
 from benchbench.selftest import Result
@@ -68,6 +70,47 @@ def selftest_text(found: Sequence[Result], notes: Sequence[str], width: int | No
     count = sum(each.passed for each in found)
     lines = [*notes, f"{count} of {len(found)} pass"]
     return table(rows, width) + "".join(f"{visible(line)}\n" for line in lines)
+
+
+def noise_fields(found: Sequence[Noise]) -> dict[str, Any]:
+    """Of every case, and what follows for the suite."""
+    return {
+        "cases": [asdict(each) for each in found],
+        "alarms": sum(each.alarm for each in found),
+        "at_threshold": THRESHOLD,
+        "suggested_threshold": suggested(found),
+    }
+
+
+def noise_text(found: Sequence[Noise], width: int | None) -> str:
+    """A row per case, the alarms, and the threshold suggested."""
+    rows = [
+        {
+            "case": each.case,
+            "processes": str(each.processes),
+            "cv": _maybe(_bounded, each.cv),
+            "detectable": _maybe(_bounded, each.detectable),
+            "ratio": _maybe(ratio, each.ratio),
+            "threshold": _maybe(_bounded, each.threshold),
+            "note": "alarm" if each.alarm else each.reason,
+        }
+        for each in found
+    ]
+    lines = [f"{sum(each.alarm for each in found)} alarms in {len(found)} cases at {percent(THRESHOLD)}"]
+    lines.append(_suggestion(found))
+    return table(rows, width) + "".join(f"{line}\n" for line in lines)
+
+
+def _suggestion(found: Sequence[Noise]) -> str:
+    least = suggested(found)
+    if least is None:
+        return "too noisy for any threshold: accelbench doctor tells what disturbs, more rounds help"
+    noisier = sum(each.threshold is not None and each.threshold > least for each in found)
+    return f"suggested: --threshold {100 * least:g}%" + (f"; {noisier} cases are noisier" if noisier else "")
+
+
+def _bounded(value: float) -> str:
+    return percent(value) if value <= 10 else ">1000 %"
 
 
 def _maybe(show: Callable[[float], str], value: float | None) -> str:

@@ -221,7 +221,8 @@ def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
 
 def test_what_is_for_measuring_is_refused_without_it(tmp_path: Path) -> None:
     done = accelbench("doctor", "-b", "fake", cwd=tmp_path, code=2)
-    assert "Add --ceilings" in done.stderr
+    assert "--backend does not go with doctor alone." in done.stderr
+    assert "It is for --ceilings, --aa, --selftest." in done.stderr
 
 
 def test_no_device_gives_no_ceilings(tmp_path: Path) -> None:

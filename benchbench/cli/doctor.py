@@ -1,34 +1,25 @@
-"""`accelbench doctor`: a function per mode."""
+"""`accelbench doctor`: the machine examined; its measuring modes are in trials.py."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app, signals
+from benchbench.cli.app import app
 from benchbench.cli.options import (
     BackendOption,
     DataFormat,
     DeviceOption,
     DtypeOption,
     FormatOption,
-    Names,
     PythonOption,
     ThreadsOption,
-    chosen_targets,
-    dtype_named,
-    split,
 )
-from benchbench.cli.screen import print_json, screen, width
-from benchbench.errors import NothingToMeasure, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from benchbench.fleet import Fleet
-    from benchbench.model import Record, RunInfo
+from benchbench.cli.screen import print_json, width
+from benchbench.cli.trials import Choice, ceilings_of, noise_of, selftested
+from benchbench.errors import UsageError
 
 
 @app.command()
@@ -41,6 +32,9 @@ def doctor(
     selftest: Annotated[
         bool, typer.Option("--selftest", help="Measure work of known length; exit 4 when a result is off.")
     ] = False,
+    aa: Annotated[
+        str | None, typer.Option("--aa", metavar="SUITE", help="Measure a suite against itself: its noise.")
+    ] = None,
     backend: BackendOption = None,
     python: PythonOption = None,
     device: DeviceOption = None,
@@ -50,9 +44,9 @@ def doctor(
 ) -> None:
     """What on this machine spoils measurements, what it does to them, and what to do about it.
 
-    Examples: accelbench doctor --strict --format json; accelbench doctor --ceilings -b torch,jax
+    Examples: accelbench doctor --strict --format json; accelbench doctor --aa quick -b torch
     """
-    modes = {"--strict": strict, "--ceilings": ceilings, "--selftest": selftest}
+    modes = {"--strict": strict, "--ceilings": ceilings, "--selftest": selftest, "--aa": aa}
     narrowed = {
         "--backend": backend,
         "--python": python,
@@ -61,16 +55,20 @@ def doctor(
         "--threads": threads,
     }
     mode = _mode(modes, {name for name, value in narrowed.items() if value})
+    choice = Choice(backend, python, device, dtype, threads, format)
     if mode == "--ceilings":
-        _ceilings(backend, python, device, dtype, threads, format)
+        ceilings_of(choice)
+    elif mode == "--aa" and aa:
+        noise_of(aa, choice)
     elif mode == "--selftest":
-        raise typer.Exit(0 if _selftested(backend, python, threads, format) else 4)
+        raise typer.Exit(0 if selftested(choice) else 4)
     else:
         raise typer.Exit(4 if _examined(format) and strict else 0)
 
 
 TAKES = {  # mode → what narrows it
     "--ceilings": {"--backend", "--python", "--device", "--dtype", "--threads"},
+    "--aa": {"--backend", "--python", "--device", "--dtype", "--threads"},
     "--selftest": {"--backend", "--python", "--threads"},
 }
 
@@ -109,101 +107,3 @@ def _examined(format: DataFormat) -> bool:
     else:
         typer.echo(describe.findings(found, width()), nl=False)
     return any(finding.status is Level.PROBLEM for finding in found)
-
-
-def _ceilings(
-    backend: Names, python: Names, device: Names, dtype: Names, threads: int | None, format: DataFormat
-) -> None:
-    """Measure, keep and print the ceilings of the devices chosen."""
-    from benchbench import ceilings, diagnosis, store
-    from benchbench.environment import usable_threads
-    from benchbench.fleet import Fleet
-    from benchbench.model import Settings
-    from benchbench.plan import Selection
-    from benchbench.rounds import Request, prepare
-
-    request = Request(
-        entries=ceilings.entries([dtype_named(name) for name in split(dtype)] or ceilings.DTYPES),
-        selection=Selection(devices=split(device)),
-        policy=ceilings.POLICY,
-        settings=Settings(threads=threads or usable_threads()),
-        seed=None,
-        command=tuple(sys.argv[1:]),
-    )
-    with signals(), Fleet(chosen_targets(backend, python), request.settings, sys.executable) as fleet:
-        typer.echo("looking for backends and devices", err=True)
-        info = prepare(fleet, request)
-        records = _climb(fleet, info)
-    found = ceilings.best(info, records)
-    if not found:
-        raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
-    kept = ceilings.merged(ceilings.stored(info.machine), found)
-    store.save(ceilings.place(info.machine), ceilings.encoded(info.machine, kept))
-    notes = ceilings.remarks(found, records)
-    if format is DataFormat.JSON:
-        print_json({"ceilings": diagnosis.ceilings_fields(found), "notes": notes})
-    else:
-        typer.echo(diagnosis.ceilings_text(found, notes, width()), nl=False)
-    typer.echo(f"kept in {ceilings.place(info.machine)}", err=True)
-
-
-def _climb(fleet: Fleet, info: RunInfo) -> list[Record]:
-    """Every product at the smallest size, then larger ones while that gains something."""
-    from dataclasses import replace
-
-    from benchbench import ceilings, describe
-
-    typer.echo(describe.left_out(info.left_out), err=True, nl=False)
-    records = _measured(fleet, info)
-    for _ in ceilings.CPU_SIDES[1:]:
-        if cases := ceilings.larger(records):
-            records += _measured(fleet, replace(info, plan=tuple(cases)))
-    return records
-
-
-def _measured(fleet: Fleet, info: RunInfo) -> list[Record]:
-    """The records of a run that is not kept, shown as they come."""
-    from benchbench import rounds
-
-    found = []
-    with screen(info) as shown:
-        for record in rounds.measure(fleet, info, shown.announce):
-            found.append(record)
-            shown.show(record)
-    return found
-
-
-def _selftested(backend: Names, python: Names, threads: int | None, format: DataFormat) -> bool:
-    """Print what the pipeline makes of work of known length; whether all of it is right."""
-    from dataclasses import asdict
-
-    from benchbench import diagnosis, selftest
-    from benchbench.environment import usable_threads
-    from benchbench.fleet import Fleet
-    from benchbench.model import Settings
-
-    wanted = chosen_targets(backend or ["torch"], python) if backend or python or _has_gpu() else []
-    settings = Settings(threads=threads or usable_threads())
-    with signals(), Fleet(wanted, settings, sys.executable) as fleet:
-        typer.echo("spinning on the host", err=True)
-        found = selftest.results("host", None, selftest.HOST, fleet.ask_plain)
-        if wanted:
-            typer.echo("looking for devices, and spinning on them", err=True)
-        devices, notes = selftest.on_devices(fleet)
-    if format is DataFormat.JSON:
-        print_json({"results": [asdict(each) for each in found + devices], "notes": notes})
-    else:
-        typer.echo(diagnosis.selftest_text(found + devices, notes, width()), nl=False)
-    return all(each.passed for each in found + devices)
-
-
-def _has_gpu() -> bool:
-    from benchbench import nvml
-
-    gpus = nvml.connect()
-    if isinstance(gpus, str):
-        return False
-    try:
-        return gpus.count() > 0
-    finally:
-        gpus.close()
