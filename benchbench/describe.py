@@ -15,8 +15,10 @@ from benchbench.doctor import Finding
 from benchbench.errors import UnreadableInput
 from benchbench.format import size, visible
 from benchbench.interpreters import Found
-from benchbench.model import Failure, LeftOut, Measurement, Probe, Record, RunInfo
+from benchbench.metrics import by_case
+from benchbench.model import LeftOut, Measurement, Probe, Record, RunInfo, Status
 from benchbench.plan import estimate_s, footprint_bytes
+from benchbench.plausible import implausible
 from benchbench.progress import Forecast, duration
 from benchbench.wheels import Download
 from benchbench.workloads.base import Workload
@@ -260,8 +262,7 @@ def left_out(cases: Sequence[LeftOut]) -> str:
 
 def summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     """How many cases ended how."""
-    worst = {record.case.id: record.outcome for record in records}
-    counts = Counter(str(outcome.status) for outcome in worst.values())
+    counts = Counter(_endings(records))
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
@@ -284,5 +285,18 @@ def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
 
 
 def failing(records: Sequence[Record]) -> bool:
-    """Whether any case failed; one that cannot run here has not."""
-    return any(isinstance(r.outcome, Failure) and r.outcome.status != "unsupported" for r in records)
+    """Whether any case failed, or has a time that cannot be true; one that cannot run here has not."""
+    return any(status not in (Status.OK, Status.UNSUPPORTED) for status in _endings(records))
+
+
+def _endings(records: Sequence[Record]) -> list[str]:
+    """How each case ended; nothing is measured again after a failure."""
+    return [_ending(found) for found in by_case(records).values()]
+
+
+def _ending(records: Sequence[Record]) -> str:
+    last = records[-1]
+    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
+    if isinstance(last.outcome, Measurement) and implausible(last.case, last.device_model, measured):
+        return Status.IMPLAUSIBLE
+    return str(last.outcome.status)

@@ -22,6 +22,7 @@ from benchbench.model import (
     Settings,
     Status,
 )
+from benchbench.plausible import implausible
 from benchbench.stats import median
 
 SCHEMA = 1  # of a digest on disk. 1: first
@@ -144,6 +145,8 @@ def _side(case: Case, records: Sequence[Record]) -> Side:
     measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
     if not measured:
         return Side(case=case)
+    if why := implausible(case, done[0].device_model, measured):
+        return Side(case=case, failure=f"{Status.IMPLAUSIBLE}: {why}")
     return Side(
         case=case,
         rounds=tuple(record.round for record in done),

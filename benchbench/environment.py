@@ -18,6 +18,7 @@ from pathlib import Path
 from benchbench.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, text
 from benchbench.model import Allocator, Machine, Settings
 
+CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
 QUERY_TIMEOUT_S = 10.0
 INHERITED = {
     *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
@@ -60,6 +61,15 @@ def fingerprint(found: Machine) -> str:
     memory = round(found.memory_bytes / 2**30)
     hardware = [found.cpu, found.cores, found.threads, memory, found.architecture, found.accelerators]
     return hashlib.sha256(json.dumps(hardware).encode()).hexdigest()[:12]
+
+
+def cache_folder(name: str) -> Path:
+    """The folder `name` of what is kept between runs; it need not exist."""
+    if chosen := os.environ.get(CACHE):
+        return Path(chosen).expanduser().absolute() / name
+    from platformdirs import user_cache_path
+
+    return user_cache_path("accelbench") / name
 
 
 def usable_threads(root: Path = Path("/")) -> int:

@@ -72,17 +72,22 @@ class Fleet:
     def reference(self, case: Case) -> list[float]:
         """What the case must give, in float64. Raises RuntimeError when it cannot be computed."""
         begin = time.perf_counter()
-        if "reference" not in self._workers:
-            self._workers["reference"] = self._worker(self._scholar)
-            self._workers["reference"].ready()
         job = {"kind": "reference", "workload": case.workload, "params": case.params, "dtype": case.dtype}
-        answer = self._workers["reference"].ask(job, self._settings.timeout_s, fork=True)
+        answer = self.ask_plain(job)
         self._charge("reference", begin)
         if answer.reply is None or "reference" not in answer.reply:
             failed = answer.reply["outcome"]["message"] if answer.reply else answer.message
             raise RuntimeError(f"its float64 reference cannot be computed: {failed}")
         values: list[float] = answer.reply["reference"]
         return values
+
+    def ask_plain(self, job: dict[str, Any], target: str | None = None) -> Answer:
+        """The answer to a job that is no case's, of a target's worker or of one without a framework."""
+        worker = self._workers.get(target or self._scholar.name)
+        if worker is None:
+            worker = self._workers[self._scholar.name] = self._worker(self._scholar)
+            worker.ready()
+        return worker.ask(job, self._settings.timeout_s, fork=True)
 
     def ask(self, case: Case, job: dict[str, Any]) -> tuple[Answer, str]:
         """The answer, and the isolation the job had. A fork that hangs is tried again as a fresh process."""

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from benchbench import interpreters
+from benchbench.environment import CACHE
 from benchbench.errors import CannotBuild, CannotWrite
 from benchbench.format import size, visible
 from benchbench.wheels import Download, packages
@@ -70,7 +71,7 @@ def check_room(download: Download) -> None:
     """Raises CannotWrite where it would not fit: wheels and what is unpacked from them are there together."""
     needed = download.disk_bytes + download.remote_bytes
     if needed > download.free_bytes:
-        hint = f"Free space there, or set {interpreters.CACHE} to a folder with more."
+        hint = f"Free space there, or set {CACHE} to a folder with more."
         short = f"It needs about {size(needed)} while it is built, {size(download.free_bytes)} are free"
         raise CannotWrite(f"{short} in {interpreters.root()}.", hint)
 

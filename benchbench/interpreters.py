@@ -20,9 +20,9 @@ from typing import Literal
 import msgspec
 
 from benchbench import folder
+from benchbench.environment import CACHE, cache_folder
 from benchbench.errors import CannotWrite, UsageError, unknown
 
-CACHE = "ACCELBENCH_CACHE"  # the folder that holds `envs`, instead of the user's cache
 RECORD = "accelbench-env.json"
 SCHEMA = 1  # of the record. 1: first
 LABEL = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
@@ -69,11 +69,7 @@ class Found:
 
 def root() -> Path:
     """The folder of all environments; it need not exist."""
-    if chosen := os.environ.get(CACHE):
-        return Path(chosen).expanduser().absolute() / "envs"
-    from platformdirs import user_cache_path
-
-    return user_cache_path("accelbench") / "envs"
+    return cache_folder("envs")
 
 
 def place(name: str) -> Path:

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchbench import roofline
 from benchbench.conditions import energy_j, usual_mhz
 from benchbench.conditions import remarks as surroundings
-from benchbench.model import Case, Failure, Measurement, Memory, Record, Run, RunInfo, Scalar, Status
+from benchbench.model import Case, Cost, Failure, Measurement, Memory, Record, Run, RunInfo, Scalar, Status
+from benchbench.plausible import implausible
+from benchbench.plausible import remarks as oddities
+from benchbench.roofline import Ceiling
 from benchbench.stats import headline, median, quantile
 
 if TYPE_CHECKING:
@@ -21,7 +25,7 @@ COLUMNS = (
     "status", "message", "rounds", "samples",
     "latency_s", "latency_low_s", "latency_high_s",
     "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
-    "items_per_s", "item", "flops", "bytes", "flops_per_s", "bytes_per_s",
+    "items_per_s", "item", "flops", "bytes", "flops_per_s", "bytes_per_s", *roofline.FIELDS,
     "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "items_per_j", "notes",
 )  # fmt: skip
 
@@ -61,8 +65,10 @@ METRICS = (
 )
 
 
-def rows(run: Run) -> pd.DataFrame:
+def rows(run: Run, ceilings: Sequence[Ceiling] = ()) -> pd.DataFrame:
     """One row per planned case in plan order, then one per case left out; columns are `COLUMNS`.
+
+    `ceilings`: what was measured on the run's machine, to show how close its cases come.
 
     SI base units; an absent value is None, and `notes` (a tuple of str) says why: a note that explains
     an empty column begins with the column's name and a colon.
@@ -70,8 +76,8 @@ def rows(run: Run) -> pd.DataFrame:
     import pandas as pd
 
     recorded = by_case(run.records)
-    usual = usual_mhz(run.records)
-    found = [_planned(run.info, case, recorded.get(case_key(case), []), usual) for case in run.info.plan]
+    context = _Context(run.info, usual_mhz(run.records), ceilings)
+    found = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
     found += [
         _identity(run.info, out.case, []) | {"status": str(out.status), "message": out.reason}
         for out in run.info.left_out
@@ -105,18 +111,36 @@ def params_text(params: Mapping[str, Scalar]) -> str:
     return " ".join(f"{name}={str(value).lower()}" for name, value in params.items())
 
 
-def _planned(info: RunInfo, case: Case, records: Sequence[Record], usual: Mapping[str, float]) -> Row:
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the rows of a run share."""
+
+    info: RunInfo
+    usual_mhz: Mapping[str, float]
+    ceilings: Sequence[Ceiling]
+
+
+def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
+    info = context.info
     done = [record.outcome for record in records if record.outcome.status != Status.INTERRUPTED]
     measured = [outcome for outcome in done if isinstance(outcome, Measurement)]
     row = _identity(info, case, records) | _work(measured) | _outcome(records)
     row["relative_error"] = max(
         (o.relative_error for o in done if o.relative_error is not None), default=None
     )
+    if row["status"] == Status.OK and (why := implausible(case, row["device_name"], measured)):
+        row |= {"status": str(Status.IMPLAUSIBLE), "message": why}
     if row["status"] != Status.OK:
         return _finite(row, {}, ())
     row |= _speed(measured) | _resources(measured)
-    notes = [*_remarks(measured, info.policy.rounds), *surroundings(measured, usual.get(case.device))]
-    return _finite(row, _reasons(measured), notes)
+    place, unplaced = _position(context, case, row["device_name"], measured[0].cost, row["latency_s"])
+    notes = [
+        *_remarks(measured, info.policy.rounds),
+        *oddities(measured),
+        *roofline.remarks(place),
+        *surroundings(measured, context.usual_mhz.get(case.device)),
+    ]
+    return _finite(row | place, unplaced | _reasons(measured), notes)
 
 
 def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
@@ -208,6 +232,21 @@ def _resources(measured: Sequence[Measurement]) -> Row:
         "energy_j": energy,
         "items_per_j": measured[0].cost.items / energy if energy else None,
     }
+
+
+def _position(
+    context: _Context, case: Case, device_name: str | None, cost: Cost, step_s: float
+) -> tuple[Row, dict[str, str]]:
+    """The fields of the roofline, and why those that are None are."""
+    if case.dtype is None:
+        unknown = roofline.Roofs(None, None, FOREIGN, FOREIGN)
+        roofs = (unknown, unknown)
+    else:
+        roofs = (
+            roofline.measured_roofs(context.info, case, device_name, context.ceilings),
+            roofline.datasheet_roofs(case.dtype, device_name),
+        )
+    return roofline.position(cost, step_s, *roofs), roofline.reasons(cost, *roofs)
 
 
 def _peak(peaks: Iterable[Memory]) -> int | None:

@@ -11,6 +11,7 @@ from benchbench import format as fmt
 from benchbench.matching import Judgement
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
 from benchbench.model import Measurement, Record, Run, RunInfo, Status
+from benchbench.roofline import Ceiling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,12 +98,14 @@ class Report:
     judged: tuple[Judged, ...] = ()
 
 
-def report(run: Run, judged: Sequence[Judged] = ()) -> Report:
+def report(run: Run, judged: Sequence[Judged] = (), ceilings: Sequence[Ceiling] = ()) -> Report:
     """The rows of `run`, and its table: one group per work, one column per target, device and mode.
+
+    `ceilings`: what was measured on the run's machine.
 
     A column in which nothing was planned is not shown; the foot says what was left out, and why.
     """
-    frame = rows(run)
+    frame = rows(run, ceilings)
     found: list[Row] = [dict(zip(COLUMNS, values, strict=True)) for values in frame.to_numpy()]
     planned = found[: len(run.info.plan)]
     shown = {_place(row) for row in planned}
@@ -186,6 +189,9 @@ def _lines(cells: Sequence[Cell | None], footnotes: dict[str, str]) -> tuple[Lin
         "latency": [_latency(cell, footnotes) if cell else "" for cell in cells],
         "rate": [_quantity(cell, "items_per_s") for cell in cells],
         "FLOP/s": [_quantity(cell, "flops_per_s") for cell in cells],
+        "of ceiling": [_fraction(cell, "of_ceiling") for cell in cells],
+        "of datasheet": [_fraction(cell, "of_datasheet") for cell in cells],
+        "bound by": [_bound(cell) for cell in cells],
         "memory": [_memory(cell) for cell in cells],
         "cold start": [_quantity(cell, "cold_s") for cell in cells],
     }
@@ -217,6 +223,17 @@ def _quantity(cell: Cell | None, name: str) -> str:
         if name == "cold_s"
         else fmt.rate(value, "FLOP/s" if name == "flops_per_s" else "B/s")
     )
+
+
+def _fraction(cell: Cell | None, of: str) -> str:
+    """Of the FLOP/s, or of the bytes where the work only moves data."""
+    value = cell.row["bytes_" + of if not cell.row["flops"] else "flops_" + of] if cell else None
+    return "" if value is None else fmt.percent(value)
+
+
+def _bound(cell: Cell | None) -> str:
+    value = cell.row["attainable_flops_per_s"] if cell else None
+    return f"{cell.row['bound']}, {fmt.rate(value, 'FLOP/s')}" if cell and value else ""
 
 
 def _memory(cell: Cell | None) -> str:

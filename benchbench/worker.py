@@ -23,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchbench import folder, verify
+from benchbench import folder, spin, verify
 from benchbench.backends import _xplane
 from benchbench.backends.base import Backend, Recording, Session, Timer, Unread, Unsupported
 from benchbench.measure import PREMATURE, measure, premature
@@ -137,6 +137,8 @@ def answer(backend: Backend, job: Message) -> Message:
         case "read":
             recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
             return {"profile": dataclasses.asdict(_xplane.profile(Path(job["folder"]), recording, {}))}
+        case "spin":
+            return spin.answer(backend, job)
     stages: dict[str, float] = {}
     outcome = measure_case(backend, job, stages)
     return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}

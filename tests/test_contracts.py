@@ -157,9 +157,10 @@ def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
     tiny = whole.tiny()
     for work in (whole, tiny):
         cost = work.cost(Dtype.FLOAT32)
-        assert min(cost.flops, cost.bytes, cost.items) > 0
+        assert min(cost.bytes, cost.items) > 0
         assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
-    assert tiny.cost(Dtype.FLOAT32).flops < whole.cost(Dtype.FLOAT32).flops / 10
+    small, large = (work.cost(Dtype.FLOAT32) for work in (tiny, whole))
+    assert (small.flops or small.bytes) < (large.flops or large.bytes) / 10
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -50,8 +50,9 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
         "case, suite, workload, params, dtype, mode, phase, backend, target, framework_version, device, "
         "device_name, status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, "
         "latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, "
-        "bytes, flops_per_s, bytes_per_s, peak_device_bytes, peak_host_bytes, relative_error, energy_j, "
-        "items_per_j, notes"
+        "bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, attainable_flops_per_s, roof, "
+        "flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, bytes_of_datasheet, peak_device_bytes, "
+        "peak_host_bytes, relative_error, energy_j, items_per_j, notes"
     )
 
     assert list(rows(a_run()).columns) == documented.split(", ")

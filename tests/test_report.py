@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.model import Memory, Record, Status
+from benchbench.model import Dtype, Memory, Record, Status
 from benchbench.report import Group, Report, report
 from tests.factories import (
     a_case,
@@ -69,7 +69,7 @@ def test_different_work_is_never_in_one_group() -> None:
     others = [
         a_case(workload="conv2d"),
         a_case(params={"m": 65, "n": 64, "k": 64}),
-        a_case(dtype="bfloat16"),
+        a_case(dtype=Dtype.BFLOAT16),
         a_case(suite="full"),
     ]
     records = [record for case in (TORCH, *others) for record in some_rounds(0.001, case=case)]

@@ -105,6 +105,7 @@ class Session(ABC):
     dtype: Any  # of what is stored
     compute: Any = None  # of what is multiplied, under mixed precision only
     notes: tuple[str, ...] = ()  # what a reader of this session's numbers must know
+    spins: bool = False  # whether it can `spin`
 
     @abstractmethod
     def put(self, array: NDArray[np.generic]) -> Any:
@@ -175,6 +176,10 @@ class Session(ABC):
 
     def spend(self, seconds: float, operator: str = "simulated") -> None:
         """Only virtual time can be spent."""
+        raise NotImplementedError
+
+    def spin(self, cycles: int) -> None:
+        """Keep the device busy for so many cycles of its clock, without waiting for it."""
         raise NotImplementedError
 
 

@@ -163,6 +163,8 @@ class CpuSession(TorchSession):
 class CudaSession(CpuSession):
     """One CUDA device; timed with events on its stream."""
 
+    spins = True
+
     def fix(self) -> None:
         """Precision, and the device, so that the default stream is its own."""
         import torch
@@ -190,6 +192,12 @@ class CudaSession(CpuSession):
 
         found: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
         return found
+
+    def spin(self, cycles: int) -> None:
+        """The kernel that torch's own tests spin with: it reads the SM's clock."""
+        import torch
+
+        torch.cuda._sleep(cycles)
 
     def reset_peak(self) -> None:
         """Of the caching allocator."""

@@ -9,12 +9,13 @@ import typer
 
 from benchbench import folder
 from benchbench.cli.screen import color, save, width
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UnreadableInput, UsageError, unknown
 
 if TYPE_CHECKING:
     from benchbench.exporters.base import Exporter
     from benchbench.model import Run
     from benchbench.report import Report
+    from benchbench.roofline import Ceiling
 
 PACKAGE = "benchbench.exporters"
 PLOTS = ("terminal", "png", "svg")  # what they save goes to the run's folder `plots`
@@ -48,7 +49,19 @@ def write_run(run: Run, format: str, output: Path | None, path: Path) -> None:
     """One text goes to `output` or the screen, several files to the folder `output` or into the run's."""
     from benchbench.report import report
 
-    write_report(report(run), format, output, path / ("plots" if format in PLOTS else "exports"))
+    found = report(run, ceilings=_ceilings(run))
+    write_report(found, format, output, path / ("plots" if format in PLOTS else "exports"))
+
+
+def _ceilings(run: Run) -> tuple[Ceiling, ...]:
+    """Of the run's machine. A report can do without."""
+    from benchbench import ceilings
+
+    try:
+        return ceilings.stored(run.info.machine)
+    except UnreadableInput as error:
+        typer.echo(f"warning: {error}\nhint: {error.hint}", err=True)
+        return ()
 
 
 def write_report(found: Report, format: str, output: Path | None, place: Path) -> None:

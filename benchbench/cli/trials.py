@@ -1,0 +1,171 @@
+"""Doctor's modes that measure: a function for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from benchbench.cli.app import signals
+from benchbench.cli.options import DataFormat, Names, chosen_targets, split
+from benchbench.cli.screen import print_json, screen, width
+from benchbench.errors import NothingToMeasure
+
+if TYPE_CHECKING:
+    from benchbench.fleet import Fleet
+    from benchbench.model import Dtype, Policy, Record, RunInfo, Settings, Target
+    from benchbench.rounds import Request
+    from benchbench.suite import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the command line narrows a measuring mode to."""
+
+    backend: Names
+    python: Names
+    device: Names
+    dtype: Names
+    threads: int | None
+    format: DataFormat
+
+    @property
+    def dtypes(self) -> tuple[Dtype, ...]:
+        from benchbench.api import dtype_named
+
+        return tuple(dtype_named(name) for name in split(self.dtype))
+
+    @property
+    def settings(self) -> Settings:
+        from benchbench.environment import usable_threads
+        from benchbench.model import Settings
+
+        return Settings(threads=self.threads or usable_threads())
+
+    @property
+    def targets(self) -> list[Target]:
+        return chosen_targets(self.backend, self.python)
+
+    def request(self, entries: Sequence[tuple[str, Entry]], policy: Policy) -> Request:
+        from benchbench.plan import Selection
+        from benchbench.rounds import Request
+
+        return Request(
+            entries=tuple(entries),
+            selection=Selection(devices=split(self.device)),
+            policy=policy,
+            settings=self.settings,
+            seed=None,
+            command=tuple(sys.argv[1:]),
+        )
+
+
+def ceilings_of(choice: Choice) -> None:
+    """Measure, keep and print the best rates of the devices chosen."""
+    from benchbench import ceilings, diagnosis, store
+    from benchbench.fleet import Fleet
+
+    request = choice.request(ceilings.entries(choice.dtypes or ceilings.DTYPES), ceilings.POLICY)
+    with signals(), Fleet(choice.targets, request.settings, sys.executable) as fleet:
+        info = _prepared(fleet, request)
+        records = _climb(fleet, info)
+    found = ceilings.best(info, records)
+    if not found:
+        raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
+    kept = ceilings.merged(ceilings.stored(info.machine), found)
+    store.save(ceilings.place(info.machine), ceilings.encoded(info.machine, kept))
+    notes = ceilings.remarks(found, records)
+    if choice.format is DataFormat.JSON:
+        print_json({"ceilings": diagnosis.ceilings_fields(found), "notes": notes})
+    else:
+        typer.echo(diagnosis.ceilings_text(found, notes, width()), nl=False)
+    typer.echo(f"kept in {ceilings.place(info.machine)}", err=True)
+
+
+def noise_of(name: str, choice: Choice) -> None:
+    """Measure a suite in twice its rounds, and print what two halves of them make of each other."""
+    from benchbench import diagnosis, noise, suite
+    from benchbench.fleet import Fleet
+    from benchbench.measure import POLICIES
+    from benchbench.plan import Selection, select
+
+    chosen = suite.load(name)
+    entries = select([chosen], Selection(dtypes=choice.dtypes))
+    request = choice.request(entries, noise.doubled(POLICIES[chosen.policy]))
+    with signals(), Fleet(choice.targets, request.settings, sys.executable) as fleet:
+        info = _prepared(fleet, request)
+        found = noise.against_itself(info, _measured(fleet, info))
+    if not found:
+        raise NothingToMeasure("No case of the suite can run here.", "The lines above tell why.")
+    if choice.format is DataFormat.JSON:
+        print_json(diagnosis.noise_fields(found))
+    else:
+        typer.echo(diagnosis.noise_text(found, width()), nl=False)
+
+
+def selftested(choice: Choice) -> bool:
+    """Print what the pipeline makes of work of known length; whether all of it is right."""
+    from benchbench import diagnosis, selftest
+    from benchbench.fleet import Fleet
+
+    named = choice.backend or choice.python
+    devices = replace(choice, backend=choice.backend or ["torch"]) if named or _has_gpu() else None
+    with signals(), Fleet(devices.targets if devices else [], choice.settings, sys.executable) as fleet:
+        typer.echo("spinning on the host", err=True)
+        found = selftest.results("host", None, selftest.HOST, fleet.ask_plain)
+        if devices:
+            typer.echo("looking for devices, and spinning on them", err=True)
+        more, notes = selftest.on_devices(fleet)
+    if choice.format is DataFormat.JSON:
+        print_json({"results": [asdict(each) for each in found + more], "notes": notes})
+    else:
+        typer.echo(diagnosis.selftest_text(found + more, notes, width()), nl=False)
+    return all(each.passed for each in found + more)
+
+
+def _has_gpu() -> bool:
+    from benchbench import nvml
+
+    gpus = nvml.connect()
+    if isinstance(gpus, str):
+        return False
+    try:
+        return gpus.count() > 0
+    finally:
+        gpus.close()
+
+
+def _prepared(fleet: Fleet, request: Request) -> RunInfo:
+    """The head of a run that is not kept; what it leaves out is told."""
+    from benchbench import describe, rounds
+
+    typer.echo("looking for backends and devices", err=True)
+    info = rounds.prepare(fleet, request)
+    typer.echo(describe.left_out(info.left_out), err=True, nl=False)
+    return info
+
+
+def _climb(fleet: Fleet, info: RunInfo) -> list[Record]:
+    """Every product at the smallest size, then larger ones while that gains something."""
+    from benchbench import ceilings
+
+    records = _measured(fleet, info)
+    for _ in ceilings.CPU_SIDES[1:]:
+        if cases := ceilings.larger(records):
+            records += _measured(fleet, replace(info, plan=tuple(cases)))
+    return records
+
+
+def _measured(fleet: Fleet, info: RunInfo) -> list[Record]:
+    """The records of the run's plan, shown as they come."""
+    from benchbench import rounds
+
+    found = []
+    with screen(info) as shown:
+        for record in rounds.measure(fleet, info, shown.announce):
+            found.append(record)
+            shown.show(record)
+    return found

@@ -1,0 +1,53 @@
+"""Datasheet peaks by the name a framework gives a device. What the table does not hold is not guessed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from benchbench.model import Dtype
+
+TABLE = Path(__file__).with_name("peaks.csv")
+TERA = 1e12
+MAKER = "nvidia "  # older drivers leave it out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Of a whole device: dense rates by what is multiplied, and its memory's bandwidth; None: unknown."""
+
+    device: str  # as the table's source calls it
+    flops_per_s: Mapping[Dtype, float]
+    bytes_per_s: float | None
+
+    def flops_peak(self, dtype: Dtype) -> float | None:
+        """FLOP/s of a case's dtype: mixed precision has the peak of what it multiplies."""
+        return self.flops_per_s.get(dtype.compute)
+
+
+def peaks(name: str) -> Peaks | None:
+    """Those of the device that frameworks call `name`; None where that is not one of the table's names.
+
+    The whole name counts: an H100 NVL is no H100 PCIe, and a MIG slice is no GPU.
+    """
+    return _by_name().get(_plain(name))
+
+
+@cache
+def _by_name() -> dict[str, Peaks]:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    return {_plain(name): _peaks(row) for row in rows for name in row["names"].split(";") if name.strip()}
+
+
+def _peaks(row: Mapping[str, str]) -> Peaks:
+    rates = {dtype: float(row[dtype]) * TERA for dtype in Dtype if row.get(dtype)}
+    memory = float(row["memory"]) * TERA if row["memory"] else None
+    return Peaks(device=row["device"], flops_per_s=rates, bytes_per_s=memory)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().split()).removeprefix(MAKER)

@@ -1,0 +1,90 @@
+"""y = x for an array that fits no cache: what the device's memory gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchbench.model import Cost, Dtype
+from benchbench.workloads.base import Operation, Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, Draw, Place
+
+DRAWN = 2**20  # elements; the rest repeats them, since drawing takes longer than copying
+VIRTUAL_BYTES_S = 1e12  # of the fake backend
+
+
+@dataclass(frozen=True)
+class Copy(Operation):
+    """A vector of n elements.
+
+    A bare copy is none in a framework that shares buffers or compiles: there it is multiplied by a one that
+    only the run knows, which moves the same bytes.
+    """
+
+    n: int = 2**26
+
+    summary = "copy of a large array: memory bandwidth"
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """x is read and y is written; no FLOPs, an item is one copy."""
+        return Cost(flops=0, bytes=2 * self.n * dtype.storage.itemsize, items=1, item="copy")
+
+    @property
+    def reduction(self) -> int:
+        """Each element is one product."""
+        return 1
+
+    @property
+    def output_shape(self) -> tuple[int]:
+        """Of y."""
+        return (self.n,)
+
+    def tiny(self) -> Copy:
+        """An odd size."""
+        return Copy(n=1021)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """x."""
+        import numpy as np
+
+        return {"x": np.resize(draw.normal("x", min(self.n, DRAWN)), self.n)}
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Elements of x."""
+        import numpy as np
+
+        return np.asarray(arrays["x"][index[:, 0]], np.float64)
+
+    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+        """torch.mul: torch_xla and ONNX Runtime would leave a copy out."""
+        import torch
+
+        return Program(torch.mul, (place.put(arrays["x"]), place.put(_one(arrays))))
+
+    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+        """tf.multiply: tf.identity gives the same buffer, and DeepCopy has no XLA kernel."""
+        import tensorflow as tf
+
+        return Program(tf.multiply, (place.put(arrays["x"]), place.put(_one(arrays))))
+
+    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+        """jnp.copy: what is not donated cannot be given back, so XLA copies it."""
+        import jax.numpy as jnp
+
+        return Program(jnp.copy, (place.put(arrays["x"]),))
+
+    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+        """Computes nothing: 1 TB/s of virtual time."""
+        seconds = self.cost(Dtype.FLOAT32).bytes / VIRTUAL_BYTES_S
+        return Program(lambda: place.spend(seconds), simulated=True)
+
+
+def _one(arrays: Arrays) -> NDArray[np.generic]:
+    import numpy as np
+
+    return np.ones((), arrays["x"].dtype)

@@ -1,0 +1,229 @@
+"""Ceilings: which products to try, what is the best, and how it is kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import ceilings, diagnosis
+from benchbench.errors import UnreadableInput
+from benchbench.model import Dtype, Record
+from benchbench.roofline import Ceiling
+from tests.factories import (
+    CPU,
+    a_case,
+    a_cost,
+    a_failure,
+    a_machine,
+    a_measurement,
+    a_record,
+    a_run_info,
+    a_telemetry,
+    a_watched,
+)
+from tests.program import accelbench, rows
+from tests.test_roofline import a_ceiling
+
+
+def a_product(side: int, rate: float, **over: Any) -> Record:
+    case = a_case(**({"params": dict.fromkeys("mnk", side)} | over))
+    step = 2 * side**3 / rate
+    measured = a_measurement(iterations=1, block_s=(step,) * 5, cost=a_cost(flops=2 * side**3))
+    return a_record(measured, case=case, device_model=CPU.model)
+
+
+def sides(*records: Record) -> list[tuple[str, Any]]:
+    return [(case.target, case.params["m"]) for case in ceilings.larger(records)]
+
+
+def test_backends_close_to_the_best_are_tried_at_the_next_size() -> None:
+    found = sides(
+        a_product(1024, 1e11, backend="torch"),
+        a_product(1024, 0.85e11, backend="jax"),
+        a_product(1024, 0.7e11, backend="tensorflow"),
+    )
+    assert found == [("jax", 2048), ("torch", 2048)]
+
+
+def test_each_dtype_and_device_is_searched_by_itself() -> None:
+    found = ceilings.larger(
+        [
+            a_product(1024, 1e11),
+            a_product(1024, 1e9, dtype=Dtype.BFLOAT16),  # the next would take 17 s a step
+            a_product(4096, 5e14, device="cuda:0", dtype=Dtype.BFLOAT16),
+        ]
+    )
+    assert {(case.device, case.dtype, case.params["k"]) for case in found} == {
+        ("cpu", Dtype.FLOAT32, 2048),
+        ("cuda:0", Dtype.BFLOAT16, 8192),
+    }
+
+
+@pytest.mark.parametrize(("gain", "continued"), [(1.2, True), (1.005, False), (0.9, False)])
+def test_a_larger_size_is_tried_while_sizes_gain(gain: float, continued: bool) -> None:
+    assert bool(sides(a_product(1024, 1e12), a_product(2048, gain * 1e12))) == continued
+
+
+def test_the_search_ends_at_the_largest_size() -> None:
+    assert sides(a_product(2048, 1e12), a_product(4096, 2e12)) == []
+
+
+def test_oblong_products_count_for_the_best_and_not_for_the_search() -> None:
+    shape = dict(zip("mnk", ceilings.OBLONG[0], strict=True))
+    oblong = a_product(4096, 9e11, params=shape, device="cuda:0")
+    assert ceilings.larger([oblong]) == []
+    assert ceilings.best(a_run_info(), [oblong])[0].rate == pytest.approx(9e11)
+
+
+def test_of_a_cases_rounds_the_best_counts() -> None:
+    slow, fast = a_product(1024, 1e10, backend="jax"), a_product(1024, 1e11, backend="jax")
+    assert sides(a_product(1024, 1e11), fast, slow) == [("jax", 2048), ("torch", 2048)]
+
+
+def test_the_best_of_each_device_and_quantity_is_a_ceiling_and_failures_are_none() -> None:
+    copied = a_measurement(
+        iterations=1, block_s=(0.1,) * 5, cost=a_cost(flops=0, bytes=10**9, items=1, item="copy")
+    )
+    found = ceilings.best(
+        a_run_info(),
+        [
+            a_product(1024, 1e11),
+            a_product(2048, 2e11),
+            a_product(1024, 3e11, dtype=Dtype.BFLOAT16),
+            a_record(copied, case=a_case(workload="copy", params={"n": 9})),
+            a_record(a_failure(), case=a_case(dtype=Dtype.FLOAT16)),
+        ],
+    )
+    assert [each.quantity for each in found] == ["bfloat16", "float32", "memory"]
+    assert [each.rate for each in found] == pytest.approx([3e11, 2e11, 1e10])
+    assert {each.threads for each in found} == {2}
+    assert found[1].case == "gemm(m=2048,n=2048,k=2048)/float32/eager@torch:cpu"
+    assert {each.device for each in found} == {CPU.model}
+
+
+def test_a_rate_that_cannot_be_true_is_no_ceiling() -> None:
+    wild = a_product(4096, 2e15, device="cuda:0", dtype=Dtype.BFLOAT16)
+    record = a_record(wild.outcome, case=wild.case, device_model="NVIDIA H100 80GB HBM3")
+    assert ceilings.best(a_run_info(), [record]) == []
+
+
+def test_neighbours_that_held_a_ceiling_down_are_told() -> None:
+    busy = a_watched(a_telemetry(busy_s=tuple(0.2 * n for n in range(11))), block_s=(0.01,) * 5)
+    record = a_record(busy, case=a_product(1024, 1e11).case)
+    found = ceilings.best(a_run_info(), [record])
+    assert ceilings.remarks(found, [record]) == ["contended: other processes used 0.5 of a core"]
+    shown = diagnosis.ceilings_text(found, ["contended: \x1b[31m"], None)
+    assert shown.endswith("contended: \\x1b[31m\n")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def keep(*found: Ceiling) -> Path:
+    path = ceilings.place(a_machine())
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(ceilings.encoded(a_machine(), found))
+    return path
+
+
+def test_what_is_kept_is_read_back_on_the_same_hardware_only(cache: Path) -> None:
+    found = (a_ceiling(), a_ceiling("memory", 1e10, device="GPU", threads=None))
+    assert keep(*found).parent == cache / "ceilings"
+    assert ceilings.stored(a_machine(python="3.14", os="Linux 7.0")) == found
+    assert ceilings.stored(a_machine(threads=1)) == ()
+
+
+def test_a_new_measurement_replaces_the_same_quantity_and_keeps_the_others() -> None:
+    before = [a_ceiling(rate=2e12), a_ceiling("memory", 1e10), a_ceiling(threads=1, rate=5e11)]
+    found = ceilings.merged(before, [a_ceiling(rate=1e12)])
+    assert [(each.quantity, each.threads, each.rate) for each in found] == [
+        ("float32", 2, 1e12),
+        ("memory", 2, 1e10),
+        ("float32", 1, 5e11),
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"schema": 1, "ceilings": [{"device": 3}]}', b"\xff", b"[" * 10**6]
+)
+def test_a_damaged_file_is_told_and_names_itself(cache: Path, content: bytes) -> None:
+    path = keep()
+    path.write_bytes(content)
+    with pytest.raises(UnreadableInput, match=path.name):
+        ceilings.stored(a_machine())
+
+
+def test_a_newer_file_is_left_alone(cache: Path) -> None:
+    keep().write_bytes(b'{"schema": 2, "ceilings": []}')
+    assert ceilings.stored(a_machine()) == ()
+
+
+def test_a_share_of_the_datasheet_is_shown_where_it_is_known() -> None:
+    found = [
+        a_ceiling("bfloat16", 494.5e12, device="NVIDIA H200", threads=None),
+        a_ceiling("memory", 4.32e12, device="NVIDIA H200", threads=None),
+        a_ceiling("float64", 6e13, device="NVIDIA H200", threads=None),
+    ]
+    assert [each["of_datasheet"] for each in diagnosis.ceilings_fields(found)] == [
+        pytest.approx(0.5),
+        pytest.approx(0.9),
+        None,
+    ]
+    shown = diagnosis.ceilings_text(found, [], None).splitlines()
+    assert shown[0].split() == ["DEVICE", "OF", "RATE", "OF", "DATASHEET", "REACHED", "BY"]
+    assert shown[1].split()[:-1] == ["NVIDIA", "H200", "bfloat16", "GEMM", "494", "TFLOP/s", "50.0", "%"]
+    assert shown[2].split()[:-1] == ["NVIDIA", "H200", "copy", "4.32", "TB/s", "90.0", "%"]
+    assert shown[3].split()[-2] == "–"
+
+
+def test_ceilings_are_measured_kept_and_used_by_reports(tmp_path: Path) -> None:
+    own = str(tmp_path / "cache")
+    fake = ("-b", "fake", "-d", "cpu")
+    done = accelbench("doctor", "--ceilings", *fake, "--format", "json", cwd=tmp_path, ACCELBENCH_CACHE=own)
+    found = {each["quantity"]: each["rate"] for each in json.loads(done.stdout)["ceilings"]}
+    assert found == {
+        "float32": pytest.approx(1e12),
+        "bfloat16": pytest.approx(1e12),
+        "float16": pytest.approx(1e12),
+        "memory": pytest.approx(1e12),
+    }
+    assert "kept in" in done.stderr
+    arguments = ("run", *fake, "--quick", "-w", "gemm,copy")
+    accelbench(*arguments, cwd=tmp_path, ACCELBENCH_CACHE=own)
+    report = json.loads(accelbench("report", "--format", "json", cwd=tmp_path, ACCELBENCH_CACHE=own).stdout)[
+        "rows"
+    ]
+    assert [row["flops_of_ceiling"] or row["bytes_of_ceiling"] for row in report] == [pytest.approx(1)] * 2
+    assert "of ceiling  100 %" in accelbench("report", cwd=tmp_path, ACCELBENCH_CACHE=own).stdout
+    assert {row["flops_of_ceiling"] for row in rows(tmp_path)} == {None}  # of another cache
+
+
+def test_a_report_does_without_ceilings_that_cannot_be_read(tmp_path: Path) -> None:
+    own = str(tmp_path / "cache")
+    fake = ("-b", "fake", "-d", "cpu")
+    accelbench("doctor", "--ceilings", *fake, "--dtype", "float32", cwd=tmp_path, ACCELBENCH_CACHE=own)
+    (path,) = (tmp_path / "cache/ceilings").iterdir()
+    path.write_text("{")
+    accelbench("run", *fake, "--quick", "-w", "gemm", cwd=tmp_path, ACCELBENCH_CACHE=own)
+    assert f"warning: {path}" in accelbench("report", cwd=tmp_path, ACCELBENCH_CACHE=own).stderr
+
+
+def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
+    arguments = ("doctor", "--ceilings", "-b", "fake", "-d", "cpu", "--dtype", "float32,bfloat16")
+    done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_CACHE=str(tmp_path))
+    document = Path(__file__).parent.parent / "docs/doctor.md"
+    assert f"```\n$ accelbench {' '.join(arguments)}\n{done.stdout}```" in document.read_text()
+
+
+def test_what_is_for_measuring_is_refused_without_it(tmp_path: Path) -> None:
+    done = accelbench("doctor", "-b", "fake", cwd=tmp_path, code=2)
+    assert "--backend does not go with doctor alone." in done.stderr
+    assert "It is for --ceilings, --aa, --selftest." in done.stderr
+
+
+def test_no_device_gives_no_ceilings(tmp_path: Path) -> None:
+    accelbench("doctor", "--ceilings", "-b", "fake", "-d", "cuda", cwd=tmp_path, code=3)

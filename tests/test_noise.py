@@ -1,0 +1,162 @@
+"""A suite against itself: its halves, its noise, and the threshold that follows."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench import diagnosis, noise
+from benchbench.measure import POLICIES
+from benchbench.model import Record
+from benchbench.noise import Noise, against_itself, sides, suggested
+from tests.factories import a_case, a_failure, a_measurement, a_record, a_run_info, some_rounds
+from tests.program import accelbench
+
+DOCUMENT = (Path(__file__).parent.parent / "docs/doctor.md").read_text()
+
+
+def a_noise(**over: Any) -> Noise:
+    base: dict[str, Any] = {
+        "case": "gemm(m=512,n=512,k=512)/float32/eager@torch:cpu",
+        "processes": 10,
+        "cv": 0.012,
+        "detectable": 0.026,
+        "ratio": 1.004,
+        "alarm": False,
+        "threshold": 0.03,
+        "reason": "",
+    }
+    return Noise(**(base | over))
+
+
+def test_rounds_fall_on_two_sides_in_turns_that_a_drift_does_not_favour() -> None:
+    one, other = sides(some_rounds(*[0.001] * 8))
+    assert [record.round for record in one] == [0, 3, 4, 7]
+    assert [record.round for record in other] == [1, 2, 5, 6]
+
+
+@given(st.integers(1, 20))
+def test_twice_the_rounds_give_each_side_as_many_of_each_case(rounds: int) -> None:
+    count = 2 * rounds
+    cases = [a_case(), a_case(mode="compile")]
+    records = [record for case in cases for record in some_rounds(*[0.001] * count, case=case)]
+    one, other = sides(records)
+    assert sorted(one + other, key=records.index) == records
+    for case in cases:
+        counts = [sum(record.case == case for record in side) for side in (one, other)]
+        assert abs(counts[0] - counts[1]) <= count % 4  # 0, or 2 where the fours do not come out even
+        assert sum(counts) == count
+
+
+def test_a_policy_is_doubled_in_rounds_only() -> None:
+    doubled = noise.doubled(POLICIES["quick"])
+    assert (doubled.rounds, doubled.precision) == (6, POLICIES["quick"].precision)
+
+
+def measured(*seconds: float, **over: Any) -> list[Noise]:
+    return against_itself(a_run_info(), some_rounds(*seconds, **over))
+
+
+def test_even_processes_have_no_noise_and_the_least_threshold() -> None:
+    (found,) = measured(*[0.001] * 6)
+    assert (found.processes, found.alarm) == (6, False)
+    assert found.ratio == pytest.approx(1.0)
+    assert found.cv == pytest.approx(0.0, abs=1e-9)
+    assert found.threshold == 0.03
+
+
+def test_the_noise_is_that_between_processes() -> None:
+    source = np.random.default_rng(5)
+    (found,) = measured(*map(float, np.exp(source.normal(-7, 0.05, 400))))
+    assert found.cv is not None
+    assert found.cv == pytest.approx(0.05, rel=0.1)
+    assert found.threshold == pytest.approx(2 * found.cv)
+
+
+def test_what_can_be_detected_is_what_compare_says_of_the_two_sides() -> None:
+    (few,), (many,) = measured(1.0, 1.02, 0.99, 1.01, 1.03, 0.98), measured(*[1.0, 1.02, 0.99, 1.01] * 5)
+    assert few.detectable is not None
+    assert many.detectable is not None
+    assert few.detectable > many.detectable > 0.01
+    assert few.threshold == pytest.approx(few.detectable)
+
+
+def test_a_change_found_where_there_is_none_is_an_alarm() -> None:
+    turns = [1.0, 1.5, 1.5, 1.0] * 3  # a neighbour that comes exactly with every other side
+    found = measured(*turns)
+    assert found[0].alarm
+    text = diagnosis.noise_text(found, None)
+    assert "alarm" in text
+    assert "1 alarms in 1 cases at 3.00 %" in text
+
+
+def test_a_case_that_fails_has_no_noise_and_says_why() -> None:
+    records: list[Record] = [a_record(a_failure(), round=number) for number in range(2)]
+    (found,) = against_itself(a_run_info(), records)
+    assert (found.cv, found.threshold, found.alarm) == (None, None, False)
+    assert "worker killed by signal 11" in found.reason
+
+
+def test_a_process_without_time_is_left_out_of_the_noise() -> None:
+    records = [a_record(a_measurement(block_s=(0.0,) * 5), round=number) for number in range(6)]
+    (found,) = against_itself(a_run_info(), records)
+    assert (found.processes, found.cv) == (0, None)
+
+
+def thresholds(*values: float) -> float | None:
+    return suggested([a_noise(threshold=value) for value in values])
+
+
+def test_the_suggestion_is_the_whole_per_cent_above_nine_in_ten_of_the_cases() -> None:
+    assert thresholds(0.03) == 0.03
+    assert thresholds(0.03, 0.0501) == 0.06
+    assert thresholds(*[0.03] * 9, 0.4) == 0.03
+    assert thresholds(*[0.03] * 8, 0.07, 0.4) == 0.07
+
+
+def test_there_is_no_suggestion_for_a_machine_that_is_too_noisy() -> None:
+    assert thresholds(0.03, 0.51) is None
+    assert suggested([a_noise(threshold=None)]) is None
+    assert "too noisy for any threshold" in diagnosis.noise_text([a_noise(threshold=3e4)], None)
+
+
+@given(st.lists(st.floats(0.03, 0.5), min_size=1, max_size=50))
+def test_nine_in_ten_cases_can_live_with_the_suggestion(values: list[float]) -> None:
+    found = thresholds(*values)
+    assert found is not None
+    assert sum(value <= found + 1e-9 for value in values) >= math.floor(0.9 * len(values))
+    assert found - 0.01 < max(values) + 1e-9
+
+
+def test_the_documents_example_is_what_is_shown() -> None:
+    noisy = a_noise(
+        case="convnet_train(batch=128)/float32/eager@torch:cpu",
+        cv=0.031,
+        detectable=0.084,
+        ratio=0.982,
+        threshold=0.084,
+        reason="too noisy for this threshold: more rounds would tell",
+    )
+    assert f"```\n{diagnosis.noise_text([a_noise(), noisy], None)}```" in DOCUMENT
+
+
+def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Path) -> None:
+    suite = tmp_path / "small.toml"
+    suite.write_text('description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "gemm"\n')
+    arguments = ("doctor", "--aa", "small.toml", "-b", "fake", "-d", "cpu")
+    shown = accelbench(*arguments, cwd=tmp_path).stdout
+    assert shown.endswith("0 alarms in 1 cases at 3.00 %\nsuggested: --threshold 3%\n")
+    found = json.loads(accelbench(*arguments, "--format", "json", cwd=tmp_path).stdout)
+    assert (found["alarms"], found["suggested_threshold"]) == (0, 0.03)
+    assert found["cases"][0]["processes"] == 6
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_unknown_suite_and_nothing_to_measure_have_their_codes(tmp_path: Path) -> None:
+    accelbench("doctor", "--aa", "quik", cwd=tmp_path, code=2)
+    accelbench("doctor", "--aa", "quick", "-b", "fake", "-d", "cuda", cwd=tmp_path, code=3)

@@ -1,0 +1,188 @@
+"""Times that cannot be true: what is caught, and what honest measurements are not mistaken for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench import describe
+from benchbench.matching import Judgement
+from benchbench.metrics import COLUMNS, Row, rows
+from benchbench.model import Case, Dtype, Measurement, Run
+from benchbench.plausible import implausible, remarks, too_parallel
+from benchbench.verdicts import compare
+from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info
+
+H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 3.35 TB/s
+
+
+def doing(step_s: float, **cost: Any) -> Measurement:
+    return a_measurement(iterations=1, block_s=(step_s,) * 5, cost=a_cost(**({"bytes": 1} | cost)))
+
+
+def fault(measured: Measurement, device: str = H100, **case: Any) -> str:
+    return implausible(a_case(**({"dtype": Dtype.BFLOAT16} | case)), device, [measured])
+
+
+@pytest.mark.parametrize(
+    ("workload", "times", "believed"),
+    [
+        ("gemm", 0.99, True),
+        ("gemm", 1.01, False),
+        ("attention", 1.01, False),
+        ("conv2d", 1.01, True),  # Winograd
+        ("conv2d", 3.99, True),
+        ("conv2d", 4.01, False),
+        ("resnet50_train", 4.01, False),
+        ("somebodys_fft", 100.0, True),  # what it saves is not known
+    ],
+)
+def test_flops_beyond_the_datasheet_and_what_algorithms_save_are_not_believed(
+    workload: str, times: float, believed: bool
+) -> None:
+    found = fault(doing(1.0, flops=int(times * 989e12)), workload=workload)
+    assert (found == "") == believed
+
+
+def test_the_message_names_both_rates_the_dtype_and_the_device() -> None:
+    assert fault(doing(1.0, flops=10**15)) == (
+        "1.00 PFLOP/s exceed the datasheet's 989 TFLOP/s of bfloat16 on NVIDIA H100 SXM"
+    )
+    assert fault(doing(1.0, flops=4 * 10**15), workload="conv2d") == (
+        "4.00 PFLOP/s exceed 4 times the datasheet's 989 TFLOP/s of bfloat16 on NVIDIA H100 SXM, "
+        "more than Winograd's algorithm saves"
+    )
+    assert fault(doing(1.0, flops=0, bytes=4 * 10**12)) == (
+        "4.00 TB/s exceed the datasheet's 3.35 TB/s of NVIDIA H100 SXM's memory, and no cache holds as much"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak"), [(Dtype.FLOAT32, 67e12), (Dtype.TF32, 494.5e12), (Dtype.AMP_FP16, 989e12)]
+)
+def test_each_dtype_has_its_own_peak(dtype: Dtype, peak: float) -> None:
+    assert fault(doing(1.0, flops=int(1.01 * peak)), dtype=dtype)
+    assert not fault(doing(1.0, flops=int(0.99 * peak)), dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H100 NVL", "Example CPU", "", None])
+def test_without_a_datasheet_no_rate_is_too_high(device: str | None) -> None:
+    assert not implausible(a_case(), device, [doing(1e-9, flops=10**15, bytes=10**15)])
+
+
+def test_a_dtype_without_a_peak_is_not_judged() -> None:
+    assert not fault(doing(1.0, flops=10**18), dtype=Dtype.FLOAT64)
+
+
+def test_what_fits_a_cache_may_be_faster_than_the_memory() -> None:
+    step_s = 1e-6
+    assert not fault(doing(step_s, flops=0, bytes=256 * 2**20))  # 268 TB/s
+    assert fault(doing(step_s, flops=0, bytes=256 * 2**20 + 3_400_000))  # the rest at 3.4 TB/s
+    assert not fault(doing(step_s, flops=0, bytes=256 * 2**20 + 3_300_000))
+
+
+@pytest.mark.parametrize("step_s", [0.0, 1e-320])
+def test_a_step_without_a_finite_rate_is_not_believed(step_s: float) -> None:
+    found = fault(doing(step_s), device="Example CPU")
+    assert found == f"a step of {step_s:g} s gives no finite rate"
+
+
+def test_a_rate_of_zero_is_not_believed() -> None:
+    assert fault(doing(1.0, items=0), device="Example CPU")
+
+
+def blocks(*seconds: float) -> Measurement:
+    return a_measurement(iterations=1, block_s=seconds)
+
+
+def test_work_that_only_a_few_blocks_wait_for_is_not_believed() -> None:
+    queued, waiting = [1e-5] * 299, [1.0]  # a queue that is full after 300 launches
+    found = fault(blocks(*queued, *waiting), device="Example CPU")
+    assert found == (
+        "a few blocks hold most of the time, the mean is 334× the median: the others did not wait"
+    )
+
+
+def test_an_interruption_among_even_blocks_is_a_note() -> None:
+    measured = blocks(*[1e-3] * 299, 20e-3)  # the scheduler gave the core away once
+    assert not fault(measured, device="Example CPU")
+    assert remarks([measured, blocks(*[1e-3] * 300)]) == [
+        "a few blocks were interrupted for long, in 1 of 2 rounds"
+    ]
+
+
+def test_fewer_than_a_hundred_blocks_have_no_99th_percentile() -> None:
+    measured = blocks(*[1e-5] * 98, 1.0)
+    assert not fault(measured, device="Example CPU")
+    assert remarks([measured]) == []
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.1, 0.5, 1.0])
+def test_heavy_tails_alone_are_believed(spread: float) -> None:
+    source = np.random.default_rng(11)
+    for _ in range(20):
+        drawn = source.lognormal(-7, spread, 500)
+        assert not fault(blocks(*map(float, drawn)), device="Example CPU")
+
+
+def test_one_process_that_cannot_be_believed_spoils_the_case() -> None:
+    wild = doing(1.0, flops=10**15)
+    found = implausible(a_case(dtype=Dtype.BFLOAT16), H100, [doing(1.0), wild, doing(1.0)])
+    assert found.endswith("SXM (1 of 3 rounds)")
+
+
+@pytest.mark.parametrize(
+    ("together_s", "count", "believed"),
+    [(0.25, 4, True), (0.2273, 4, True), (0.22, 4, False), (0.0, 4, False)],
+)
+def test_a_speed_up_may_exceed_the_count_by_a_tenth(together_s: float, count: int, believed: bool) -> None:
+    assert (too_parallel(1.0, together_s, count) == "") == believed
+
+
+def test_the_speed_up_is_named() -> None:
+    assert too_parallel(1.0, 0.2, 4) == "a speed-up of 5 on 4 is more than 1.1 times their number"
+
+
+@given(st.floats(1e-6, 1e3), st.integers(1, 1000))
+def test_a_perfect_speed_up_is_believed(alone_s: float, count: int) -> None:
+    assert not too_parallel(alone_s, alone_s / count, count)
+
+
+def a_wild_run(step_s: float = 1.0, **over: Any) -> Run:
+    case: Case = a_case(dtype=Dtype.BFLOAT16, device="cuda:0")
+    outcomes = [doing(step_s, flops=10**15) for _ in range(3)]
+    records = [a_record(each, case=case, round=n, device_model=H100) for n, each in enumerate(outcomes)]
+    return a_run(records, **over)
+
+
+def the_row(run: Run) -> Row:
+    (values,) = rows(run).to_numpy()
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def test_an_implausible_case_has_its_status_its_reason_and_no_speed() -> None:
+    row = the_row(a_wild_run())
+    assert (row["status"], row["rounds"]) == ("implausible", 3)
+    assert row["message"].startswith("1.00 PFLOP/s exceed")
+    assert {row[name] for name in COLUMNS if name.startswith("latency") or name.endswith("_per_s")} == {None}
+    assert the_row(a_wild_run(step_s=2.0))["status"] == "ok"
+
+
+def test_times_of_zero_cost_a_row_its_speed_and_not_the_report() -> None:
+    row = the_row(a_run([a_record(a_measurement(block_s=(0.0,) * 5))]))
+    assert (row["status"], row["latency_s"]) == ("implausible", None)
+
+
+def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
+    (verdict,) = compare(a_wild_run(2.0), a_wild_run(1.0)).verdicts
+    assert verdict.verdict is Judgement.BROKEN
+    assert verdict.reason.startswith("implausible: 1.00 PFLOP/s exceed")
+
+
+def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
+    wild = a_wild_run()
+    assert describe.failing(wild.records)
+    assert not describe.failing(a_wild_run(2.0).records)
+    assert describe.summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")

@@ -1,0 +1,185 @@
+"""How close a case comes to its device: fractions, the roofline, and why a field is empty."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.metrics import COLUMNS, Row, rows
+from benchbench.model import Dtype, Settings
+from benchbench.report import report
+from benchbench.roofline import FIELDS, Ceiling, Roofs, position
+from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
+
+H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 67 in float32, 3.35 TB/s
+
+
+def a_ceiling(quantity: str = "float32", rate: float = 1e12, **over: Any) -> Ceiling:
+    """Of the example CPU and its two threads."""
+    base: dict[str, Any] = {
+        "device": CPU.model,
+        "threads": 2,
+        "quantity": quantity,
+        "rate": rate,
+        "case": "gemm(m=1024,n=1024,k=1024)/float32/eager@torch:cpu",
+        "measured": "2026-01-02T03:04:05+00:00",
+    }
+    return Ceiling(**(base | over))
+
+
+CEILINGS = (a_ceiling(rate=1e12), a_ceiling("memory", 1e10))
+
+
+def the_row(
+    step_s: float,
+    ceilings: tuple[Ceiling, ...] = CEILINGS,
+    model: str = CPU.model,
+    case: dict[str, Any] | None = None,
+    run: dict[str, Any] | None = None,
+    **cost: Any,
+) -> Row:
+    measured = a_measurement(iterations=1, block_s=(step_s,) * 5, cost=a_cost(**cost))
+    records = [
+        a_record(measured, case=a_case(**(case or {})), round=number, device_model=model)
+        for number in range(3)
+    ]
+    (values,) = rows(a_run(records, **(run or {})), ceilings).to_numpy()
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def test_work_above_the_ridge_is_bound_by_compute() -> None:
+    row = the_row(0.01, flops=5 * 10**9, bytes=10**7)
+    assert {name: row[name] for name in FIELDS} == {
+        "flops_per_byte": 500.0,
+        "bound": "compute",
+        "attainable_flops_per_s": 1e12,
+        "roof": "ceilings",
+        "flops_of_ceiling": pytest.approx(0.5),
+        "flops_of_datasheet": None,
+        "bytes_of_ceiling": pytest.approx(0.1),
+        "bytes_of_datasheet": None,
+    }
+
+
+def test_work_below_the_ridge_is_bound_by_memory() -> None:
+    row = the_row(0.01, flops=10**8, bytes=5 * 10**7)
+    assert (row["bound"], row["attainable_flops_per_s"]) == ("memory", pytest.approx(2e10))
+    assert row["flops_of_ceiling"] == pytest.approx(0.01)
+    assert row["bytes_of_ceiling"] == pytest.approx(0.5)
+
+
+def test_without_ceilings_the_datasheet_makes_the_roof() -> None:
+    on_gpu = {"device": "cuda:0", "dtype": Dtype.BFLOAT16}
+    row = the_row(1.0, (), H100, on_gpu, flops=494_500 * 10**9, bytes=10**12)
+    assert row["roof"] == "datasheet"
+    assert row["bound"] == "compute"
+    assert row["attainable_flops_per_s"] == 989e12
+    assert row["flops_of_datasheet"] == pytest.approx(0.5)
+    assert row["bytes_of_datasheet"] == pytest.approx(1 / 3.35)
+    assert row["flops_of_ceiling"] is None
+
+
+def test_ceilings_go_before_the_datasheet() -> None:
+    measured = (
+        a_ceiling("bfloat16", 7e14, device=H100, threads=None),
+        a_ceiling("memory", 3e12, device=H100, threads=None),
+    )
+    on_gpu = {"device": "cuda:0", "dtype": Dtype.AMP_BF16}
+    row = the_row(1.0, measured, H100, on_gpu, flops=35 * 10**13, bytes=10**12)
+    assert (row["roof"], row["attainable_flops_per_s"]) == ("ceilings", 7e14)
+    assert row["flops_of_ceiling"] == pytest.approx(0.5)
+    assert row["flops_of_datasheet"] == pytest.approx(350 / 989)
+
+
+@pytest.mark.parametrize(
+    ("over", "field", "note"),
+    [
+        ({"flops": 0}, "flops_of_ceiling", "the work counts no FLOPs"),
+        ({"flops": 0}, "bound", "the work counts no FLOPs"),
+        ({"bytes": 0}, "flops_per_byte", "the work counts no bytes"),
+        ({"bytes": 0}, "bytes_of_datasheet", "the work counts no bytes"),
+        (
+            {"ceilings": ()},
+            "flops_of_ceiling",
+            "no ceiling of float32 was measured here: accelbench doctor --ceilings",
+        ),
+        (
+            {"ceilings": ()},
+            "roof",
+            "a roofline needs both peaks of the device, measured or from its datasheet",
+        ),
+        (
+            {"run": {"settings": Settings(threads=1)}},
+            "bytes_of_ceiling",
+            "the ceilings here are of 2 threads, not 1",
+        ),
+        ({}, "flops_of_datasheet", "no datasheet peak of Example CPU is known"),
+        (
+            {"model": H100, "case": {"device": "cuda:0", "dtype": Dtype.FLOAT64}},
+            "flops_of_datasheet",
+            "no datasheet peak of float64 on NVIDIA H100 80GB HBM3 is known",
+        ),
+        (
+            {"model": "NVIDIA GH200 480GB", "case": {"device": "cuda:0"}},
+            "bytes_of_datasheet",
+            "no datasheet bandwidth of NVIDIA GH200 480GB is known",
+        ),
+    ],
+)
+def test_a_field_that_is_not_known_says_why(over: dict[str, Any], field: str, note: str) -> None:
+    row = the_row(0.01, **over)
+    assert row[field] is None
+    assert f"{field}: {note}" in row["notes"]
+
+
+def test_a_cpu_that_its_framework_does_not_name_is_the_machines() -> None:
+    assert the_row(0.01, model="")["flops_of_ceiling"] is not None
+
+
+def test_the_ceilings_of_another_device_are_no_ceilings() -> None:
+    assert the_row(0.01, case={"device": "sim:0"}, model="virtual accelerator")["flops_of_ceiling"] is None
+
+
+@pytest.mark.parametrize(("times", "noted"), [(1.09, False), (1.11, True)])
+def test_a_tenth_more_than_the_ceiling_is_a_note_and_stays_ok(times: float, noted: bool) -> None:
+    row = the_row(1.0, flops=int(times * 1e12))
+    assert row["status"] == "ok"
+    found = [note for note in row["notes"] if "best GEMM measured here" in note]
+    assert bool(found) == noted
+
+
+rate = st.floats(1e6, 1e16)
+
+
+@given(rate, rate, st.integers(1, 10**15), st.integers(1, 10**12), st.floats(1e-6, 1e3))
+def test_the_fraction_of_the_roof_never_exceeds_those_of_its_two_peaks(
+    flops_per_s: float, bytes_per_s: float, flops: int, moved: int, step_s: float
+) -> None:
+    roofs, none = Roofs(flops_per_s, bytes_per_s), Roofs(None, None)
+    found = position(a_cost(flops=flops, bytes=moved), step_s, roofs, none)
+    attainable = found["attainable_flops_per_s"]
+    assert isinstance(attainable, float)
+    share = flops / step_s / attainable
+    assert isinstance(found["flops_of_ceiling"], float)
+    assert isinstance(found["bytes_of_ceiling"], float)
+    assert share == pytest.approx(max(found["flops_of_ceiling"], found["bytes_of_ceiling"]))
+    assert (found["bound"] == "memory") == (attainable < flops_per_s)
+
+
+def lines(ceilings: tuple[Ceiling, ...], **cost: Any) -> dict[str, tuple[str, ...]]:
+    measured = a_measurement(iterations=1, block_s=(0.01,) * 5, cost=a_cost(**cost))
+    (group,) = report(a_run([a_record(measured, round=n) for n in range(3)]), ceilings=ceilings).groups
+    return {line.label: line.texts for line in group.lines}
+
+
+def test_the_report_shows_fractions_and_bound_where_they_are_known() -> None:
+    found = lines(CEILINGS, flops=5 * 10**9, bytes=10**7)
+    assert found["of ceiling"] == ("50.0 %",)
+    assert found["bound by"] == ("compute, 1.00 TFLOP/s",)
+    assert "of datasheet" not in found
+    assert "of ceiling" not in lines(())
+
+
+def test_the_report_of_a_copy_shows_its_fraction_of_the_bandwidth() -> None:
+    assert lines(CEILINGS, flops=0, bytes=9 * 10**7)["of ceiling"] == ("90.0 %",)

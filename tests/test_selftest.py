@@ -1,0 +1,298 @@
+"""Spins of known length, on clocks that are passed in, and what the self-test makes of a pipeline."""
+
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice, repeat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchbench import diagnosis, selftest, spin
+from benchbench import format as fmt
+from benchbench.backends.base import Unsupported
+from benchbench.backends.torch import CudaSession
+from benchbench.launch import Answer
+from benchbench.measure import POLICIES
+from benchbench.model import Device, DeviceClass, Status
+from benchbench.selftest import HOST, Trial, results
+from benchbench.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
+from tests.factories import a_probe
+from tests.program import accelbench, started
+
+QUICK = replace(POLICIES["quick"], max_blocks=200)
+ALL = {trial.shape.kind: trial.shape for trial in HOST}
+
+
+class Time:
+    """A clock that each reading moves by 50 ns, and a device whose cycles last 1 ns and launches 5 µs."""
+
+    def __init__(self, tick_s: float = 5e-8, cycle_s: float = 1e-9, drift: float = 0.0) -> None:
+        self.now_s, self.tick_s, self.cycle_s, self.drift = 0.0, tick_s, cycle_s, drift
+        self.free_s = 0.0  # when the device will be done
+
+    def __call__(self) -> float:
+        self.now_s += self.tick_s
+        return self.now_s
+
+    def spin(self, cycles: int) -> None:
+        self.now_s += 5e-6
+        self.free_s = max(self.free_s, self.now_s) + cycles * self.cycle_s
+        self.cycle_s *= 1 + self.drift
+
+    def wait(self, output: Any) -> None:
+        self.now_s = max(self.now_s, self.free_s)
+
+
+class Timer:
+    """The pipeline's, on a virtual time; `scale`: what it makes of a second."""
+
+    name = "virtual"
+    batch_s = 0.0
+
+    def __init__(self, clock: Time, scale: float = 1.0) -> None:
+        self._clock, self._scale = clock, scale
+
+    def now(self) -> float:
+        return self._clock.now_s
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        return [self._block(step, iterations) for _ in range(count)]
+
+    def _block(self, step: Callable[[], Any], iterations: int) -> float:
+        start = self._clock.now_s
+        for _ in range(iterations):
+            step()
+        self._clock.wait(None)
+        return self._scale * (self._clock.now_s - start)
+
+
+@pytest.mark.parametrize("shape", [trial.shape for trial in HOST if trial.of in ("median", "mean")])
+def test_durations_are_the_same_every_time_and_have_the_mean_and_spread_they_say(shape: Shape) -> None:
+    drawn = list(islice(durations(shape), 20_000))
+    assert drawn == list(islice(durations(shape), 20_000))
+    assert statistics.fmean(drawn) == pytest.approx(shape.mean_s, rel=0.01)
+    assert statistics.stdev(drawn) == pytest.approx(shape.sd_s, rel=0.03, abs=1e-12)
+
+
+def test_a_spin_lasts_at_least_as_long_as_asked_and_notes_how_long() -> None:
+    clock = Time()
+    step = Spin(iter([1e-3, 2e-3, 3e-3]), clock)
+    for asked in (1e-3, 2e-3, 3e-3):
+        before = clock.now_s
+        step()
+        assert asked <= step.spent_s[-1] <= clock.now_s - before
+    assert step.blocks_s(1, 2) == step.spent_s[1:]
+    assert step.blocks_s(3, 1) == [pytest.approx(6e-3, rel=1e-3)]
+
+
+def test_what_is_taken_of_the_cpu_during_a_spin_is_in_its_truth() -> None:
+    readings = iter([0.0, 0.5, 7.0])  # the process was not scheduled until 7
+    step = Spin(repeat(1.0), lambda: next(readings))
+    step()
+    assert step.spent_s == [7.0]
+
+
+@pytest.mark.parametrize("shape", [trial.shape for trial in HOST if trial.of != "sd"])
+def test_on_the_host_the_truth_of_each_kept_block_is_known(shape: Shape) -> None:
+    clock = Time(tick_s=shape.seconds / 200)
+    samples, true_s, drift = on_host(shape, QUICK, Timer(clock), clock)
+    assert len(true_s) == len(samples.block_s)
+    for measured, true in zip(samples.block_s, true_s, strict=True):
+        assert true < measured < true + samples.iterations * 2 * clock.tick_s
+    assert drift == 0.0
+
+
+def test_a_devices_cycles_are_counted_by_differences_so_that_launching_cancels_out() -> None:
+    clock = Time()
+    assert seconds_per_cycle(clock, clock) == pytest.approx(1e-9, rel=1e-3)
+
+
+def test_a_device_that_does_not_spin_is_refused() -> None:
+    with pytest.raises(Unsupported, match="returns at once"):
+        seconds_per_cycle(Time(cycle_s=0.0), Time())
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 1e-3, 1e-2])
+def test_on_a_device_the_truth_is_the_cycles_by_another_clock(seconds: float) -> None:
+    clock = Time()
+    samples, true_s, drift = on_device(seconds, QUICK, Timer(clock), clock, clock)
+    assert true_s[0] / samples.iterations == pytest.approx(seconds, rel=2e-3)
+    assert samples.block_s[0] == pytest.approx(true_s[0], abs=1e-5)
+    assert drift < 1e-3
+
+
+def test_a_device_whose_clock_moves_says_by_how_much() -> None:
+    clock = Time(drift=1e-5)
+    *_, drift = on_device(1e-3, QUICK, Timer(clock), clock, clock)
+    assert drift > 5e-4
+
+
+def test_cuda_spins_by_the_kernel_of_torchs_own_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[int] = []
+    fake = SimpleNamespace(cuda=SimpleNamespace(_sleep=slept.append))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    session = object.__new__(CudaSession)  # opening one needs a device
+    session.spin(1000)
+    assert (session.spins, slept) == (True, [1000])
+
+
+def pipeline(scale: float = 1.0, noise: Callable[[list[float]], list[float]] = list) -> selftest.Ask:
+    """A worker that measures on virtual time, off by `scale`; `noise` is done to each answer's blocks."""
+
+    def ask(job: dict[str, Any]) -> Answer:
+        clock = Time(tick_s=job["shape"]["seconds"] / 1000)
+        samples, true_s, drift = on_host(Shape(**job["shape"]), QUICK, Timer(clock, scale), clock)
+        blocks = noise(list(samples.block_s))
+        return Answer(
+            {"iterations": samples.iterations, "block_s": blocks, "true_block_s": true_s, "drift": drift}
+        )
+
+    return ask
+
+
+def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
+    found = results("host", None, HOST, pipeline())
+    assert len(found) == len(HOST)
+    assert all(each.passed and each.attempts == 1 for each in found)
+    assert [each.truth_s for each in found[:5]] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rel=1e-3)
+    assert found[5].truth_s == pytest.approx(found[5].asked_s, rel=0.1)
+
+
+@pytest.mark.parametrize("scale", [0.97, 1.03])
+def test_a_pipeline_that_is_off_fails_however_often_it_is_asked(scale: float) -> None:
+    found = results("host", None, HOST, pipeline(scale))
+    medians = [each for each in found if each.of == "median" and each.asked_s >= 1e-4]
+    assert not any(each.passed for each in medians)
+    assert {each.attempts for each in medians} == {selftest.ATTEMPTS}
+    assert medians[-1].error == pytest.approx(scale - 1, abs=2e-3)
+
+
+def test_a_single_interruption_is_forgiven() -> None:
+    hits = iter([1.0])
+
+    def interrupted(blocks: list[float]) -> list[float]:
+        return [blocks[0] + next(hits, 0.0), *blocks[1:]]
+
+    trials = [trial for trial in HOST if trial.shape == ALL["bimodal"]]
+    found = results("host", None, trials, pipeline(noise=interrupted))
+    assert [(each.of, each.passed, each.attempts) for each in found] == [("mean", True, 2), ("sd", True, 2)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "note"),
+    [
+        (Answer(None, Status.CRASHED, "killed by signal 11"), "killed by signal 11"),
+        (
+            Answer({"outcome": {"message": "it has no kernel that only spins"}}),
+            "it has no kernel that only spins",
+        ),
+    ],
+)
+def test_a_trial_without_an_answer_fails_and_says_why(answer: Answer, note: str) -> None:
+    (found,) = results("host", None, HOST[:1], lambda job: answer)
+    assert (found.passed, found.note, found.measured_s) == (False, note, None)
+    assert note in diagnosis.selftest_text([found], [], None)
+
+
+def test_a_devices_drift_widens_its_limit() -> None:
+    reply = {"iterations": 1, "block_s": [1.04] * 3, "true_block_s": [1.0] * 3}
+    trial = Trial(Shape(seconds=1.0), "median", 0.01)
+    (off,) = results("gpu", "cuda:0", [trial], lambda job: Answer(reply | {"drift": 0.01}))
+    (unsure,) = results("gpu", "cuda:0", [trial], lambda job: Answer(reply | {"drift": 0.035}))
+    assert (off.passed, unsure.passed) == (False, True)
+    assert unsure.note == "the device's clock moved by 3.50 %"
+
+
+class Devices:
+    """A fleet of a target with a GPU and of one without."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str | None, Any]] = []
+
+    def probe(self) -> list[Any]:
+        gpu = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="GPU")
+        return [a_probe("torch", devices=(gpu,)), a_probe("jax", missing=(("gpu", "a CPU build"),))]
+
+    def ask_plain(self, job: dict[str, Any], target: str | None = None) -> Answer:
+        self.jobs.append((target, job["device"]))
+        return pipeline()(job)
+
+
+def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
+    fleet: Any = Devices()
+    found, notes = selftest.on_devices(fleet)
+    assert {each.where for each in found} == {"torch cuda:0"}
+    assert fleet.jobs == [("torch", "cuda:0")] * 3
+    assert notes == ["jax has no accelerator: a CPU build"]
+
+
+def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:
+    from benchbench import worker
+    from benchbench.backends.fake import Fake
+
+    job = selftest._job(Shape(seconds=1e-4), None) | {"threads": 1}
+    reply = worker.run(Fake(), job)
+    assert len(reply["block_s"]) == len(reply["true_block_s"]) > 0
+    refused = worker.run(Fake(), job | {"device": "sim:0"})
+    assert refused["outcome"]["message"] == "it has no kernel that only spins"
+
+
+def test_the_truths_clock_is_not_the_pipelines_where_the_system_has_two() -> None:
+    raw = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+    assert raw <= spin.raw_clock()() <= time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+
+
+def test_the_selftest_runs_prints_and_fails_when_a_trial_does(tmp_path: Path) -> None:
+    process = started("doctor", "--selftest", "--format", "json", cwd=tmp_path)
+    shown, _ = process.communicate(timeout=120)
+    found = json.loads(shown)["results"]
+    assert [each["of"] for each in found] == [trial.of for trial in HOST]
+    assert all(each["truth_s"] >= each["asked_s"] * 0.9 for each in found if each["of"] == "median")
+    assert process.returncode == (0 if all(each["passed"] for each in found) else 4)
+
+
+DOCUMENT = (Path(__file__).parent.parent / "docs/doctor.md").read_text()
+
+
+def test_the_documents_example_is_what_is_shown() -> None:
+    found = [
+        selftest.Result(
+            where="host",
+            spin=trial.name,
+            of=trial.of,
+            asked_s=trial.asked_s,
+            truth_s=truth,
+            measured_s=truth * (1 + error),
+            error=error,
+            limit=trial.limit,
+            passed=True,
+            attempts=1,
+        )
+        for trial, truth, error in [(HOST[2], 1.001e-3, 1e-3), (HOST[-1], 1.33e-3, 1.64e-3)]
+    ]
+    assert f"```\n{diagnosis.selftest_text(found, [], None)}```" in DOCUMENT
+
+
+def test_the_document_has_every_limit() -> None:
+    found = dict(re.findall(r"^\| ([^|]+) \| median \| ([0-9.]+) %", DOCUMENT, re.MULTILINE))
+    for where, trials in (("", HOST[:5]), (" on a GPU", selftest.DEVICE)):
+        for trial in trials:
+            name = fmt.seconds(trial.shape.seconds).replace(".00", "").replace(".0", "")
+            (limit,) = [
+                limit for spins, limit in found.items() if name in spins and spins.endswith("s" + where)
+            ]
+            assert float(limit) == pytest.approx(100 * trial.limit)
+
+
+def test_modes_exclude_each_other(tmp_path: Path) -> None:
+    done = accelbench("doctor", "--selftest", "--ceilings", cwd=tmp_path, code=2)
+    assert "exclude each other" in done.stderr
+    done = accelbench("doctor", "--selftest", "--dtype", "float32", cwd=tmp_path, code=2)
+    assert "It is for --ceilings" in done.stderr
