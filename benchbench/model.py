@@ -308,6 +308,7 @@ class Profile:
     profiler: str  # and its version
     steps: int
     step_s: tuple[float, ...]  # seconds per step of each block, by the case's own timer, profiler on
+    plain_step_s: tuple[float, ...] = ()  # likewise just before, in the same process, profiler off
     wall_s: float  # from the first step's start to the last one's end
     on_device: bool  # whether `busy_s` and `gaps` are of an accelerator; else of the host
     busy_s: float

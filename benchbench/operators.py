@@ -94,9 +94,11 @@ def _section(table: Table, top: int, traces: Path) -> Section:
 
 
 def _table_head(table: Table) -> Iterator[str]:
-    timed = f"; {fmt.seconds(table.measured_s)} when it was timed" if table.measured_s else ""
-    steps = f"mean of {table.steps} steps"
-    yield f"{table.profiler}: a step of {fmt.seconds(table.step_s)}, {steps}{timed}"
+    yield f"{table.profiler}: a step of {fmt.seconds(table.step_s)}, mean of {table.steps} steps"
+    times = ((table.plain_s, "just before"), (table.measured_s, "when it was timed"))
+    plain = ", ".join(f"{fmt.seconds(seconds)} {when}" for seconds, when in times if seconds)
+    if plain:
+        yield f"without the profiler: {plain}"
     gaps, place = table.gaps, "the device was busy" if table.on_device else "operators were running"
     longest = f", the longest {fmt.seconds(gaps.longest_s)}" if gaps.count else ""
     after = f" after {gaps.after}" if gaps.after else ""

@@ -57,21 +57,24 @@ def _profiled(fleet: Fleet, case: Case, measured: Measurement, folder: Path) -> 
     iterations, count = size(measured)
     job: dict[str, Any] = {"kind": "profile", "folder": str(folder), "iterations": iterations, "count": count}
     answer, _ = fleet.ask(case, job)
+    plain = answer.reply and answer.reply.get("plain_step_s")
     if answer.reply and "recording" in answer.reply:
         answer = fleet.read({"kind": "read", "folder": str(folder), "recording": answer.reply["recording"]})
         if answer.reply is None:
             reason = f"reading its trace takes jax or tensorflow: {answer.message}"
             return Failure(status=Status.UNAVAILABLE, message=reason)
-    found = _decoded(answer)
+    found = _decoded(answer, plain or ())
     if isinstance(found, Profile) and not found.operators:
         return Failure(status=Status.UNAVAILABLE, message=f"{found.profiler} saw no operator")
     return found
 
 
-def _decoded(answer: Answer) -> Profile | Failure:
+def _decoded(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
     if answer.reply is None:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
-        return outcome(answer.reply.get("profile") or answer.reply["outcome"])
-    except (KeyError, UnreadableInput) as error:
+        if profile := answer.reply.get("profile"):
+            return outcome({**profile, "plain_step_s": plain})
+        return outcome(answer.reply["outcome"])
+    except (KeyError, TypeError, UnreadableInput) as error:
         return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")

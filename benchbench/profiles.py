@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from benchbench.errors import UsageError
 from benchbench.kinds import Kind, kind
 from benchbench.model import Gaps, Operator, Profile, Profiled
+from benchbench.stats import median
 
-DISTURBED = 0.15  # profiled steps that differ by more from the timed ones show shares, not times
+DISTURBED = 0.15  # steps that differ by more are told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,8 @@ class Table:
     profiler: str
     steps: int
     step_s: float
-    measured_s: float | None  # when it was timed, without a profiler
+    plain_s: float | None  # the same steps just before in the same process, without the profiler: median
+    measured_s: float | None  # when it was timed
     on_device: bool
     busy: float  # share of the step in which an operator was running
     idle_s: float
@@ -90,6 +92,7 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
     for row in rows:
         kinds[row.kind] += row.self_s
     step_s = profile.wall_s / profile.steps
+    plain_s = median(profile.plain_step_s) if profile.plain_step_s else None
     return Table(
         case=case.case.id,
         work=case.case.work,
@@ -98,6 +101,7 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
         profiler=profile.profiler,
         steps=profile.steps,
         step_s=step_s,
+        plain_s=plain_s,
         measured_s=measured_s,
         on_device=profile.on_device,
         busy=profile.busy_s / profile.wall_s,
@@ -109,7 +113,7 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
         memory_at_s=profile.memory_at_s,
         memory_bytes=profile.memory_bytes,
         traces=profile.traces,
-        notes=(*profile.notes, *_disturbed(step_s, measured_s)),
+        notes=(*profile.notes, *_disturbed(step_s, plain_s, measured_s)),
     )
 
 
@@ -138,12 +142,17 @@ def _row(operator: Operator, profile: Profile) -> Row:
     )
 
 
-def _disturbed(step_s: float, measured_s: float | None) -> tuple[str, ...]:
-    if not measured_s or abs(step_s / measured_s - 1) <= DISTURBED:
-        return ()
-    change = step_s / measured_s - 1
-    how = f"{abs(change):.0%} {'longer' if change > 0 else 'shorter'}"
-    return (f"a step took {how} than when it was timed: trust the shares, not the times",)
+def _disturbed(step_s: float, plain_s: float | None, measured_s: float | None) -> Iterator[str]:
+    if plain_s and (how := _off(step_s, plain_s)):
+        yield f"the profiler made a step {how}: trust the shares, not the times"
+    if measured_s and (how := _off(plain_s or step_s, measured_s)):
+        yield f"without the profiler too, a step took {how} than when it was timed: the machine changed"
+
+
+def _off(step_s: float, expected_s: float) -> str:
+    """`26% longer`, if it is much."""
+    change = step_s / expected_s - 1
+    return f"{abs(change):.0%} {'longer' if change > 0 else 'shorter'}" if abs(change) > DISTURBED else ""
 
 
 def chosen(found: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]:

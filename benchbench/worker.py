@@ -221,11 +221,13 @@ def profile_case(backend: Backend, job: Message) -> Message:
     runner = build(backend, session, workload, case.computes_in)
     for _ in range(WARM_STEPS):
         session.wait(runner.step())
+    iterations, count = job["iterations"], job["count"]
+    plain = [block / iterations for block in session.timer().blocks(runner.step, iterations, count)]
     try:
-        profile = session.profile(runner.step, job["iterations"], job["count"], Path(job["folder"]))
+        profile = session.profile(runner.step, iterations, count, Path(job["folder"]))
     except Unread as unread:
-        return {"recording": dataclasses.asdict(unread.recording)}
-    return {"profile": dataclasses.asdict(profile)}
+        return {"recording": dataclasses.asdict(unread.recording), "plain_step_s": plain}
+    return {"profile": dataclasses.asdict(profile), "plain_step_s": plain}
 
 
 def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:

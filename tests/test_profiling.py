@@ -240,7 +240,8 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
     from dataclasses import asdict
 
     profile = a_profile(traces=("xplane.pb",))
-    fleet = FakeFleet({"recording": RECORDING}, Answer({"profile": asdict(profile)}))
+    reply = {"recording": RECORDING, "plain_step_s": [0.0098] * 10}
+    fleet = FakeFleet(reply, Answer({"profile": asdict(profile)}))
     found, traces = passed(fleet)
     assert found.outcome == profile
     assert traces == {"xplane.pb": b"trace"}

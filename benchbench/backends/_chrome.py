@@ -15,7 +15,7 @@ HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 MARKS = re.compile(r"ProfilerStep#\d+|accelbench \w+")
 # Numbers and hashes that differ from one process to the next, or between calls of one thing.
-GRAPH_HASH, REGION = re.compile(r"(CompiledFxGraph) \w+"), re.compile(r"(Torch-Compiled Region): \S+")
+CHANGING = re.compile(r"## Call (CompiledFxGraph) \w+ ##|(Torch-Compiled Region): \S+")
 
 Event = Mapping[str, Any]
 
@@ -61,7 +61,7 @@ def _span(event: Event, origin: float) -> Span | None:
     identity = event.get("args", {}).get("External id")
     start = event["ts"] - origin
     return Span(
-        name=REGION.sub(r"\1", GRAPH_HASH.sub(r"\1", name)),
+        name=CHANGING.sub(r"\1\2", name),
         lane=f"{event['pid']}/{event['tid']}",
         start_s=start / 1e6,
         end_s=(start + event["dur"]) / 1e6,

@@ -10,7 +10,7 @@ COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (?:\(.*?\)|\S+) ([\w-]+)\(")
 CALLED = re.compile(r"\b(?:calls|to_apply)=%?([\w.-]+)")
 LIBRARY = re.compile(r'\bcustom_call_target="([^"]*)"')
-NUMBER = re.compile(r"(?:\.(?:\d+|clone|remat\d*))+$")
+NUMBER = re.compile(r"(?:\.clone|\.remat\d*|[._]\d+)+$")  # `_1`: of TensorFlow's nodes, and of GPU kernels
 # Names that do not tell what is inside; other fusions are named after what is fused.
 OPAQUE = re.compile(r"(\w*(ynn|gemm|onednn)_)?fusion|call|custom-call|wrapped_call")
 PRODUCTS = ("convolution", "dot")

@@ -1,7 +1,8 @@
-"""Three operators, of which one can be made four times as heavy without changing the result."""
+"""Three operators, of which one can be made `heavy` times as heavy without changing the result."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Draw, Place
 
 SECONDS = {"product": 3e-3, "clamp": 1e-3, "abs": 0.5e-3}  # of virtual time
-HEAVY = 4
 
 
 @dataclass(frozen=True)
 class Uneven(Operation):
     n: int = 256
     slow: str = "none"
+    heavy: int = 4
 
     summary = "|clamp(A B)|, with an operator to slow"
     reduction = property(lambda self: self.n)
@@ -38,7 +39,7 @@ class Uneven(Operation):
         return Cost(flops=2 * self.n**3, bytes=3 * self.n**2 * dtype.itemsize, items=1, item="product")
 
     def tiny(self) -> Uneven:
-        return Uneven(8, self.slow)
+        return dataclasses.replace(self, n=8)
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         return {name: draw.normal(name, self.n, self.n) for name in ("a", "b")}
@@ -48,7 +49,7 @@ class Uneven(Operation):
         return np.abs(np.clip((a @ b)[tuple(index.T)], -1, 1))
 
     def times(self, operator: str) -> range:
-        return range(HEAVY if operator == self.slow else 1)
+        return range(self.heavy if operator == self.slow else 1)
 
     def build_fake(self, place: Place, arrays: Arrays) -> Program:
         def step() -> Any:
