@@ -142,7 +142,10 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
         slower.append(a_file(tmp_path, name=path.name, **content))
     found = compare(pytest_benchmark(files), pytest_benchmark(slower))
     assert found.changes == ()
-    assert {verdict.verdict for verdict in found.verdicts} <= {Judgement.SLOWER, Judgement.INCONCLUSIVE}
+    assert {verdict.verdict for verdict in found.verdicts} <= {
+        Judgement.SLOWER,
+        Judgement.INCONCLUSIVE,
+    }, [(verdict.verdict, verdict.reason) for verdict in found.verdicts]
     ratios = [verdict.ratio for verdict in found.verdicts]
     assert ratios == pytest.approx([10.0] * 8)
     same = compare(pytest_benchmark(files), pytest_benchmark(files))
