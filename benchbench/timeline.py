@@ -9,35 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from benchbench.lanes import Piece, Span, Window, enclosing, gaps_of, nested, shared
 from benchbench.model import Gaps, Operator
-from benchbench.stats import median
 
 MOST_POINTS = 500  # of a memory timeline
 MOST_KERNELS = 5  # named for each operator
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Something that ran on a lane, a thread or a stream; spans of one lane nest.
-
-    Without a name it belongs to no operator, and hides what it is nested in. `helps`: a task that an
-    operator handed to this thread, no call of its own. `cause`: the `id` of the span on the host that
-    launched it.
-    """
-
-    name: str
-    lane: str
-    start_s: float
-    end_s: float
-    on_device: bool = False
-    helps: bool = False
-    id: int | None = None
-    cause: int | None = None
-    flops: float | None = None
-    bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +27,6 @@ class Allocation:
     at_s: float
     bytes: int  # negative: given back
     in_use: int  # afterwards, of the allocator
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What is looked at, on the clock of the spans."""
-
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +54,19 @@ class _Row:
     kernels: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A stretch in which a span was the innermost of its lane."""
-
-    start_s: float
-    end_s: float
-    span: int
-
-
 def summary(spans: Sequence[Span], window: Window, allocations: Sequence[Allocation] = ()) -> Summary:
     """What each operator took in `window`; spans that reach beyond it count as far as they are in it."""
     inside = [span for span in spans if span.end_s > window.start_s and span.start_s < window.end_s]
     rows: dict[str, _Row] = defaultdict(_Row)
-    parents, pieces = _nested(inside, window)
+    parents, pieces = nested(inside, window)
     host = [piece for piece in pieces if not inside[piece.span].on_device]
     device = [piece for piece in pieces if inside[piece.span].on_device]
-    for piece, share in _shared(host):
+    for piece, share in shared(host):
         rows[inside[piece.span].name].host_self_s += share
     _count(inside, parents, window, rows)
     _charge_device(inside, parents, device, rows)
     _charge_memory(inside, host, allocations, window, rows)
-    gaps, busy = _gaps(device or host, inside, window)
+    gaps, busy = gaps_of(device or host, inside, window)
     found = [_operator(name, row) for name, row in rows.items()]
     found.sort(key=lambda each: (-(each.device_self_s if device else each.host_self_s), each.name))
     return Summary(tuple(found), bool(device), busy, gaps)
@@ -123,61 +85,6 @@ def _within(allocation: Allocation, window: Window) -> bool:
     return window.start_s <= allocation.at_s <= window.end_s
 
 
-def _nested(spans: Sequence[Span], window: Window) -> tuple[list[int | None], list[_Piece]]:
-    """The span that each is nested in, and the stretches in which each named one was the innermost."""
-    lanes: dict[tuple[bool, str], list[int]] = defaultdict(list)
-    for index, span in enumerate(spans):
-        lanes[span.on_device, span.lane].append(index)
-    parents: list[int | None] = [None] * len(spans)
-    pieces: list[_Piece] = []
-    for indices in lanes.values():
-        indices.sort(key=lambda index: (spans[index].start_s, -spans[index].end_s))
-        for piece in _innermost(spans, indices, parents):
-            start, end = max(piece.start_s, window.start_s), min(piece.end_s, window.end_s)
-            if end > start and spans[piece.span].name:
-                pieces.append(_Piece(start, end, piece.span))
-    return parents, pieces
-
-
-def _innermost(spans: Sequence[Span], indices: Sequence[int], parents: list[int | None]) -> Iterator[_Piece]:
-    """A lane's stretches in order. A span that outlasts the one it began in is cut off there."""
-    open_spans: list[tuple[int, float]] = []  # (span, its end)
-    cursor = 0.0
-    for index in indices:
-        span, end = spans[index], spans[index].end_s
-        while open_spans and open_spans[-1][1] <= span.start_s:
-            inner, until = open_spans.pop()
-            yield _Piece(cursor, until, inner)
-            cursor = until
-        if open_spans:
-            outer, until = open_spans[-1]
-            parents[index], end = outer, min(end, until)
-            yield _Piece(cursor, span.start_s, outer)
-        cursor = span.start_s
-        open_spans.append((index, end))
-    while open_spans:
-        inner, until = open_spans.pop()
-        yield _Piece(cursor, until, inner)
-        cursor = until
-
-
-def _shared(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, float]]:
-    """Each stretch's share of the wall time: what runs at once shares it equally."""
-    changes: dict[float, int] = defaultdict(int)
-    for piece in pieces:
-        changes[piece.start_s] += 1
-        changes[piece.end_s] -= 1
-    edges = sorted(changes)
-    passed: dict[float, float] = {}  # edge → the wall time so far, over how many ran at once
-    running, total = 0, 0.0
-    for edge, following in zip(edges, edges[1:] + edges[-1:], strict=True):
-        passed[edge] = total
-        running += changes[edge]
-        if running:
-            total += (following - edge) / running
-    return ((piece, passed[piece.end_s] - passed[piece.start_s]) for piece in pieces)
-
-
 def _count(
     spans: Sequence[Span], parents: Sequence[int | None], window: Window, rows: dict[str, _Row]
 ) -> None:
@@ -186,19 +93,11 @@ def _count(
         if not span.name or span.on_device:
             continue
         row = rows[span.name]
-        if span.name not in {spans[outer].name for outer in _outer(index, parents)}:
+        if span.name not in {spans[outer].name for outer in enclosing(index, parents)}:
             row.host_total_s += min(span.end_s, window.end_s) - max(span.start_s, window.start_s)
         if span.start_s >= window.start_s and not span.helps:
             row.calls += 1
             row.flops, row.bytes = _plus(row.flops, span.flops), _plus(row.bytes, span.bytes)
-
-
-def _outer(index: int, parents: Sequence[int | None]) -> Iterator[int]:
-    """What a span is nested in, from the inside out."""
-    outer = parents[index]
-    while outer is not None:
-        yield outer
-        outer = parents[outer]
 
 
 def _plus(total: float | None, more: float | None) -> float | None:
@@ -206,12 +105,12 @@ def _plus(total: float | None, more: float | None) -> float | None:
 
 
 def _charge_device(
-    spans: Sequence[Span], parents: Sequence[int | None], pieces: Sequence[_Piece], rows: dict[str, _Row]
+    spans: Sequence[Span], parents: Sequence[int | None], pieces: Sequence[Piece], rows: dict[str, _Row]
 ) -> None:
     """Device time goes to the operator that launched it, else to the device's own name for it."""
     launchers = {span.id: index for index, span in enumerate(spans) if span.id is not None}
     counted: set[int] = set()
-    for piece, share in _shared(pieces):
+    for piece, share in shared(pieces):
         span = spans[piece.span]
         launcher = launchers.get(span.cause) if span.cause is not None else None
         owner = span.name if launcher is None else spans[launcher].name
@@ -224,20 +123,20 @@ def _charge_device(
         if piece.span not in counted:
             row.flops, row.bytes = _plus(row.flops, span.flops), _plus(row.bytes, span.bytes)
         counted.add(piece.span)
-        above = () if launcher is None else (spans[outer].name for outer in _outer(launcher, parents))
+        above = () if launcher is None else (spans[outer].name for outer in enclosing(launcher, parents))
         for name in {owner, *above} - {""}:
             rows[name].device_total_s += piece.end_s - piece.start_s
 
 
 def _charge_memory(
     spans: Sequence[Span],
-    pieces: Sequence[_Piece],
+    pieces: Sequence[Piece],
     allocations: Iterable[Allocation],
     window: Window,
     rows: dict[str, _Row],
 ) -> None:
     """What was asked for goes to the operator in which its thread then was."""
-    lanes: dict[str, list[_Piece]] = defaultdict(list)
+    lanes: dict[str, list[Piece]] = defaultdict(list)
     for piece in sorted(pieces, key=lambda each: each.start_s):
         lanes[spans[piece.span].lane].append(piece)
     starts = {lane: [piece.start_s for piece in found] for lane, found in lanes.items()}
@@ -248,25 +147,6 @@ def _charge_memory(
             if each.at_s <= piece.end_s:
                 row = rows[spans[piece.span].name]
                 row.allocated = (row.allocated or 0) + each.bytes
-
-
-def _gaps(pieces: Sequence[_Piece], spans: Sequence[Span], window: Window) -> tuple[Gaps, float]:
-    """The stretches without an operator, and the seconds of all others."""
-    found: list[tuple[float, str]] = []
-    until, last = window.start_s, ""
-    for piece in sorted(pieces, key=lambda each: each.start_s):
-        if piece.start_s > until:
-            found.append((piece.start_s - until, last))
-        if piece.end_s > until:
-            until, last = piece.end_s, spans[piece.span].name
-    if window.end_s > until:
-        found.append((window.end_s - until, last))
-    lengths = [length for length, _ in found]
-    longest, after = max(found, default=(0.0, ""))
-    total = sum(lengths)
-    middle = median(lengths) if lengths else 0.0
-    gaps = Gaps(count=len(found), total_s=total, median_s=middle, longest_s=longest, after=after)
-    return gaps, max(window.end_s - window.start_s - total, 0.0)
 
 
 def _operator(name: str, row: _Row) -> Operator:

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 from benchbench import folder, spin, verify
-from benchbench.backends import _xplane
+from benchbench.backends import _xspans
 from benchbench.backends.base import Backend, Recording, Session, Timer, Unread, Unsupported
 from benchbench.measure import PREMATURE, measure, premature
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
@@ -136,7 +136,7 @@ def answer(backend: Backend, job: Message) -> Message:
             return profile_case(backend, job)
         case "read":
             recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
-            return {"profile": dataclasses.asdict(_xplane.profile(Path(job["folder"]), recording, {}))}
+            return {"profile": dataclasses.asdict(_xspans.profile(Path(job["folder"]), recording, {}))}
         case "spin":
             return spin.answer(backend, job)
     stages: dict[str, float] = {}

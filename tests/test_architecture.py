@@ -35,6 +35,7 @@ def sources() -> list[Path]:
         ["--version"],
         ["run", "--help"],
         ["doctor", "--help"],
+        ["profile", "--help"],
         ["env", "list", "--format", "json"],
         ["list", "workloads", "--format", "json"],
     ],

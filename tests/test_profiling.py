@@ -281,3 +281,15 @@ def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:
     run = tmp_path / "runs" / info.id
     keep(run, a_profiled(a_failure(message="it broke")))
     assert store.read(run).unprofiled == {a_case().id: "it broke"}
+
+
+def test_the_commands_of_the_documentation_do_what_it_says(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs/profiling.md").read_text()
+    block = text[text.index("```sh\n") + 6 : text.index("\n```\n")]
+    lines = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
+    assert [line[0] for line in lines] == ["run", "profile", "profile"]
+    run, once, twice = lines
+    accelbench(*run, "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", cwd=tmp_path)
+    accelbench(*run, "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", cwd=tmp_path)
+    assert "resnet50_train(batch=1" in accelbench(*once, cwd=tmp_path).stdout
+    assert "nothing to explain" in accelbench(*twice, cwd=tmp_path).stdout

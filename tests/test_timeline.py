@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench.lanes import Span, Window
 from benchbench.model import Operator
-from benchbench.timeline import Allocation, Span, Summary, Window, memory, summary
+from benchbench.timeline import Allocation, Summary, memory, summary
 
 WINDOW = Window(0.0, 10.0)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.backends import _chrome, _hlo, _xplane
+from benchbench.backends import _chrome, _hlo, _xspans
 from benchbench.backends._xplane import Event, Line
 from benchbench.backends.base import BEGIN, END, Recording, Unread, Unsupported
 from benchbench.model import Operator, Profile
@@ -103,7 +103,7 @@ def test_a_trace_without_the_steps_is_refused() -> None:
     with pytest.raises(Unsupported, match="does not hold the steps"):
         _chrome.profile({"traceEvents": [x("aten::mm", 1, 1)]}, RECORDING, {})
     with pytest.raises(Unsupported, match="does not hold the steps"):
-        _xplane.profile_of([line("python")], RECORDING, {}, ())
+        _xspans.profile_of([line("python")], RECORDING, {}, ())
 
 
 def e(name: str, start: float, length: float = 0.0, **stats: Any) -> Event:
@@ -115,9 +115,9 @@ def line(name: str, *events: Event, plane: str = "/host:CPU") -> Line:
     return Line(plane, name, events)
 
 
-def xplane(*lines: Line, labels: _xplane.Labels | None = None) -> Profile:
+def xplane(*lines: Line, labels: _xspans.Labels | None = None) -> Profile:
     marks = line("python", e(BEGIN, -1, 1), e(END, 10, 1))
-    return _xplane.profile_of([marks, *lines], RECORDING, labels or {}, ())
+    return _xspans.profile_of([marks, *lines], RECORDING, labels or {}, ())
 
 
 def op(name: str, start: float, length: float, **stats: Any) -> Event:
@@ -269,7 +269,7 @@ def test_a_trace_that_nothing_here_can_read_is_handed_on(
     (folder / "host.xplane.pb").write_bytes(b"")
     (folder / "host.trace.json.gz").write_bytes(b"")
     with pytest.raises(Unread) as unread:
-        _xplane.profile(tmp_path, RECORDING, {})
+        _xspans.profile(tmp_path, RECORDING, {})
     assert unread.value.recording == RECORDING
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["trace.json.gz", "xplane.pb"]
 
@@ -307,7 +307,7 @@ def test_tensorflow_reads_with_its_own_protobuf_and_gets_a_trace_for_perfetto(
     vars(holder)["xplane_pb2"] = module
     monkeypatch.setitem(sys.modules, package, holder)
     (tmp_path / "host.xplane.pb").write_bytes(b"")
-    found = _xplane.profile(tmp_path, RECORDING, {})
+    found = _xspans.profile(tmp_path, RECORDING, {})
     assert {each.name: each.host_self_s for each in found.operators} == pytest.approx({"copy": 2e-6})
     assert found.traces == ("trace.json", "xplane.pb")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchbench.backends.base import BEGIN, END, Recording, Unsupported
+from benchbench.lanes import Span, Window
 from benchbench.model import Profile
-from benchbench.timeline import Allocation, Span, Window, memory, summary
+from benchbench.timeline import Allocation, memory, summary
 
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}

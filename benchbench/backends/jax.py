@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchbench.backends import _hlo, _xplane
+from benchbench.backends import _hlo, _xspans
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer, Unsupported
 from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Profile, Settings
 
@@ -174,7 +174,7 @@ class JaxSession(Session):
             for module in modules
             for instruction, label in _hlo.labels(module.to_string()).items()
         }
-        return _xplane.profile(folder, recording, labels)
+        return _xspans.profile(folder, recording, labels)
 
     def reset_peak(self) -> None:
         """JAX cannot; a case has a process of its own, so the peak is the case's with its first call."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchbench.backends import _xplane
+from benchbench.backends import _xspans
 from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
 from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
@@ -183,7 +183,7 @@ class TensorFlowSession(Session):
             recording = self.record(name, step, iterations, count, tf.profiler.experimental.Trace)
         finally:
             tf.profiler.experimental.stop()
-        return _xplane.profile(folder, recording, {})
+        return _xspans.profile(folder, recording, {})
 
     def reset_peak(self) -> None:
         """Of the device's allocator."""

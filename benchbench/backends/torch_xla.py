@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchbench.backends import _xplane
+from benchbench.backends import _xspans
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer
 from benchbench.model import Device, DeviceClass, Dtype, Memory, Profile, Settings
@@ -140,7 +140,7 @@ class XlaSession(TorchSession):
             recording = self.record(name, step, iterations, count, xp.Trace)
         finally:
             xp.stop_trace()
-        return _xplane.profile(folder, recording, {})
+        return _xspans.profile(folder, recording, {})
 
     def compilations(self) -> int:
         """Graphs compiled so far in this process."""
