@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ from benchbench.cli.app import app, signals
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
+    BudgetOption,
     DataFormat,
     DeviceOption,
     DtypeOption,
@@ -33,6 +34,7 @@ from benchbench.cli.options import (
     WorkloadOption,
     chosen_targets,
     dtype_named,
+    seconds_in,
     split,
 )
 from benchbench.cli.report import ReportFormat, write_report
@@ -59,6 +61,7 @@ def run(
     quick: QuickOption = False,
     rigorous: RigorousOption = False,
     rounds: RoundsOption = None,
+    budget: BudgetOption = None,
     timeout: TimeoutOption = 300.0,
     threads: ThreadsOption = None,
     allocator: AllocatorOption = Allocator.STEADY,
@@ -95,7 +98,7 @@ def run(
     request = Request(
         entries=tuple(select(chosen, selection)),
         selection=selection,
-        policy=_policy(chosen, quick, rigorous, rounds),
+        policy=_policy(chosen, {"--quick": quick, "--rigorous": rigorous, "--budget": budget}, rounds),
         settings=Settings(
             threads=threads or usable_threads(),
             allocator=allocator,
@@ -149,13 +152,18 @@ def _print_plan(info: RunInfo, format: DataFormat) -> None:
         typer.echo(describe.plan(info, width()), nl=False)
 
 
-def _policy(suites: Sequence[Suite], quick: bool, rigorous: bool, rounds: int | None) -> Policy:
+def _policy(suites: Sequence[Suite], presets: Mapping[str, bool | str | None], rounds: int | None) -> Policy:
+    """The preset asked for, else the first suite's; rounds that are asked for are those of every case."""
     from dataclasses import replace
 
-    from benchbench.measure import POLICIES
+    from benchbench.measure import POLICIES, within
 
-    if quick and rigorous:
-        raise UsageError("--quick and --rigorous exclude each other.", "Give one of them.")
-    asked = "quick" if quick else "rigorous" if rigorous else suites[0].policy
-    policy = POLICIES[asked]
-    return replace(policy, rounds=rounds) if rounds else policy
+    asked = [name for name, wanted in presets.items() if wanted]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} exclude each other.", "Give one of them.")
+    if budget := presets["--budget"]:
+        if rounds:
+            raise UsageError("--rounds and --budget exclude each other.", "Give one of them.")
+        return within(seconds_in(str(budget)))
+    policy = POLICIES[asked[0].removeprefix("--") if asked else suites[0].policy]
+    return replace(policy, rounds=rounds, continue_above=None) if rounds else policy
