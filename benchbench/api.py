@@ -17,7 +17,7 @@ from benchbench import suite as suites
 from benchbench.environment import usable_threads
 from benchbench.errors import NothingToMeasure, UsageError, unknown
 from benchbench.fleet import Fleet
-from benchbench.measure import POLICIES
+from benchbench.measure import POLICIES, within
 from benchbench.model import (
     Allocator,
     Dtype,
@@ -58,6 +58,7 @@ def run(
     params: Mapping[str, Scalar | Sequence[Scalar]] | None = None,
     preset: Preset | None = None,
     rounds: int | None = None,
+    budget_s: float | None = None,
     timeout_s: float = 300.0,
     threads: int | None = None,
     allocator: Allocator | str = Allocator.STEADY,
@@ -71,7 +72,8 @@ def run(
 
     Names narrow or override the suite, none means all; `params` replaces sizes: `{"m": [512, 1024]}`;
     `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
-    `preset`: else the suite's; `rounds`: processes a case; `timeout_s`: of a process. `on_record` gets each
+    `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
+    where intervals are widest; `timeout_s`: of a process. `on_record` gets each
     record once it is stored, `on_stage` what is under way. Cases that fail are records too. What is
     finished when an exception ends the run, KeyboardInterrupt among them, is stored.
 
@@ -94,6 +96,7 @@ def run(
         ),
         preset=preset,
         rounds=rounds,
+        budget_s=budget_s,
         seed=seed,
         command=("benchbench.run",),
     )
@@ -118,6 +121,7 @@ def request(
     *,
     preset: str | None = None,
     rounds: int | None = None,
+    budget_s: float | None = None,
     seed: int | None = None,
     command: tuple[str, ...] = (),
 ) -> Request:
@@ -126,19 +130,24 @@ def request(
     return Request(
         entries=tuple(select(chosen, selection)),
         selection=selection,
-        policy=_policy(preset or chosen[0].policy, rounds),
+        policy=_policy(preset or chosen[0].policy, rounds, budget_s),
         settings=settings,
         seed=seed,
         command=command,
     )
 
 
-def _policy(name: str, rounds: int | None) -> Policy:
+def _policy(name: str, rounds: int | None, budget_s: float | None) -> Policy:
+    """Rounds that are asked for are those of every case."""
+    if budget_s is not None:
+        if rounds:
+            raise UsageError("Rounds and a budget exclude each other.", "Give one of them.")
+        return within(budget_s)
     if name not in POLICIES:
         raise UsageError(f"No preset named {name!r}.", unknown("presets", name, list(POLICIES)))
     if rounds is not None and rounds < 1:
         raise UsageError(f"{rounds} rounds measure nothing.", "Each round is a process a case.")
-    return replace(POLICIES[name], rounds=rounds) if rounds else POLICIES[name]
+    return replace(POLICIES[name], rounds=rounds, continue_above=None) if rounds else POLICIES[name]
 
 
 def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:

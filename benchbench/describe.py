@@ -20,6 +20,7 @@ from benchbench.model import LeftOut, Measurement, Probe, Record, RunInfo, Statu
 from benchbench.plan import estimate_s, footprint_bytes
 from benchbench.plausible import implausible
 from benchbench.progress import Forecast, duration
+from benchbench.schedule import in_words
 from benchbench.wheels import Download
 from benchbench.workloads.base import Workload
 
@@ -221,13 +222,19 @@ def plan_fields(info: RunInfo) -> dict[str, object]:
             for each in info.left_out
         ],
         "rounds": info.policy.rounds,
-        "estimated_s": info.policy.rounds * sum(_estimates(info).values()),
+        "budget_s": info.policy.budget_s,
+        "estimated_s": _estimated_s(info),
     }
 
 
 def forecast(info: RunInfo) -> Forecast:
     """The time left of a run that has not begun."""
-    return Forecast(_estimates(info), info.policy.rounds)
+    return Forecast(_estimates(info), info.policy.rounds, info.policy.budget_s)
+
+
+def _estimated_s(info: RunInfo) -> float:
+    """Of the rounds that all cases have, or the budget where that is more."""
+    return max(info.policy.rounds * sum(_estimates(info).values()), info.policy.budget_s or 0.0)
 
 
 def _estimates(info: RunInfo) -> dict[str, float]:
@@ -242,11 +249,10 @@ def _estimates(info: RunInfo) -> dict[str, float]:
 def plan(info: RunInfo, width: int | None) -> str:
     """The cases, what is left out and why, and what it will take."""
     rows = [{"case": case.id, "at least": size(footprint_bytes(case))} for case in info.plan]
-    once = sum(_estimates(info).values())
     memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
     total = (
-        f"{len(info.plan)} cases, {len(info.left_out)} left out; {info.policy.rounds} rounds, "
-        f"about {duration(info.policy.rounds * once)}; largest case at least {memory} and its framework"
+        f"{len(info.plan)} cases, {len(info.left_out)} left out; {in_words(info.policy)}, "
+        f"about {duration(_estimated_s(info))}; largest case at least {memory} and its framework"
     )
     return (table(rows, width) if rows else "") + left_out(info.left_out) + total + "\n"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, process_time
 from typing import Any, Literal, Protocol
 
@@ -23,8 +23,8 @@ POLICIES = {
         warmup_min_s=0.2, warmup_max_s=1.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
-    "default": Policy(name="default", rounds=5),
-    "rigorous": Policy(name="rigorous", rounds=10, precision=0.005, max_s=30.0),
+    "default": Policy(name="default", rounds=5, continue_above=0.02),
+    "rigorous": Policy(name="rigorous", rounds=10, precision=0.005, max_s=30.0, continue_above=0.02),
 }  # fmt: skip
 OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
@@ -34,6 +34,14 @@ PREMATURE = 2.0  # times its timed length until a block can be read: then it was
 PAIRS = 6  # of blocks compared at most
 CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
+
+
+def within(budget_s: float) -> Policy:
+    """Three quick rounds, then as many of the noisiest cases as the budget has time for.
+
+    Quick ones: what differs between processes, longer ones do not tell better.
+    """
+    return replace(POLICIES["quick"], name="budget", budget_s=budget_s)
 
 
 class Stopwatch(Protocol):

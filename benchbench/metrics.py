@@ -14,6 +14,7 @@ from benchbench.model import Case, Cost, Failure, Measurement, Memory, Record, R
 from benchbench.plausible import implausible
 from benchbench.plausible import remarks as oddities
 from benchbench.roofline import Ceiling
+from benchbench.schedule import rounds_of
 from benchbench.stats import headline, median, quantile
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class _Context:
 
 def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     info = context.info
-    done = [record.outcome for record in records if record.outcome.status != Status.INTERRUPTED]
+    ordered = sorted(records, key=lambda record: record.round)
+    done = [record.outcome for record in ordered if record.outcome.status != Status.INTERRUPTED]
     measured = [outcome for outcome in done if isinstance(outcome, Measurement)]
     row = _identity(info, case, records) | _work(measured) | _outcome(records)
     row["relative_error"] = max(
@@ -135,7 +137,7 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     row |= _speed(measured) | _resources(measured)
     place, unplaced = _position(context, case, row["device_name"], measured[0].cost, row["latency_s"])
     notes = [
-        *_remarks(measured, info.policy.rounds),
+        *_remarks(measured, rounds_of(info.policy, done)),
         *oddities(measured),
         *roofline.remarks(place),
         *surroundings(measured, context.usual_mhz.get(case.device)),

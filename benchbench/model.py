@@ -363,6 +363,9 @@ class Policy:
     warmup_max_s: float = 20.0
     window_s: float = 0.5  # what a warm-up window of at most 20 blocks spans
     slow_s: float = 3.0  # fewer than `min_blocks` will do where they span this
+    continue_above: float | None = None  # half width between processes beyond which rounds are doubled
+    budget_s: float | None = None  # wall time for more rounds of the widest cases
+    settled: float = 0.005  # half width between processes at which a budget leaves a case alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class Noise:
 
 def doubled(policy: Policy) -> Policy:
     """As many rounds for each of two sides as the policy has for one."""
-    return replace(policy, rounds=2 * policy.rounds)
+    return replace(policy, rounds=2 * policy.rounds, continue_above=None)
 
 
 def sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:

@@ -12,10 +12,14 @@ SHOWN = 3  # operators in a profile's line
 
 
 class Forecast:
-    """Seconds left: each case costs what it cost in the last round, scaled estimates before that."""
+    """Seconds left: each case costs what it cost in the last round, scaled estimates before that.
 
-    def __init__(self, estimates_s: Mapping[str, float], rounds: int) -> None:
+    Rounds that noisy cases get in addition are not foreseen, but for a budget that is to be used up.
+    """
+
+    def __init__(self, estimates_s: Mapping[str, float], rounds: int, budget_s: float | None = None) -> None:
         """`estimates_s`: case id → seconds of one process."""
+        self._budget_s = budget_s or 0.0
         self._estimates = dict(estimates_s)
         self._left = dict.fromkeys(estimates_s, rounds)
         self._rounds = rounds
@@ -24,8 +28,10 @@ class Forecast:
     def add(self, record: Record) -> None:
         """A case of the current round is done; after a failure it is not measured again."""
         identity = record.case.id
-        self._spent[identity] = record.stages_s.get("wall", 0.0)
-        self._left[identity] = 0 if isinstance(record.outcome, Failure) else self._left[identity] - 1
+        self._spent[identity] = wall = record.stages_s.get("wall", 0.0)
+        self._budget_s -= wall
+        failed = isinstance(record.outcome, Failure)
+        self._left[identity] = 0 if failed else max(self._left[identity] - 1, 0)
 
     @property
     def done(self) -> int:
@@ -37,10 +43,11 @@ class Forecast:
         """Of all cases and rounds."""
         expected = sum(self._estimates[identity] for identity in self._spent)
         scale = sum(self._spent.values()) / expected if expected else 1.0
-        return sum(
+        planned = sum(
             left * self._spent.get(identity, self._estimates[identity] * scale)
             for identity, left in self._left.items()
         )
+        return max(planned, self._budget_s)
 
 
 def line(record: Record) -> str:

@@ -12,6 +12,7 @@ from benchbench.matching import Judgement
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
 from benchbench.model import Measurement, Record, Run, RunInfo, Status
 from benchbench.roofline import Ceiling
+from benchbench.schedule import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -262,7 +263,7 @@ def _head(run: Run, found: Sequence[Row]) -> tuple[str, ...]:
         f"run {info.id}, {info.started}, accelbench {info.version}",
         f"machine: {machine.cpu}, {machine.threads} threads, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
-        f"suites: {', '.join(suites) or 'none'}; rounds: {info.policy.rounds}",
+        f"suites: {', '.join(suites) or 'none'}; {in_words(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add",
     ]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import PurePath
 from typing import Any
 
@@ -31,6 +32,7 @@ from benchbench.model import (
 )
 from benchbench.plan import Plan, Selection, check_devices, plan
 from benchbench.sampler import Watch
+from benchbench.schedule import due
 from benchbench.store import new_id, outcome
 from benchbench.suite import Entry
 from benchbench.workloads.base import Workload
@@ -88,21 +90,35 @@ def _shareable(probe: Probe) -> Probe:
     return dataclasses.replace(probe, target=target)
 
 
-def measure(fleet: Fleet, info: RunInfo, announce: Announce) -> Iterator[Record]:
-    """Records in the order measured. A case that fails is not measured again in later rounds."""
+def measure(
+    fleet: Fleet, info: RunInfo, announce: Announce, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Record]:
+    """Records in the order measured. A case that fails is not measured again in later rounds.
+
+    `clock`: seconds, by which cases and the policy's budget are timed.
+    """
+    began = clock()
     with closing(Watch(info.settings.threads)) as watch:
-        yield from _rounds(fleet, info, announce, Recorder(fleet, info, announce, watch))
+        recorder = Recorder(fleet, info, announce, watch, clock)
+        yield from _rounds(fleet, info, announce, recorder, lambda: clock() - began)
 
 
-def _rounds(fleet: Fleet, info: RunInfo, announce: Announce, recorder: Recorder) -> Iterator[Record]:
-    pending = list(info.plan)
-    for number in range(info.policy.rounds):
+def _rounds(
+    fleet: Fleet, info: RunInfo, announce: Announce, recorder: Recorder, spent_s: Callable[[], float]
+) -> Iterator[Record]:
+    pending, made, importing_s = list(info.plan), list[Record](), 0.0
+    for number in count():
+        left_s = (info.policy.budget_s or 0.0) - spent_s() - importing_s
+        if not (cases := due(info.policy, number, pending, made, left_s)):
+            return
         if number:
-            announce(f"round {number + 1} of {info.policy.rounds}: importing frameworks")
-            fleet.start(sorted({case.target for case in pending}))
-        for case in shuffled(pending, info.seed, number):
-            announce(f"round {number + 1} of {info.policy.rounds}: {case.id}")
-            record = recorder.record(case, number)
+            announce(f"round {number + 1}: importing frameworks")
+            before = spent_s()
+            fleet.start(sorted({case.target for case in cases}))
+            importing_s = spent_s() - before
+        for case in shuffled(cases, info.seed, number):
+            announce(f"round {number + 1}: {case.id}")
+            made.append(record := recorder.record(case, number))
             if isinstance(record.outcome, Failure):
                 pending.remove(case)
             yield record
@@ -156,7 +172,14 @@ def _error_in(answer: Answer) -> float | Failure | None:
 class Recorder:
     """What the records of one run share."""
 
-    def __init__(self, fleet: Fleet, info: RunInfo, announce: Announce, watch: Watch) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        info: RunInfo,
+        announce: Announce,
+        watch: Watch,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """Computes the references and verifies training."""
         self._fleet = fleet
         self._policy = info.policy
@@ -168,13 +191,14 @@ class Recorder:
         announce("verifying training at a small size")
         self._verified = verified(fleet, info.plan, self._references)
         self._watch = watch
+        self._clock = clock
         self._order = 0
 
     def record(self, case: Case, number: int) -> Record:
         """Measure, unless the case is known to fail."""
-        started, begin = time.time(), time.perf_counter()
+        started, begin = time.time(), self._clock()
         result, isolation, stages = self._measured(case, number)
-        stages["wall"] = time.perf_counter() - begin
+        stages["wall"] = self._clock() - begin
         self._order += 1
         return Record(
             case=case,

@@ -76,7 +76,7 @@ def test_a_run_is_stored_as_the_command_line_stores_it(
     assert run == store.read(store.find(folder / "results", "latest"))
     assert list(run.records) == seen
     assert len(seen) == 4
-    assert any("round 2 of 2" in stage for stage in stages)
+    assert any("round 2: " in stage for stage in stages)
     assert {row["case"] for row in rows(folder)} == {case.id for case in run.info.plan}
     assert run.info.seed == 1
     assert capfd.readouterr() == ("", "")

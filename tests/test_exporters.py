@@ -173,7 +173,7 @@ def test_the_terminal_shows_backends_side_by_side() -> None:
     assert Terminal(100).render(report(a_typical_run())) == snapshot("""\
 run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
 machine: Example CPU, 2 threads, Linux 6.8
-suites: quick; rounds: 3
+suites: quick; 3 rounds
 cases: 4 ok, 1 wrong_result, 1 out_of_memory, 2 unavailable
 latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add
 
@@ -261,7 +261,7 @@ def test_markdown_is_a_table_to_paste() -> None:
     assert markdown_of(a_typical_run()) == snapshot("""\
 - run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
 - machine: Example CPU, 2 threads, Linux 6.8
-- suites: quick; rounds: 3
+- suites: quick; 3 rounds
 - cases: 4 ok, 1 wrong_result, 1 out_of_memory, 2 unavailable
 - latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add
 

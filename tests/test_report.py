@@ -195,7 +195,7 @@ def test_the_head_says_what_was_run_where_and_what_flops_are() -> None:
             "run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0",
             "machine: Example CPU, 2 threads, Linux 6.8",
             "device cuda:0: Example GPU",
-            "suites: conv, quick; rounds: 3",
+            "suites: conv, quick; 3 rounds",
             "cases: 2 ok, 1 unavailable",
             "latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add",
             "damaged, not in this report: records.jsonl:7",

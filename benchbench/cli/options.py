@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
@@ -45,7 +47,10 @@ ModeOption = Annotated[
 ParamOption = Annotated[Names, option("--param", "-p", text="Override a size: batch=32,64.")]
 QuickOption = Annotated[bool, option("--quick", text="3 rounds of about a second: a first look.")]
 RigorousOption = Annotated[bool, option("--rigorous", text="10 rounds, each to half a percent.")]
-RoundsOption = Annotated[int | None, option("--rounds", text="Processes per case.", min=1)]
+RoundsOption = Annotated[int | None, option("--rounds", text="Processes per case, of noisy ones too.", min=1)]
+BudgetOption = Annotated[
+    str | None, option("--budget", text="Time to spend where it tells most: 90s, 10m, 1h. At least 3 rounds.")
+]
 TimeoutOption = Annotated[float, option("--timeout", text="Seconds a process may take.", min=1)]
 ThreadsOption = Annotated[int | None, option("--threads", text="CPU threads. [default: all usable]", min=1)]
 AllocatorOption = Annotated[
@@ -57,6 +62,14 @@ ResultsOption = Annotated[
     Path, option("--results", text="The folder that keeps runs.", envvar="ACCELBENCH_RESULTS")
 ]
 FormatOption = Annotated[DataFormat, option("--format", text="For people, or for programs.")]
+
+
+def seconds_in(text: str) -> float:
+    """`90`, `90s`, `10m`, `1.5h` → seconds."""
+    found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) ?([smh]?)", text.strip(), re.ASCII)
+    if not found or not float(found[1]):
+        raise UsageError(f"{text!r} is no time.", "Write ten minutes as 10m, ninety seconds as 90s.")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def split(values: Names) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchbench.cli.options import Names, split
+from benchbench.cli.options import Names, seconds_in, split
 from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
 
@@ -23,6 +24,7 @@ def requested(
     param: Names,
     quick: bool,
     rigorous: bool,
+    budget: str | None = None,
     rounds: int | None,
     timeout: float,
     threads: int | None,
@@ -48,14 +50,16 @@ def requested(
         Settings(
             threads=threads or usable_threads(), allocator=allocator, isolation=isolation, timeout_s=timeout
         ),
-        preset=_preset(quick, rigorous),
+        preset=_preset({"--quick": quick, "--rigorous": rigorous, "--budget": budget}),
+        budget_s=seconds_in(budget) if budget else None,
         rounds=rounds,
         seed=seed,
         command=tuple(sys.argv[1:]),
     )
 
 
-def _preset(quick: bool, rigorous: bool) -> str | None:
-    if quick and rigorous:
-        raise UsageError("--quick and --rigorous exclude each other.", "Give one of them.")
-    return "quick" if quick else "rigorous" if rigorous else None
+def _preset(typed: Mapping[str, bool | str | None]) -> str | None:
+    asked = [name for name, wanted in typed.items() if wanted]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} exclude each other.", "Give one of them.")
+    return asked[0].removeprefix("--") if asked and asked[0] != "--budget" else None

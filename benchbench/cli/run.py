@@ -14,6 +14,7 @@ from benchbench.cli.measuring import measured
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
+    BudgetOption,
     DataFormat,
     DeviceOption,
     DtypeOption,
@@ -54,6 +55,7 @@ def run(
     quick: QuickOption = False,
     rigorous: RigorousOption = False,
     rounds: RoundsOption = None,
+    budget: BudgetOption = None,
     timeout: TimeoutOption = 300.0,
     threads: ThreadsOption = None,
     allocator: AllocatorOption = Allocator.STEADY,
@@ -87,6 +89,7 @@ def run(
         param=param,
         quick=quick,
         rigorous=rigorous,
+        budget=budget,
         rounds=rounds,
         timeout=timeout,
         threads=threads,

@@ -1,0 +1,266 @@
+"""Which cases a round measures: laws of the choice, and rounds on a fleet whose answers are scripted."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench import rounds
+from benchbench.cli.options import seconds_in
+from benchbench.errors import UsageError
+from benchbench.launch import Answer
+from benchbench.measure import POLICIES, within
+from benchbench.metrics import COLUMNS, rows
+from benchbench.model import Case, Policy, Record, Status
+from benchbench.schedule import Standing, due, half_width, in_words, rounds_of, widest
+from tests.factories import a_case, a_measurement, a_run, a_run_info, some_rounds
+from tests.program import accelbench
+from tests.program import rows as stored_rows
+
+Script = Sequence[tuple[Case, Sequence[float | None]]]
+FIVE = Policy(name="default", rounds=5, continue_above=0.02)
+
+
+def cases(count: int) -> list[Case]:
+    return [a_case(params={"m": number, "n": 1, "k": 1}) for number in range(1, count + 1)]
+
+
+some_standings = st.lists(
+    st.tuples(st.one_of(st.floats(0, 2), st.just(math.inf)), st.floats(0.1, 60)), max_size=12
+).map(
+    lambda values: [
+        Standing(case=case, width=width, cost_s=cost)
+        for case, (width, cost) in zip(cases(len(values)), values, strict=True)
+    ]
+)
+
+
+@given(some_standings, st.floats(0, 300))
+def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
+    standings: list[Standing], left_s: float
+) -> None:
+    chosen = widest(standings, left_s, 0.005)
+    by_case = {each.case.id: each for each in standings}
+    found = [by_case[case.id] for case in chosen]
+    wide = [each for each in standings if each.width > 0.005]
+    assert len({case.id for case in chosen}) == len(chosen) <= math.ceil(len(wide) / 2)
+    assert math.fsum(each.cost_s for each in found) <= left_s + 1e-9
+    assert all(each.width > 0.005 for each in found)
+
+
+@given(some_standings, st.floats(0, 300))
+def test_nothing_narrower_is_chosen_before_something_wider_that_would_have_fitted(
+    standings: list[Standing], left_s: float
+) -> None:
+    by_case = {each.case.id: each for each in standings}
+    chosen = [by_case[case.id] for case in widest(standings, left_s, 0.005)]
+    for each in standings:
+        if each.width <= 0.005 or each in chosen:
+            continue
+        wider = [other for other in chosen if other.width >= each.width]
+        passed_over = len(chosen) > len(wider)
+        left = left_s - math.fsum(other.cost_s for other in wider)
+        assert not passed_over or each.cost_s > left - 1e-9
+
+
+@given(some_standings, st.floats(0, 300), st.randoms())
+def test_the_choice_does_not_depend_on_the_order_of_cases(
+    standings: list[Standing], left_s: float, source: Any
+) -> None:
+    shuffled = source.sample(standings, len(standings))
+    assert widest(shuffled, left_s, 0.005) == widest(standings, left_s, 0.005)
+
+
+@given(some_standings)
+def test_time_for_everything_is_used_while_anything_is_wide(standings: list[Standing]) -> None:
+    wide = [each for each in standings if each.width > 0.005]
+    assert len(widest(standings, math.inf, 0.005)) == math.ceil(len(wide) / 2)
+    assert widest(standings, 0.0, 0.005) == []
+
+
+def test_the_half_width_is_that_of_the_interval_over_processes() -> None:
+    even = [a_measurement(iterations=10, block_s=(0.01,) * 5)] * 3
+    assert half_width(even) == pytest.approx(0.0, abs=1e-12)
+    apart = [a_measurement(block_s=(value,) * 5) for value in (0.0098, 0.01, 0.0102)]
+    assert half_width(apart) == pytest.approx(4.30 * 0.02 / math.sqrt(3), rel=0.01)  # t of 2 degrees
+    assert half_width(apart[:1]) == math.inf
+    assert half_width([a_measurement(block_s=(0.0,) * 5)] * 3) == math.inf
+
+
+NARROW, WIDE = [1.0, 1.001, 0.999, 1.0, 1.0], [1.0, 1.1, 0.9, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("seconds", "wanted"), [(NARROW, 5), (WIDE, 10), (WIDE[:4], 5)])
+def test_a_case_whose_interval_is_wide_gets_twice_the_rounds(seconds: list[float], wanted: int) -> None:
+    outcomes = [record.outcome for record in some_rounds(*seconds)]
+    assert rounds_of(FIVE, outcomes) == wanted
+    assert rounds_of(POLICIES["quick"], outcomes) == 3
+
+
+def test_whether_to_continue_is_decided_once() -> None:
+    outcomes = [record.outcome for record in some_rounds(*WIDE, *[1.0] * 4)]
+    assert rounds_of(FIVE, outcomes) == 10  # though all nine together are narrower
+    outcomes = [record.outcome for record in some_rounds(*NARROW, 2.0)]
+    assert rounds_of(FIVE, outcomes) == 5
+
+
+def test_default_and_rigorous_continue_and_quick_does_not() -> None:
+    assert {name: policy.continue_above for name, policy in POLICIES.items()} == {
+        "quick": None,
+        "default": 0.02,
+        "rigorous": 0.02,
+    }
+
+
+def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
+    pending = cases(3)
+    assert due(within(0.001), 2, pending, [], -100.0) == pending
+    assert due(FIVE, 4, pending, [], 0.0) == pending
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (POLICIES["quick"], "3 rounds"),
+        (POLICIES["default"], "5 rounds, of noisy cases 10"),
+        (within(600), "3 rounds, then more of the noisiest cases until 600 s are over"),
+    ],
+)
+def test_a_policy_says_how_many_rounds(policy: Policy, words: str) -> None:
+    assert in_words(policy) == words
+
+
+class Scripted:
+    """A fleet whose cases take the seconds they are given, in virtual time; a failure where there is None."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = {case.id: iter(values) for case, values in script}
+        self.now_s = 0.0
+        self.started: list[list[str]] = []
+
+    def reference(self, case: Case) -> list[float]:
+        return []
+
+    def ask_together(self, jobs: Any) -> dict[str, Answer]:
+        return {}
+
+    def start(self, names: list[str]) -> None:
+        self.started.append(names)
+        self.now_s += 1.0
+
+    def ask(self, case: Case, job: Any) -> tuple[Answer, str]:
+        self.now_s += 10.0
+        value = next(self._script[case.id])
+        if value is None:
+            return Answer(None, Status.CRASHED, "crashed"), "fork"
+        outcome = dataclasses.asdict(a_measurement(block_s=(value,) * 5))
+        return Answer({"outcome": outcome, "stages_s": {}}), "fork"
+
+
+def run(policy: Policy, script: Script) -> tuple[list[Record], Scripted]:
+    fleet = Scripted(script)
+    info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
+    stand_in: Any = fleet
+    return list(rounds.measure(stand_in, info, lambda text: None, clock=lambda: fleet.now_s)), fleet
+
+
+def counts(records: list[Record]) -> list[int]:
+    """Rounds of each case."""
+    ids = [record.case.id for record in records]
+    return [ids.count(each) for each in sorted(set(ids))]
+
+
+def test_noisy_cases_are_measured_in_as_many_rounds_again_and_steady_ones_are_not() -> None:
+    steady, noisy, broken = cases(3)
+    records, _ = run(FIVE, [(steady, [1.0] * 5), (noisy, [*WIDE, *WIDE]), (broken, [1.0, None])])
+    assert counts(records) == [5, 10, 2]
+    assert [record.round for record in records if record.case == noisy] == list(range(10))
+
+
+def test_rounds_that_are_missing_are_told_by_what_the_case_should_have_had() -> None:
+    steady, noisy = cases(2)
+    records, _ = run(FIVE, [(steady, [1.0] * 5), (noisy, [*WIDE, *WIDE])])
+
+    def notes(kept: list[Record]) -> list[list[str]]:
+        frame = rows(a_run(kept, plan=(steady, noisy), policy=FIVE))
+        found = [dict(zip(COLUMNS, values, strict=True))["notes"] for values in frame.to_numpy()]
+        return [[note for note in each if re.match("[0-9]+ of", note)] for each in found]
+
+    assert notes(records) == [[], []]
+    assert notes(records[:-2]) == [[], ["8 of 10 rounds"]]
+    assert notes(records[:-2][::-1]) == [[], ["8 of 10 rounds"]]
+    assert notes(records[:8]) == [["4 of 5 rounds"], ["4 of 5 rounds"]]
+
+
+def test_a_budget_goes_to_the_widest_cases_until_it_is_used_up() -> None:
+    steady, noisy, wild = cases(3)
+    script: Script = [(steady, [1.0] * 99), (noisy, [1.0, 1.02, 0.98] * 33), (wild, [1.0, 1.5, 0.7] * 33)]
+    records, fleet = run(within(200.0), script)
+    found = counts(records)
+    assert found[0] == 3
+    assert found[2] > found[1] >= 3
+    assert 200.0 - 11.0 < fleet.now_s <= 200.0  # what is left is too short for another case
+    frame = rows(a_run(records, plan=tuple(case for case, _ in script), policy=within(200.0)))
+    assert not [note for notes in frame["notes"] for note in notes if " of 3 rounds" in note]
+
+
+def test_a_budget_that_three_rounds_exceed_gives_three_rounds() -> None:
+    records, _ = run(within(5.0), [(case, [1.0, 2.0, 3.0]) for case in cases(2)])
+    assert counts(records) == [3, 3]
+
+
+def test_a_budget_is_not_spent_on_cases_that_are_settled() -> None:
+    records, fleet = run(within(1e6), [(case, [1.0] * 3) for case in cases(2)])
+    assert counts(records) == [3, 3]
+    assert fleet.now_s < 100
+
+
+def test_a_case_that_fails_gets_nothing_more_of_a_budget() -> None:
+    wild, broken = cases(2)
+    records, _ = run(within(150.0), [(wild, [1.0, 2.0] * 20), (broken, [1.0, 2.0, 3.0, None])])
+    assert [record.outcome.status for record in records].count(Status.CRASHED) == 1
+    assert counts(records)[1] == 4
+
+
+def test_only_the_frameworks_that_are_due_are_imported_again() -> None:
+    torch, jax = a_case(backend="torch"), a_case(backend="jax")
+    _, fleet = run(within(100.0), [(torch, [1.0] * 3), (jax, [1.0, 2.0] * 20)])
+    assert fleet.started[:2] == [["jax", "torch"]] * 2
+    assert {tuple(names) for names in fleet.started[2:]} == {("jax",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("2 m", 120.0)]
+)
+def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
+    assert seconds_in(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "0", "0s", "-5m", "10d", "1e3", "ten", "10mm", "٣m"])
+def test_what_is_no_time_is_a_mistake(text: str) -> None:
+    with pytest.raises(UsageError):
+        seconds_in(text)
+
+
+FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm")
+
+
+def test_a_run_has_a_budget_and_says_so(tmp_path: Path) -> None:
+    planned = accelbench(*FAKE, "--budget", "1m", "--dry-run", cwd=tmp_path).stdout
+    assert "3 rounds, then more of the noisiest cases until 60 s are over, about 1 min 00 s" in planned
+    accelbench(*FAKE, "--budget", "1m", cwd=tmp_path)
+    assert [row["rounds"] for row in stored_rows(tmp_path)] == [3]  # virtual time has no noise
+    assert "3 rounds, then more" in accelbench("report", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--budget", "1m", "--quick"), ("--budget", "1m", "--rounds", "4"), ("--budget", "soon")]
+)
+def test_a_budget_excludes_other_presets(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    accelbench(*FAKE, *arguments, cwd=tmp_path, code=2)
