@@ -131,9 +131,9 @@ def warm_up(
     """
     blocks = list(first)
     start = timer.now() - sum(blocks)
-    window = clamp(policy.window_s / min(blocks), 3, 20)
     while True:
         elapsed = timer.now() - start
+        window = clamp(policy.window_s / median(blocks[-3:]), 3, 20)  # not of the first: they may be slow
         if len(blocks) >= policy.warmup_min_blocks and elapsed >= policy.warmup_min_s:
             if settled(blocks, window):
                 return blocks, True

@@ -34,7 +34,9 @@ NUMBERS = (
     "rounds", "samples", "latency_s", "latency_low_s", "latency_high_s",
     "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
     "items_per_s", "flops", "bytes", "flops_per_s", "bytes_per_s",
-    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j",
+    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "items_per_j",
+    "flops_per_byte", "attainable_flops_per_s",
+    "flops_of_ceiling", "flops_of_datasheet", "bytes_of_ceiling", "bytes_of_datasheet",
 )  # fmt: skip
 
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)

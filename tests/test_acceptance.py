@@ -1,0 +1,321 @@
+"""Rows 1 to 7 of what measuring has to show, on scripted clocks and seeded series.
+
+On a real clock rows 2 and 4 are figures, not tests: `python -m tests.spin_comparison`. `accelbench doctor
+--selftest` is rows 4 and 5 for anyone's machine.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate, cycle, islice, repeat
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from benchbench import store
+from benchbench.backends.base import HostTimer
+from benchbench.measure import OVERHEAD, POLICIES, Samples, measure, sample, warm_up
+from benchbench.spin import Shape, on_host
+from benchbench.stats import deviation, mean, median, median_interval
+from tests.factories import a_measurement, a_record
+from tests.test_measure import Script
+
+Series = NDArray[np.float64]
+DEFAULT = POLICIES["default"]
+
+
+# Row 1: on a fake clock, block size, n, median, interval and stop reason are exact.
+
+
+def oracle_interval(values: list[float]) -> tuple[float, float]:
+    """By SciPy's binomial at the effective sample size."""
+    centred = np.asarray(values) - np.mean(values)
+    total = 0.0
+    for lag in range(1, len(values) // 2):
+        rho = float(centred[lag:] @ centred[:-lag]) / float(centred @ centred)
+        if rho <= 0:
+            break
+        total += rho
+    size = math.floor(len(values) / (1 + 2 * total))
+    rank = max((r for r in range(1, size) if binom.cdf(r - 1, size, 0.5) <= 0.025), default=0)
+    if rank == 0:
+        return min(values), max(values)
+    tail = (rank - 0.5) / size
+    return float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail))
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "iterations"),
+    [([10.0, 11.0, 12.0, 11.0], 1), ([20.0] * 7 + [20.1] * 7, 1), ([0.3, 0.31], 4), ([0.9, 0.9, 1.2], 2)],
+)
+def test_row_1_size_count_median_interval_and_reason_are_exact(
+    steps_ms: list[float], iterations: int
+) -> None:
+    steps = [value / 1e3 for value in steps_ms]
+    script = Script(cycle(steps))
+    found = measure(script.step, script, DEFAULT)
+    kept = iterations * len(found.warmup_block_s + found.block_s)
+    spent = list(islice(cycle(steps), script.calls))[-kept:]  # before: blocks that were too short
+    blocks = [math.fsum(spent[i : i + iterations]) for i in range(0, kept, iterations)]
+    timed = blocks[len(found.warmup_block_s) :]
+    assert found.iterations == iterations
+    assert list(found.block_s) == pytest.approx(timed)
+    assert len(timed) == first_look(timed)
+    assert median(found.block_s) == pytest.approx(float(np.median(timed)))
+    assert median_interval(found.block_s) == pytest.approx(oracle_interval(timed))
+    low, high = oracle_interval(timed)
+    assert (high - low) / 2 <= DEFAULT.precision * median(timed)
+    assert (found.stop_reason, found.steady) == ("precision", True)
+
+
+def first_look(blocks: list[float]) -> int:
+    """Thirty blocks, and half a second."""
+    return next(n for n, seconds in enumerate(accumulate(blocks), 1) if n >= 30 and seconds >= DEFAULT.min_s)
+
+
+# Row 2: a step costs the loop and one call, whatever its block. `spin_comparison` has the nanoseconds.
+
+
+def calls_of(action: Callable[[], Any]) -> int:
+    """Python and C functions that are called meanwhile."""
+    found = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal found
+        found += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+@pytest.mark.parametrize(("every_step", "calls"), [(False, 1), (True, 2)])
+def test_row_2_a_step_costs_one_call_and_one_more_where_each_is_waited_for(
+    every_step: bool, calls: int
+) -> None:
+    timer = HostTimer(lambda output: None, every_step=every_step)
+
+    def block(iterations: int) -> int:
+        return calls_of(lambda: timer.blocks(lambda: None, iterations, 1))
+
+    assert block(1000) - block(100) == 900 * calls
+
+
+# Row 3: timing takes at most a thousandth of a block, and the record says how much.
+
+
+@settings(max_examples=30)
+@given(st.floats(1e-5, 0.1), st.floats(0, 2e-5))
+def test_row_3_the_timer_takes_at_most_a_thousandth_of_a_block(step_s: float, cost_s: float) -> None:
+    script = Script(repeat(step_s), cost_s)
+    found = measure(script.step, script, POLICIES["quick"])
+    assert found.timer_cost_s == pytest.approx(cost_s, abs=1e-12)
+    assert min(found.block_s) >= OVERHEAD * found.timer_cost_s * (1 - 1e-6)
+
+
+def test_row_3_the_record_says_what_timing_costs() -> None:
+    stored = json.loads(store.encode(a_record(a_measurement(timer_cost_s=6e-8))))
+    assert stored["outcome"]["timer_cost_s"] == 6e-8
+
+
+# Row 4: spins of known length, on a virtual processor whose calls and clocks take time.
+
+
+class Processor:
+    """Reading a clock takes 60 ns, a step's frame 300 ns; a neighbour has `busy` of it, in slices of 4 ms."""
+
+    batch_s = 0.0
+    name = "virtual"
+
+    def __init__(self, busy: float = 0.0, seed: int = 0) -> None:
+        self._source = np.random.default_rng(seed)
+        self._gap_s = 4e-3 * (1 - busy) / busy if busy else math.inf
+        self._now_s = 0.0
+        self._next_s = self._gap()
+
+    def _gap(self) -> float:
+        return float(self._source.exponential(self._gap_s)) if self._gap_s < math.inf else math.inf
+
+    def pass_s(self, seconds: float) -> None:
+        self._now_s += seconds
+        while self._now_s >= self._next_s:
+            self._now_s += 4e-3
+            self._next_s = self._now_s + self._gap()
+
+    def clock(self) -> float:
+        self.pass_s(60e-9)
+        return self._now_s
+
+    def now(self) -> float:
+        return self.clock()
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        return [self._block(step, iterations) for _ in range(count)]
+
+    def _block(self, step: Callable[[], Any], iterations: int) -> float:
+        start = self.clock()
+        for _ in range(iterations):
+            self.pass_s(300e-9)
+            step()
+        return self.clock() - start
+
+
+def spun(seconds: float, busy: float, seed: int = 0) -> Samples:
+    processor = Processor(busy, seed)
+
+    def spin() -> None:
+        end = processor.clock() + seconds
+        processor.pass_s(seconds - 200e-9)  # the bulk at once, else the test would spin for real
+        while processor.clock() < end:
+            pass
+
+    return measure(spin, processor, replace(DEFAULT, max_s=2.0))
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(1e-4, 0.01), (1e-3, 0.002), (1e-2, 0.001)])
+def test_row_4_known_spins_are_recovered(seconds: float, limit: float) -> None:
+    found = spun(seconds, busy=0.0)
+    assert 0 < median(found.block_s) / found.iterations / seconds - 1 <= limit
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_row_4_a_noisy_neighbour_moves_a_spin_of_a_millisecond_by_a_per_cent_at_most(seed: int) -> None:
+    found = spun(1e-3, busy=0.3, seed=seed)
+    assert max(found.block_s) > 2e-3  # it was there
+    assert 0 < median(found.block_s) / found.iterations / 1e-3 - 1 <= 0.01
+
+
+# Row 5: work of known mean and spread; nvbench's tolerances.
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.05, 0.25])
+@pytest.mark.parametrize("seed", range(3))
+def test_row_5_mean_and_spread_of_noisy_work_are_recovered(spread: float, seed: int) -> None:
+    processor = Processor()
+
+    class Clock:
+        def __call__(self) -> float:
+            processor.pass_s(2e-6)  # so coarse that a spin of 2 ms takes a thousand readings
+            return processor.clock()
+
+    shape = Shape(kind="log-normal", seconds=2e-3, spread=spread, seed=seed)
+    policy = replace(DEFAULT, precision=0.0, max_blocks=3000, max_s=1e9)
+    samples, _, _ = on_host(shape, policy, processor, Clock())
+    assert samples.iterations == 1
+    assert abs(mean(samples.block_s) - shape.mean_s) <= max(0.025 * shape.mean_s, 8e-6)
+    assert abs(deviation(samples.block_s) - shape.sd_s) <= max(0.05 * shape.sd_s, 5e-6)
+
+
+# Row 6: warm-up ends where a labelled series has become steady, and what never does is flagged.
+
+
+def noise(source: np.random.Generator, count: int, spread: float, phi: float = 0.2) -> Series:
+    """Log-normal, autocorrelated, one block in a hundred up to twice as long."""
+    drawn, found = source.normal(0, 1, count), np.empty(count)
+    found[0] = drawn[0]
+    for i in range(1, count):
+        found[i] = phi * found[i - 1] + math.sqrt(1 - phi * phi) * drawn[i]
+    spikes = 1 + (source.random(count) < 0.01) * source.uniform(0, 1, count)
+    return np.asarray(np.exp(spread * found) * spikes)
+
+
+def warming(source: np.random.Generator, count: int, most: int) -> Series:
+    """Levels that are 1, within a per cent, from a start of at most `most` blocks on: that is the label.
+
+    Decays and ramps as caches and clocks give them, steps as compilers do: early ones, since after a long
+    plateau no rule can know that a step is still to come.
+    """
+    kind = str(source.choice(["flat", "decay", "ramp", "steps", "step"], p=[0.2, 0.4, 0.15, 0.15, 0.1]))
+    start = int(np.exp(source.uniform(math.log(5), math.log(25 if "step" in kind else most))))
+    height, at = source.uniform(0.2, 3), np.arange(count)
+    levels = {
+        "flat": np.ones(count),
+        "decay": 1 + height * np.exp(-at * math.log(height / 0.01) / start),
+        "ramp": 1 + height * np.clip(1 - at / start, 0, None),
+        "steps": np.where(at < start / 3, 1 + height, np.where(at < start, 1 + height / 3, 1.0)),
+        "step": np.where(at < start, 1 + height, 1.0),
+    }
+    return np.asarray(levels[kind])
+
+
+def bias_after_warm_up(source: np.random.Generator, step_s: float, most: int) -> float:
+    """Of the median of the first 50 blocks that would be kept."""
+    series = warming(source, 6000, most) * noise(source, 6000, source.uniform(0.005, 0.05))
+    script = Script(iter((step_s * series).tolist()))
+    blocks, steady = warm_up(script.step, script, DEFAULT, 1, script.blocks(script.step, 1, 1))
+    assert steady
+    return abs(float(np.median(series[len(blocks) : len(blocks) + 50])) - 1)
+
+
+@pytest.mark.parametrize(("step_s", "most"), [(2e-3, 200), (2e-2, 100), (0.1, 40)])
+def test_row_6_what_is_kept_after_warm_up_is_what_the_series_settles_to(step_s: float, most: int) -> None:
+    source = np.random.default_rng(20)
+    biases = [bias_after_warm_up(source, step_s, most) for _ in range(120)]
+    assert float(np.median(biases)) <= 0.01
+    assert sum(bias <= 0.05 for bias in biases) >= 0.85 * len(biases)
+
+
+def unsteady(source: np.random.Generator, count: int, kind: str) -> Series:
+    """Levels that never settle: a drift, levels that come and go, a random walk, a wave."""
+    at = np.arange(count)
+    if kind == "drift":
+        return np.asarray(np.minimum((1 + source.uniform(0.02, 0.1)) ** (at / 40), 1e3))
+    if kind == "levels":
+        dwell = source.integers(5, 30, count)
+        levels = 1 + source.choice([-1, 1], count) * source.uniform(0.05, 0.3, count)
+        return np.asarray(np.repeat(levels, dwell)[:count])
+    if kind == "walk":
+        return np.asarray(np.exp(np.cumsum(source.normal(0, 0.01, count))))
+    return np.asarray(1 + source.uniform(0.05, 0.3) * np.sin(2 * np.pi * at / source.uniform(20, 100)))
+
+
+def flagged(source: np.random.Generator, kind: str, step_s: float) -> bool:
+    """Whether the row would say that the process was not steady, or less precise than asked."""
+    series = step_s * unsteady(source, 15_000, kind) * noise(source, 15_000, source.uniform(0.005, 0.03))
+    script = Script(iter(series.tolist()))
+    found = measure(script.step, script, DEFAULT)
+    return not found.steady or found.stop_reason != "precision"
+
+
+@pytest.mark.parametrize("step_s", [2e-3, 2e-2, 0.1])
+def test_row_6_four_in_five_of_those_that_never_settle_are_flagged(step_s: float) -> None:
+    source = np.random.default_rng(21)
+    kinds = ["drift", "levels", "walk", "wave"] * 30
+    assert sum(flagged(source, kind, step_s) for kind in kinds) >= 0.8 * len(kinds)
+
+
+def test_row_6_hardly_any_that_is_steady_is_said_not_to_be() -> None:
+    source = np.random.default_rng(22)
+    found = []
+    for _ in range(60):
+        script = Script(iter((2e-3 * noise(source, 8000, source.uniform(0.005, 0.05))).tolist()))
+        found.append(measure(script.step, script, DEFAULT).steady)
+    assert sum(found) >= 59
+
+
+# Row 7: of the stops for precision nine in ten are truly within it.
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.2, 0.5])
+def test_row_7_nine_in_ten_stops_for_precision_are_within_it(phi: float) -> None:
+    source = np.random.default_rng(23)
+    policy = replace(DEFAULT, min_s=0.0, max_s=1e9, max_blocks=10_000)
+    within = trials = 0
+    for spread in [0.02, 0.04, 0.08] * 60:
+        script = Script(iter(noise(source, 10_000, spread, phi).tolist()))
+        blocks, reason = sample(script.step, script, policy, 1, 1.0)
+        trials += reason == "precision"
+        within += reason == "precision" and abs(float(np.median(blocks)) - 1) <= DEFAULT.precision
+    assert trials >= 170
+    assert within >= 0.9 * trials
