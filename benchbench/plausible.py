@@ -57,7 +57,8 @@ def _hidden(blocks: Sequence[float]) -> str:
     if not strays(blocks) or mean(blocks) <= HIDING * median(blocks):
         return ""
     times = ratio(mean(blocks) / median(blocks))
-    return f"a few blocks hold most of the time, the mean is {times} the median: the others did not wait"
+    why = "the others did not wait for their work, or the machine stood still"
+    return f"a few blocks hold most of the time, the mean is {times} the median: {why}"
 
 
 def strays(blocks: Sequence[float]) -> bool:

@@ -101,14 +101,15 @@ def results(where: str, device: str | None, trials: Sequence[Trial], ask: Ask) -
 def _settled(where: str, device: str | None, shape: Shape, trials: Sequence[Trial], ask: Ask) -> list[Result]:
     found: list[Result] = []
     for attempt in range(1, ATTEMPTS + 1):
-        answer = ask(_job(shape, device))
+        answer = ask(job_of(shape, device))
         found = [_result(where, trial, answer, attempt) for trial in trials if trial.shape == shape]
         if all(result.passed for result in found):
             break
     return found
 
 
-def _job(shape: Shape, device: str | None) -> dict[str, Any]:
+def job_of(shape: Shape, device: str | None) -> dict[str, Any]:
+    """What a worker is asked for."""
     return {
         "kind": "spin",
         "shape": dataclasses.asdict(shape),

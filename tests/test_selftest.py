@@ -237,7 +237,7 @@ def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:
     from benchbench import worker
     from benchbench.backends.fake import Fake
 
-    job = selftest._job(Shape(seconds=1e-4), None) | {"threads": 1}
+    job = selftest.job_of(Shape(seconds=1e-4), None) | {"threads": 1}
     reply = worker.run(Fake(), job)
     assert len(reply["block_s"]) == len(reply["true_block_s"]) > 0
     refused = worker.run(Fake(), job | {"device": "sim:0"})
