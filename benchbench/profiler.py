@@ -18,7 +18,7 @@ from benchbench.model import Case, Failure, Measurement, Profile, Profiled, Reco
 from benchbench.stats import median
 
 PROFILED_S = 0.5  # of steps at least, unless they are many
-FEWEST, MOST = 3, 50  # steps: a trace of ResNet-50 has 10,000 events a step
+FEWEST, MOST = 3, 1000  # steps
 
 
 def profiles(

@@ -199,8 +199,8 @@ def test_a_profile_of_a_newer_program_is_told_apart(tmp_path: Path) -> None:
     [
         (2.0, 1, (1, 3)),  # at least three steps
         (0.1, 1, (1, 5)),  # half a second
-        (1e-3, 4, (4, 13)),  # at most fifty, in blocks like those timed
-        (1e-6, 1024, (50, 1)),
+        (1e-3, 4, (4, 125)),  # in blocks like those timed
+        (1e-6, 1024, (1000, 1)),  # at most a thousand
     ],
 )
 def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
