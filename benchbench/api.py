@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from benchbench import metrics, store, trend, verdicts
+from benchbench import metrics, store, trend
 from benchbench import suite as suites
-from benchbench.environment import usable_threads
+from benchbench.comparing import verdicts
+from benchbench.comparing.verdicts import THRESHOLD, Comparison
+from benchbench.environments.targets import chosen
 from benchbench.errors import NothingToMeasure, UsageError, unknown
 from benchbench.fleet import Fleet
+from benchbench.machine.environment import usable_threads
 from benchbench.measure import POLICIES, within
 from benchbench.model import (
     Allocator,
@@ -31,8 +34,6 @@ from benchbench.model import (
 )
 from benchbench.plan import Selection, select
 from benchbench.rounds import Request, measure, prepare
-from benchbench.targets import chosen
-from benchbench.verdicts import THRESHOLD, Comparison
 
 if TYPE_CHECKING:
     import pandas as pd

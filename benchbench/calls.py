@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from benchbench.backends.base import Backend, HostTimer
 from benchbench.folder import load
+from benchbench.machine.telemetry import peak_host, reset_host_peak
 from benchbench.measure import measure
 from benchbench.model import CALL, Device, DeviceClass, Failure, Measurement, Memory, Policy, Status
-from benchbench.telemetry import peak_host, reset_host_peak
 
 PYTHON = "python"  # what stands for no backend
 SHARED = "measured in the test's process, whose host memory it shares"

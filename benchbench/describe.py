@@ -6,22 +6,17 @@ import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from benchbench import folder, interpreters, store
+from benchbench import folder, store
 from benchbench.backends.base import Backend
-from benchbench.checks.base import Level
-from benchbench.doctor import Finding
 from benchbench.errors import UnreadableInput
 from benchbench.format import size, visible
-from benchbench.interpreters import Found
 from benchbench.metrics import by_case
 from benchbench.model import LeftOut, Measurement, Probe, Record, RunInfo, Status
 from benchbench.plan import estimate_s, footprint_bytes
 from benchbench.plausible import implausible
 from benchbench.progress import Forecast, duration
 from benchbench.schedule import in_words
-from benchbench.wheels import Download
 from benchbench.workloads.base import Workload
 
 Rows = list[dict[str, str]]
@@ -69,24 +64,6 @@ def _devices(probe: Probe) -> Rows:
     return present + [row(kind, "unavailable", reason) for kind, reason in absent]
 
 
-def findings(found: Sequence[Finding], width: int | None) -> str:
-    """A row per finding, with what to do where something is wrong; then how many there are of each."""
-    rows = [
-        {
-            "status": each.status.value,
-            "check": each.check,
-            "seen": each.seen,
-            "effect": each.effect if each.wrong else "",
-            "remedy": each.remedy if each.wrong else "",
-        }
-        for each in found
-    ]
-    counts = Counter(each.status for each in found)
-    return (
-        table(rows, width) + ", ".join(f"{counts[level]} {level}" for level in Level if counts[level]) + "\n"
-    )
-
-
 def workloads() -> Rows:
     """Every workload with its parameters and the frameworks it is written in."""
     rows = []
@@ -111,74 +88,6 @@ def backends() -> Rows:
         kind = folder.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         rows.append({"backend": name, "modes": ", ".join(kind.modes), "summary": kind.summary})
     return rows
-
-
-def environments(found: Sequence[Found]) -> Rows:
-    """A row per environment: the versions of what was asked for, the size, and what is wrong."""
-    rows = []
-    for each, fields in zip(found, environment_fields(found), strict=True):
-        record = each.record
-        main = [f"{name} {record.packages.get(name, '?')}" for name in record.main] if record else []
-        rows.append(
-            {
-                "name": each.name,
-                "versions": ", ".join(main) or "–",
-                "python": record.python if record else "–",
-                "size": size(fields["bytes"]),
-                "health": each.health,
-                "note": each.reason,
-            }
-        )
-    return rows
-
-
-def environment_fields(found: Sequence[Found]) -> list[dict[str, Any]]:
-    """The same for programs, with every package."""
-    return [
-        {
-            "name": each.name,
-            "backend": each.backend,
-            "health": each.health,
-            "reason": each.reason,
-            "interpreter": each.python,
-            "bytes": each.record.bytes
-            if each.record
-            else interpreters.bytes_in(interpreters.place(each.name)),
-            "python": each.record.python if each.record else None,
-            "created": each.record.created if each.record else None,
-            "requirements": each.record.requirements if each.record else (),
-            "main": each.record.main if each.record else (),
-            "packages": each.record.packages if each.record else {},
-        }
-        for each in found
-    ]
-
-
-def packages(download: Download) -> Rows:
-    """A row per file that pip would install."""
-    return [
-        {
-            "package": each.name,
-            "version": each.version,
-            "size": "not known" if each.bytes is None else size(each.bytes),
-            "from": "the index" if each.remote else "this machine",
-        }
-        for each in download.packages
-    ]
-
-
-def download(name: str, requirements: Sequence[str], found: Download, where: Path) -> str:
-    """What an environment takes, in a few lines."""
-    unknown = f", {found.unknown} of unknown size" if found.unknown else ""
-    fetched = f"{size(found.remote_bytes)} to download, less what is in pip's cache"
-    remote = any(each.remote for each in found.packages)
-    lines = [
-        f"{name}: {', '.join(requirements)}",
-        f"{len(found.packages)} packages{unknown}",
-        fetched if remote else "nothing to download: they are on this machine",
-        f"about {size(found.disk_bytes)} on disk in {where}, where {size(found.free_bytes)} are free",
-    ]
-    return "".join(f"{visible(line)}\n" for line in lines)
 
 
 def suites() -> Rows:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from benchbench import __version__
-from benchbench.environment import fingerprint, os_name
 from benchbench.errors import UnreadableInput, UsageError
+from benchbench.machine.environment import fingerprint, os_name
 from benchbench.measure import POLICIES, precise
 from benchbench.model import (
     CALL,

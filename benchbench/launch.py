@@ -24,7 +24,7 @@ import msgspec
 
 from benchbench import folder
 from benchbench.backends.base import Backend
-from benchbench.environment import oom_kills, worker_environment
+from benchbench.machine.environment import oom_kills, worker_environment
 from benchbench.model import Settings, Status, Target
 
 IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken

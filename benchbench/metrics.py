@@ -8,8 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchbench import roofline
-from benchbench.conditions import energy_j, usual_mhz
-from benchbench.conditions import remarks as surroundings
+from benchbench.machine.conditions import energy_j, usual_mhz
+from benchbench.machine.conditions import remarks as surroundings
 from benchbench.model import Case, Cost, Failure, Measurement, Memory, Record, Run, RunInfo, Scalar, Status
 from benchbench.plausible import implausible
 from benchbench.plausible import remarks as oddities

@@ -11,6 +11,20 @@ SCHEMA = 1  # of run.json and records.jsonl. 1: first
 Scalar = int | bool | str
 
 
+class Judgement(StrEnum):
+    """What can be said of a case. Of a metric that is no time, slower means worse and faster better."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    INCONCLUSIVE = "inconclusive"  # too much noise for the threshold
+    INSUFFICIENT = "insufficient"  # too few values, or not steady: not tested
+    INCOMPARABLE = "incomparable"  # measured under other conditions
+    NEW = "new"
+    GONE = "gone"
+    BROKEN = "broken"  # was ok and fails now
+
+
 class Status(StrEnum):
     """How a case ended; every name a report can show."""
 

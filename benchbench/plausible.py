@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import inf
 
 from benchbench.format import rate, ratio
+from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model import Case, Measurement
-from benchbench.peaks import Peaks, peaks
 from benchbench.stats import mean, median, quantile
 
 # Workload → how many times fewer multiplications than are counted an algorithm may do. F(4×4, 3×3) saves 4

@@ -165,8 +165,8 @@ def judge(now: State, record: Record) -> None:
     if not now.baseline:
         return
     from benchbench import testruns
-    from benchbench.matching import Judgement
-    from benchbench.verdicts import ALPHA
+    from benchbench.comparing.verdicts import ALPHA
+    from benchbench.model import Judgement
 
     before = now.earlier.records if now.earlier else ()
     run = testruns.only(testruns.measured(now.run, [*before, record], _devices(now)), record.case.id)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
-from benchbench.matching import Judgement
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
-from benchbench.model import Measurement, Record, Run, RunInfo, Status
+from benchbench.model import Judgement, Measurement, Record, Run, RunInfo, Status
 from benchbench.roofline import Ceiling
 from benchbench.schedule import in_words
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchbench.format import ratio
+from benchbench.machine.peaks import peaks
 from benchbench.model import Case, Cost, Dtype, RunInfo
-from benchbench.peaks import peaks
 
 MEMORY = "memory"  # the quantity whose rate is in B/s; every other one is a dtype, in FLOP/s
 COMPUTE = "compute"

@@ -13,11 +13,12 @@ from pathlib import PurePath
 from typing import Any
 
 from benchbench import __version__
-from benchbench.environment import machine
 from benchbench.errors import UnreadableInput
 from benchbench.fleet import Fleet
 from benchbench.folder import load
 from benchbench.launch import Answer
+from benchbench.machine.environment import machine
+from benchbench.machine.sampler import Watch
 from benchbench.model import (
     Case,
     Failure,
@@ -31,7 +32,6 @@ from benchbench.model import (
     Status,
 )
 from benchbench.plan import Plan, Selection, check_devices, plan
-from benchbench.sampler import Watch
 from benchbench.schedule import due
 from benchbench.store import new_id, outcome
 from benchbench.suite import Entry

@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 
-from benchbench import __version__, baselines, evidence, gate, store
+from benchbench import __version__, store
 from benchbench.calls import PYTHON, version
-from benchbench.check import check
-from benchbench.digest import digest
-from benchbench.environment import fingerprint, machine, usable_threads
+from benchbench.checking import baselines, gate
+from benchbench.checking.check import check
+from benchbench.checking.trials import Rules
+from benchbench.comparing import evidence
+from benchbench.comparing.digest import digest
+from benchbench.comparing.verdicts import compare
 from benchbench.errors import UsageError
-from benchbench.matching import Judgement
+from benchbench.machine.environment import fingerprint, machine, usable_threads
 from benchbench.metrics import METRICS
 from benchbench.model import (
     Allocator,
@@ -23,6 +26,7 @@ from benchbench.model import (
     Device,
     Failure,
     Isolation,
+    Judgement,
     Measurement,
     Policy,
     Probe,
@@ -32,8 +36,6 @@ from benchbench.model import (
     Settings,
     Target,
 )
-from benchbench.trials import Rules
-from benchbench.verdicts import compare
 
 SUITE = "pytest"
 

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.environment import fingerprint
 from benchbench.errors import UsageError, unknown
 from benchbench.history import History, change_points
+from benchbench.machine.environment import fingerprint
 from benchbench.metrics import METRICS, Metric, rows
 from benchbench.model import Run
 

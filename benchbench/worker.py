@@ -23,12 +23,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchbench import folder, spin, verify
+from benchbench import folder, verify
 from benchbench.backends import _xspans
 from benchbench.backends.base import Backend, Recording, Session, Timer, Unread, Unsupported
+from benchbench.doctor import spin
+from benchbench.machine.telemetry import peak_host, reset_host_peak
 from benchbench.measure import PREMATURE, measure, premature
 from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
-from benchbench.telemetry import peak_host, reset_host_peak
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 PR_SET_PDEATHSIG = 1

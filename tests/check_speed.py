@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import scipy.special  # noqa: F401 - an import is no part of a check
 
-from benchbench import baselines, gate
-from benchbench.check import check
+from benchbench.checking import baselines, gate
+from benchbench.checking.check import check
+from benchbench.checking.trials import Rules
 from benchbench.metrics import METRICS
-from benchbench.trials import Rules
 from tests.factories import a_machine
 from tests.simulator import a_session, session_medians
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchbench.digest import Digest, Side
+from benchbench.comparing.digest import Digest, Side
 from benchbench.model import (
     Case,
     Cost,

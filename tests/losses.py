@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from benchbench import folder
-from benchbench.environment import usable_threads
 from benchbench.fleet import Fleet
+from benchbench.machine.environment import usable_threads
 from benchbench.model import Dtype, Settings, Target
 from benchbench.workloads.base import Draw, Training, Workload
 from tests.factories import a_case
@@ -66,7 +66,7 @@ def table(found: dict[str, list[float]]) -> str:
 
 def main() -> None:
     """Print both networks' losses."""
-    from benchbench.targets import targets
+    from benchbench.environments.targets import targets
 
     wanted = targets(sys.argv[1:] or ["torch", "tensorflow", "jax", "torch_xla"], {}, sys.executable)
     for name in NETWORKS:

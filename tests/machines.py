@@ -7,9 +7,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchbench.checks.base import Host
-from benchbench.kernel import CpuTimes
-from benchbench.nvml import GpuSettings, GpuState
+from benchbench.doctor.checks.base import Host
+from benchbench.machine.kernel import CpuTimes
+from benchbench.machine.nvml import GpuSettings, GpuState
 
 Files = dict[str, str]
 

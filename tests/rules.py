@@ -13,15 +13,14 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from benchbench.check import Check, check, check_in_turn
-from benchbench.confirm import Confirmation
-from benchbench.digest import Digest
-from benchbench.matching import Judgement
+from benchbench.checking.check import Check, check, check_in_turn
+from benchbench.checking.confirm import Confirmation
+from benchbench.checking.trials import Rules
+from benchbench.comparing.digest import Digest
+from benchbench.comparing.verdicts import ALPHA, THRESHOLD
 from benchbench.metrics import METRICS
-from benchbench.model import Partner
+from benchbench.model import Judgement, Partner
 from benchbench.stats import holm, paired, welch
-from benchbench.trials import Rules
-from benchbench.verdicts import ALPHA, THRESHOLD
 from tests.simulator import Array, a_session, blocks, session_medians
 
 FAMILY, SHIFTS = 30, (1.0, 1.02, 1.05, 1.1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchbench.digest import Digest
+from benchbench.comparing.digest import Digest
 from benchbench.model import Case, Run
 from tests.factories import a_case, a_digest, a_run, some_rounds
 

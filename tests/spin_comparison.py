@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import Any
 
 from benchbench.backends.base import HostTimer
+from benchbench.doctor.spin import Spin, raw_clock
 from benchbench.measure import POLICIES
-from benchbench.spin import Spin, raw_clock
 from tests.rivals import TOOLS, Tool, accelbench_by
 
 LENGTHS_S = (1e-5, 1e-4, 1e-3, 1e-2)

@@ -13,19 +13,23 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench import comparison, variants
-from benchbench.check import Ending, check_in_turn, exit_code
-from benchbench.digest import digest
-from benchbench.environment import usable_threads
+from benchbench.checking.check import Ending, check_in_turn, exit_code
+from benchbench.checking.trials import Rules
+from benchbench.comparing import comparison, variants
+from benchbench.comparing.digest import digest
+from benchbench.comparing.replan import Variant, again, altered
+from benchbench.comparing.revision import checked_out
+from benchbench.comparing.verdicts import compare
 from benchbench.errors import UsageError
 from benchbench.launch import Sources
-from benchbench.matching import Judgement
+from benchbench.machine.environment import usable_threads
 from benchbench.metrics import METRICS
 from benchbench.model import (
     Allocator,
     Case,
     Dtype,
     Isolation,
+    Judgement,
     Partner,
     Record,
     Run,
@@ -33,10 +37,6 @@ from benchbench.model import (
     Status,
     Target,
 )
-from benchbench.replan import Variant, again, altered
-from benchbench.revision import checked_out
-from benchbench.trials import Rules
-from benchbench.verdicts import compare
 from tests.factories import (
     a_case,
     a_cost,

@@ -21,8 +21,8 @@ from scipy.stats import binom
 
 from benchbench import store
 from benchbench.backends.base import HostTimer
+from benchbench.doctor.spin import Shape, on_host
 from benchbench.measure import OVERHEAD, POLICIES, Samples, measure, sample, warm_up
-from benchbench.spin import Shape, on_host
 from benchbench.stats import deviation, mean, median, median_interval
 from tests.factories import a_measurement, a_record
 from tests.test_measure import Script

@@ -12,9 +12,8 @@ import pytest
 import benchbench
 from benchbench import store
 from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
-from benchbench.matching import Judgement
 from benchbench.metrics import COLUMNS, NUMBERS
-from benchbench.model import Record, Run
+from benchbench.model import Judgement, Record, Run
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.program import rows
 from tests.test_architecture import HEAVY, ROOT

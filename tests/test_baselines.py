@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench import baselines, shelf, store
-from benchbench.digest import Digest, digest
+from benchbench import store
+from benchbench.checking import baselines, shelf
+from benchbench.comparing.digest import Digest, digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.metrics import METRICS
 from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds

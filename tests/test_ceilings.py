@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchbench import ceilings, diagnosis
+from benchbench.doctor import ceilings, diagnosis
 from benchbench.errors import UnreadableInput
 from benchbench.model import Dtype, Record
 from benchbench.roofline import Ceiling

@@ -12,16 +12,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import gate
-from benchbench.check import Check, Ending, Finding, check, endings, exit_code
-from benchbench.confirm import Confirmation
-from benchbench.digest import Digest, Side, digest
-from benchbench.gate import Gate
-from benchbench.matching import Judgement
+from benchbench.checking import gate
+from benchbench.checking.check import Check, Ending, Finding, check, endings, exit_code
+from benchbench.checking.confirm import Confirmation
+from benchbench.checking.gate import Gate
+from benchbench.checking.trials import Rules
+from benchbench.comparing.digest import Digest, Side, digest
 from benchbench.metrics import METRICS, Metric
-from benchbench.model import Case, Memory, Settings
+from benchbench.model import Case, Judgement, Memory, Settings
 from benchbench.thresholds import Rule
-from benchbench.trials import Rules
 from tests.factories import (
     a_case,
     a_cost,

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import evidence, store
+from benchbench import store
+from benchbench.comparing import evidence
+from benchbench.comparing.verdicts import Comparison, compare
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.github import Github
 from benchbench.folder import load, names
 from benchbench.model import Case, Record, Run, Status
 from benchbench.report import Judged, report
-from benchbench.verdicts import Comparison, compare
 from tests.factories import a_case, a_cost, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
 

@@ -15,12 +15,23 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from scipy import stats as oracle
 
-from benchbench import comparison, store
-from benchbench.matching import Judgement
+from benchbench import store
+from benchbench.comparing import comparison
+from benchbench.comparing.verdicts import ALPHA, Comparison, Verdict, compare
 from benchbench.metrics import METRICS, Metric
-from benchbench.model import Allocator, Case, Isolation, Memory, Policy, Record, Run, Settings, Status
+from benchbench.model import (
+    Allocator,
+    Case,
+    Isolation,
+    Judgement,
+    Memory,
+    Policy,
+    Record,
+    Run,
+    Settings,
+    Status,
+)
 from benchbench.stats import Difference, detectable, holm, tost, welch
-from benchbench.verdicts import ALPHA, Comparison, Verdict, compare
 from tests.factories import (
     a_case,
     a_cost,

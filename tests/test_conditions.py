@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import conditions
+from benchbench.machine import conditions
 from benchbench.model import Measurement, Telemetry
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchbench import describe, doctor
-from benchbench.checks import clocks
-from benchbench.checks.base import Host, Level
-from benchbench.checks.table import CHECKS
-from benchbench.conditions import tolerated_cores
-from benchbench.kernel import CPUS, CpuTimes
+from benchbench.doctor import diagnosis, findings
+from benchbench.doctor.checks import clocks
+from benchbench.doctor.checks.base import Host, Level
+from benchbench.doctor.checks.table import CHECKS
+from benchbench.machine.conditions import tolerated_cores
+from benchbench.machine.kernel import CPUS, CpuTimes
 from tests.machines import FakeNvml, Files, a_host, a_state, some_settings, ticking
 from tests.program import accelbench, started
 
@@ -285,7 +285,7 @@ SEEN: list[tuple[str, Files, dict[str, Any], str, str]] = [
 def test_a_check_tells_what_it_sees_and_how_bad_it_is(
     tmp_path: Path, check: str, files: Files, over: dict[str, Any], status: str, seen: str
 ) -> None:
-    found = [each for each in doctor.examine(a_host(tmp_path, files, **over)) if each.check == check]
+    found = [each for each in findings.examine(a_host(tmp_path, files, **over)) if each.check == check]
     assert [(each.status.value, each.seen) for each in found] == [(status, seen)]
 
 
@@ -296,25 +296,27 @@ def test_every_check_is_tried_above_and_has_an_effect_and_a_remedy() -> None:
 
 def test_every_gpu_is_looked_at(tmp_path: Path) -> None:
     nvml = FakeNvml([some_settings(), some_settings(power_limit_w=350.0)])
-    found = [each for each in doctor.examine(a_host(tmp_path, nvml=nvml)) if each.check == "GPU power limit"]
+    found = [
+        each for each in findings.examine(a_host(tmp_path, nvml=nvml)) if each.check == "GPU power limit"
+    ]
     assert [each.seen.partition(":")[0] for each in found] == ["GPU 1", "GPU 0"]
 
 
 def test_without_nvml_there_is_one_note(tmp_path: Path) -> None:
-    found = doctor.examine(a_host(tmp_path, nvml="no NVML: there is no NVIDIA driver"))
+    found = findings.examine(a_host(tmp_path, nvml="no NVML: there is no NVIDIA driver"))
     assert [each.check for each in found if "GPU" in each.check] == ["GPUs"]
 
 
 def test_the_worst_comes_first(tmp_path: Path) -> None:
     host = a_host(tmp_path, quota(1) | {CLOCK: "hpet"}, synchronised="nobody knows")
-    order = [each.status for each in doctor.examine(host)]
+    order = [each.status for each in findings.examine(host)]
     assert order == sorted(order, key=list(Level).index)
     assert set(order) == set(Level)
 
 
 def test_a_system_that_tells_nothing_gets_answers_all_the_same(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"before": None, "after": None, "free_bytes": None, "synchronised": "?"}
-    found = doctor.examine(a_host(tmp_path, **nothing))
+    found = findings.examine(a_host(tmp_path, **nothing))
     assert all(each.seen for each in found)
     assert sum(each.status is Level.UNKNOWN for each in found) >= 15
 
@@ -357,7 +359,7 @@ def test_the_kernel_says_whether_its_clock_is_synchronised(
 
 
 def here() -> Host:
-    return doctor.this_host("no NVML: not asked", sleep=lambda _: None)
+    return findings.this_host("no NVML: not asked", sleep=lambda _: None)
 
 
 def test_this_machine_can_be_examined() -> None:
@@ -365,15 +367,15 @@ def test_this_machine_can_be_examined() -> None:
     assert host.threads >= 1
     assert host.cpus
     assert host.free_bytes
-    assert {each.check for each in doctor.examine(host)} >= {"load", "memory", "clock resolution"}
+    assert {each.check for each in findings.examine(host)} >= {"load", "memory", "clock resolution"}
 
 
 def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
     files = quota(1.5) | memory(8 * 2**20) | {CLOCK: "hpet"}
     shown = ("load", "CPU quota", "memory", "clock source", "huge pages")
     host = a_host(tmp_path, files, busiest=(("cc1plus", 0.92),), **used(0.48))
-    found = [each for each in doctor.examine(host) if each.check in shown]
-    assert f"```\n{describe.findings(found, 110)}```" in DOCUMENT
+    found = [each for each in findings.examine(host) if each.check in shown]
+    assert f"```\n{diagnosis.findings(found, 110)}```" in DOCUMENT
 
 
 def test_the_document_names_every_check_once() -> None:
@@ -382,7 +384,7 @@ def test_the_document_names_every_check_once() -> None:
 
 def test_names_of_processes_cannot_act(tmp_path: Path) -> None:
     host = a_host(tmp_path, busiest=(("\x1b]0;evil[/red]\n", 1.0),))
-    shown = describe.findings(doctor.examine(host), None)
+    shown = diagnosis.findings(findings.examine(host), None)
     assert "\x1b" not in shown
     assert "[/red]" in shown
 

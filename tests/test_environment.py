@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchbench import environment
+from benchbench.machine import environment
 from benchbench.model import Allocator, Machine, Settings
 from tests.factories import a_machine
 from tests.machines import Files, tree
@@ -103,7 +103,7 @@ def test_without_a_quota_affinity_decides(tmp_path: Path, files: Files) -> None:
 def test_affinity_limits_the_threads(tmp_path: Path) -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from benchbench.environment import usable_threads; print(usable_threads())"
+        "from benchbench.machine.environment import usable_threads; print(usable_threads())"
     )
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent

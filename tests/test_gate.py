@@ -119,7 +119,7 @@ def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(bench: Ben
 
 
 def fingerprint_of(fields: dict[str, Any]) -> str:
-    from benchbench.environment import fingerprint
+    from benchbench.machine.environment import fingerprint
     from benchbench.model import Machine
 
     return fingerprint(Machine(**{**fields, "accelerators": tuple(fields["accelerators"])}))

@@ -15,14 +15,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
+from benchbench.comparing.verdicts import compare
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.exporters.pytest_benchmark import PytestBenchmark, summary
 from benchbench.importing import pytest_benchmark
-from benchbench.matching import Judgement
 from benchbench.metrics import rows
-from benchbench.model import Measurement, Run
+from benchbench.model import Judgement, Measurement, Run
 from benchbench.report import report
-from benchbench.verdicts import compare
 from tests.factories import a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench
 

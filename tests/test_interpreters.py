@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchbench import interpreters
+from benchbench.environments import interpreters
+from benchbench.environments.targets import by_hand, from_variable, targets
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.model import Target
-from benchbench.targets import by_hand, from_variable, targets
 from tests.program import accelbench, rows
 
 RECORD = {

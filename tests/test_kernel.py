@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench import kernel
+from benchbench.machine import kernel
 from tests.machines import Files, tree
 
 TICK = os.sysconf("SC_CLK_TCK")

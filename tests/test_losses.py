@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from benchbench import verify
+from benchbench.environments.targets import targets
 from benchbench.model import Dtype
-from benchbench.targets import targets
 from tests.losses import NETWORKS, STEPS, float64_losses, losses, network
 
 FRAMEWORKS = ["torch", "tensorflow", "jax", "torch_xla"]

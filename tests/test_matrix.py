@@ -11,10 +11,10 @@ import pytest
 
 from benchbench import folder
 from benchbench.backends.base import Backend
-from benchbench.environment import usable_threads
+from benchbench.environments.targets import targets
 from benchbench.fleet import Fleet
+from benchbench.machine.environment import usable_threads
 from benchbench.model import Device, DeviceClass, Dtype, Phase, Probe, Settings
-from benchbench.targets import targets
 from benchbench.workloads.base import Workload
 from tests.factories import a_case
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import diagnosis, noise
+from benchbench.doctor import diagnosis, noise
+from benchbench.doctor.noise import Noise, against_itself, sides, suggested
 from benchbench.measure import POLICIES
 from benchbench.model import Record
-from benchbench.noise import Noise, against_itself, sides, suggested
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_run_info, some_rounds
 from tests.program import accelbench
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchbench import nvml
+from benchbench.machine import nvml
 from tests.machines import FakeNvml, some_settings
 
 

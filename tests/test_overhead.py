@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchbench.backends.base import HostTimer
+from benchbench.machine.sampler import Watch, take
 from benchbench.measure import POLICIES, sample
-from benchbench.sampler import Watch, take
 from tests.factories import a_case
 
 ITERATIONS = 10_000

@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
+from benchbench.machine.peaks import TABLE, TERA, peaks
 from benchbench.model import Dtype
-from benchbench.peaks import TABLE, TERA, peaks
 
 
 @pytest.mark.parametrize(

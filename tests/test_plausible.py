@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench import describe
-from benchbench.matching import Judgement
+from benchbench.comparing.verdicts import compare
 from benchbench.metrics import COLUMNS, Row, rows
-from benchbench.model import Case, Dtype, Measurement, Run
+from benchbench.model import Case, Dtype, Judgement, Measurement, Run
 from benchbench.plausible import implausible, remarks, too_parallel
-from benchbench.verdicts import compare
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info
 
 H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 3.35 TB/s

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchbench import artifacts, profiler, store
+from benchbench import artifacts, store
 from benchbench.launch import Answer
 from benchbench.model import Failure, Profile, Profiled, Status
+from benchbench.profiling import profiler
 from tests.factories import (
     a_case,
     a_failure,

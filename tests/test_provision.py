@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import folder, interpreters, provision
+from benchbench import folder
 from benchbench.backends.base import Backend
+from benchbench.environments import interpreters, provision
+from benchbench.environments.installer import check_room
+from benchbench.environments.wheels import Download
 from benchbench.errors import CannotWrite, UsageError
-from benchbench.installer import check_room
-from benchbench.wheels import Download
 from tests.program import accelbench, environment, started
 from tests.wheelhouse import slow_source, variables, wheel
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import rapl
+from benchbench.machine import rapl
 from tests.machines import Files, tree
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from benchbench import kernel, nvml, rapl
+from benchbench.machine import kernel, nvml, rapl
+from benchbench.machine.sampler import MOST_SAMPLES, Sample, Sampler, Sources, Watch, take, telemetry
 from benchbench.model import Measurement, Telemetry, Window
-from benchbench.sampler import MOST_SAMPLES, Sample, Sampler, Sources, Watch, take, telemetry
 from tests.factories import a_case, a_failure, a_measurement, a_watched
 from tests.machines import FakeNvml, Files, a_state, some_settings, tree
 from tests.program import accelbench, rows

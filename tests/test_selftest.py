@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from benchbench import diagnosis, selftest, spin
 from benchbench import format as fmt
 from benchbench.backends.base import Unsupported
 from benchbench.backends.torch import CudaSession
+from benchbench.doctor import diagnosis, selftest, spin
+from benchbench.doctor.selftest import HOST, Trial, results
+from benchbench.doctor.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
 from benchbench.launch import Answer
 from benchbench.measure import POLICIES
 from benchbench.model import Device, DeviceClass, Status
-from benchbench.selftest import HOST, Trial, results
-from benchbench.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
 from tests.factories import a_probe
 from tests.program import accelbench, started
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from benchbench import telemetry
+from benchbench.machine import telemetry
 
 PROJECT = Path(__file__).parent.parent
 MIB = 2**20
 
 ONE_BIG_THEN_ONE_SMALL = """
 import mmap
-from benchbench import telemetry
+from benchbench.machine import telemetry
 
 def spike(size):
     with mmap.mmap(-1, size) as memory:
@@ -74,7 +74,8 @@ def test_a_status_without_the_line_has_a_reason(tmp_path: Path) -> None:
 
 
 def test_a_worker_loads_nothing_outside_the_standard_library_for_it() -> None:
-    code = "import sys; old = set(sys.modules); import benchbench.telemetry; print(*set(sys.modules) - old)"
+    module = "benchbench.machine.telemetry"
+    code = f"import sys; old = set(sys.modules); import {module}; print(*set(sys.modules) - old)"
     command = [sys.executable, "-c", code]
     answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60)
     loaded = {name.partition(".")[0] for name in answer.stdout.split()}

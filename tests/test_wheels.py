@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.wheels import BARE, UNPACKED, Download, Package, packages
+from benchbench.environments.wheels import BARE, UNPACKED, Download, Package, packages
 from tests.wheelhouse import wheel
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchbench import worker
 from benchbench.backends.torch import Torch
-from benchbench.environment import usable_threads
+from benchbench.machine.environment import usable_threads
 from benchbench.measure import POLICIES
 from benchbench.model import Dtype
 from benchbench.workloads.base import Workload

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from benchbench.backends._lanes import Span, Window
+from benchbench.backends._timeline import Allocation, memory, summary
 from benchbench.backends.base import BEGIN, END, Recording, Unsupported
-from benchbench.lanes import Span, Window
 from benchbench.model import Profile
-from benchbench.timeline import Allocation, memory, summary
 
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchbench.backends import _hlo
+from benchbench.backends._lanes import Span, Window
+from benchbench.backends._timeline import Allocation, memory, summary
 from benchbench.backends._xplane import POOL, Event, Line, chrome, read
 from benchbench.backends.base import BEGIN, END, Recording, Unread, Unsupported
-from benchbench.lanes import Span, Window
 from benchbench.model import Profile
-from benchbench.timeline import Allocation, memory, summary
 
 # The executors themselves: what they run are operators, what they do in between is none's.
 EXECUTORS = ("ThunkExecutor::Execute", "ExecutorState::Process")

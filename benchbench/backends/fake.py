@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchbench import __version__
+from benchbench.backends._lanes import Span, Window
+from benchbench.backends._timeline import summary
 from benchbench.backends.base import Backend, Session, Timer, Unsupported
-from benchbench.lanes import Span, Window
 from benchbench.model import Device, DeviceClass, Dtype, Memory, Profile, Settings
-from benchbench.timeline import summary
 
 if TYPE_CHECKING:
     import numpy as np

@@ -30,8 +30,9 @@ def set_(
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
-    from benchbench import baselines, store
-    from benchbench.digest import digest
+    from benchbench import store
+    from benchbench.checking import baselines
+    from benchbench.comparing.digest import digest
 
     found = digest(store.read(store.find(results, run)))
     gone = baselines.add(results, name, found, replace=replace)
@@ -50,7 +51,7 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = DataF
 
     Examples: accelbench baseline list; accelbench baseline list --format json
     """
-    from benchbench import baselines, shelf
+    from benchbench.checking import baselines, shelf
 
     rows = shelf.listed({name: baselines.read(results, name) for name in baselines.names(results)})
     if format is DataFormat.JSON:
@@ -70,7 +71,7 @@ def show(
 
     Examples: accelbench baseline show main; accelbench baseline show main --metric peak_host_bytes
     """
-    from benchbench import baselines, shelf
+    from benchbench.checking import baselines, shelf
     from benchbench.trend import metric_named
 
     chosen = metric_named(metric)
@@ -87,6 +88,6 @@ def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None
 
     Example: accelbench baseline rm main
     """
-    from benchbench import baselines
+    from benchbench.checking import baselines
 
     typer.echo(f"removed {name}: {baselines.remove(results, name)} sessions", err=True)

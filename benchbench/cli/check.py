@@ -38,12 +38,12 @@ from benchbench.errors import UsageError
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.check import Check
+    from benchbench.checking.check import Check
+    from benchbench.checking.trials import Rules
     from benchbench.config import Config
     from benchbench.model import Case, Run
     from benchbench.rounds import Request
     from benchbench.thresholds import Rule
-    from benchbench.trials import Rules
 
 
 class GateFormat(StrEnum):
@@ -106,7 +106,7 @@ def check_(
 
     Examples: accelbench check --baseline main; accelbench check --ab rev:origin/main --suite quick
     """
-    from benchbench import gate
+    from benchbench.checking import gate
 
     config, files = _config(), outputs(out)
     wanted = _Wanted(
@@ -163,9 +163,9 @@ def _against_stored(
     wanted: _Wanted, name: str, run: str | None, ab: str | None, rounds: int | None
 ) -> tuple[Check, Run, str]:
     """The check, the run it judged, and why nothing was measured again, if so."""
-    from benchbench.check import check
+    from benchbench.checking.check import check
     from benchbench.cli.gating import both_sides, confirmed, held
-    from benchbench.digest import digest
+    from benchbench.comparing.digest import digest
 
     sides = both_sides(ab, wanted.pythons) if ab else None
     sessions, judged = held(run, name, rounds, sides, wanted.pythons, wanted.results)
@@ -184,9 +184,9 @@ def _against_stored(
 def _against_code(
     wanted: _Wanted, ab: str, backends: tuple[str, ...], request: Request
 ) -> tuple[Check, Run, str]:
-    from benchbench.check import check_in_turn
+    from benchbench.checking.check import check_in_turn
     from benchbench.cli.gating import both_sides, confirmed, first_in_turn
-    from benchbench.digest import digest
+    from benchbench.comparing.digest import digest
 
     sides = both_sides(ab, wanted.pythons)
     before, after = first_in_turn(sides, backends, wanted.pythons, request, wanted.results)
@@ -220,9 +220,9 @@ def _config() -> Config:
 def _rules(
     config: Config, metrics: tuple[str, ...], dedicated: bool | None, strict_env: bool, confirm: bool
 ) -> Rules:
-    from benchbench.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
+    from benchbench.checking.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
+    from benchbench.checking.trials import Rules
     from benchbench.trend import metric_named
-    from benchbench.trials import Rules
 
     alone = config.check.dedicated if dedicated is None else dedicated
     wanted = metrics or tuple(config.check.metric) or ("latency_s",)

@@ -39,8 +39,7 @@ from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.matching import Judgement
-    from benchbench.model import Run
+    from benchbench.model import Judgement, Run
     from benchbench.rounds import Request
 
 
@@ -97,10 +96,11 @@ def compare_(
 
     Examples: accelbench compare latest~1 latest; accelbench compare --ab mode=eager mode=compile -w gemm
     """
-    from benchbench import comparison, evidence, store
+    from benchbench import store
+    from benchbench.comparing import comparison, evidence
+    from benchbench.comparing.verdicts import compare
     from benchbench.thresholds import fraction
     from benchbench.trend import metric_named
-    from benchbench.verdicts import compare
 
     wanted = [_judgement(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
@@ -145,7 +145,7 @@ def _in_turn(
     request: Request,
     results: Path,
 ) -> tuple[Run, Run]:
-    from benchbench import variants
+    from benchbench.comparing import variants
 
     if new is None:
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
@@ -154,7 +154,7 @@ def _in_turn(
 
 
 def _judgement(name: str) -> Judgement:
-    from benchbench.matching import Judgement
+    from benchbench.model import Judgement
 
     try:
         return Judgement(name)

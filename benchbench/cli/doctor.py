@@ -92,9 +92,10 @@ def _examined(format: DataFormat) -> bool:
     """Print what the checks found; whether there is a problem."""
     from dataclasses import asdict
 
-    from benchbench import describe, nvml
-    from benchbench.checks.base import Level
-    from benchbench.doctor import examine, this_host
+    from benchbench.doctor import diagnosis
+    from benchbench.doctor.checks.base import Level
+    from benchbench.doctor.findings import examine, this_host
+    from benchbench.machine import nvml
 
     gpus = nvml.connect()
     try:
@@ -105,5 +106,5 @@ def _examined(format: DataFormat) -> bool:
     if format is DataFormat.JSON:
         print_json({"findings": [asdict(finding) for finding in found]})
     else:
-        typer.echo(describe.findings(found, width()), nl=False)
+        typer.echo(diagnosis.findings(found, width()), nl=False)
     return any(finding.status is Level.PROBLEM for finding in found)

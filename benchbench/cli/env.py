@@ -15,9 +15,9 @@ from benchbench.cli.screen import print_json, print_rows, width
 from benchbench.errors import CannotBuild, UsageError, unknown
 
 if TYPE_CHECKING:
-    from benchbench.interpreters import Found
-    from benchbench.provision import Request
-    from benchbench.wheels import Download
+    from benchbench.environments.interpreters import Found
+    from benchbench.environments.provision import Request
+    from benchbench.environments.wheels import Download
 
 env = typer.Typer(
     no_args_is_help=True, help="Environments of their own for backends: other versions, side by side."
@@ -41,8 +41,8 @@ def create(
 
     Examples: accelbench env create torch_xla; accelbench env create torch@2.12 --with "torch==2.12.1"
     """
-    from benchbench import interpreters, provision
-    from benchbench.targets import interpreter
+    from benchbench.environments import interpreters, provision
+    from benchbench.environments.targets import interpreter
 
     request = provision.requested(name, with_ or (), interpreter(base) if base else "")
     again = f"accelbench env create {name} goes on from here"
@@ -58,7 +58,7 @@ def create(
 
 def _built(request: Request, lock: int, dry_run: bool, format: DataFormat) -> Found | None:
     """None after a dry run."""
-    from benchbench import installer, interpreters, provision
+    from benchbench.environments import installer, interpreters, provision
 
     with provision.site(request, lock, dry_run=dry_run) as site, _progress() as tell:
         download = installer.resolve(site, request.base, request.requirements, tell)
@@ -75,16 +75,17 @@ def _print_download(request: Request, download: Download, dry_run: bool, format:
     """A dry run's is its result; else it is told before the download begins."""
     from dataclasses import asdict
 
-    from benchbench import describe, interpreters
+    from benchbench import describe
+    from benchbench.environments import interpreters, listing
 
-    text = describe.download(request.name, request.requirements, download, interpreters.root())
+    text = listing.download(request.name, request.requirements, download, interpreters.root())
     if not dry_run:
         typer.echo(text, err=True, nl=False)
     elif format is DataFormat.JSON:
         totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
         print_json({"name": request.name, **asdict(request), **totals, **asdict(download)})
     else:
-        typer.echo(describe.table(describe.packages(download), width()) + text, nl=False)
+        typer.echo(describe.table(listing.packages(download), width()) + text, nl=False)
 
 
 @env.command("list")
@@ -98,7 +99,7 @@ def list_(
 
     Examples: accelbench env list; accelbench env list --check --format json
     """
-    from benchbench import interpreters
+    from benchbench.environments import interpreters
 
     found = [interpreters.find(name) for name in interpreters.names()]
     if check:
@@ -108,7 +109,7 @@ def list_(
 
 
 def _checked(found: Sequence[Found], tell: Callable[[str], None]) -> list[Found]:
-    from benchbench import provision
+    from benchbench.environments import provision
 
     checked = []
     for each in found:
@@ -123,7 +124,7 @@ def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to t
 
     Example: accelbench env rm torch@2.12
     """
-    from benchbench import interpreters
+    from benchbench.environments import interpreters
     from benchbench.format import size
 
     there = interpreters.names()
@@ -138,12 +139,12 @@ def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to t
 
 
 def _print(found: Sequence[Found], format: DataFormat) -> None:
-    from benchbench import describe
+    from benchbench.environments import listing
 
     if format is DataFormat.JSON:
-        print_json(describe.environment_fields(found))
+        print_json(listing.fields(found))
     else:
-        print_rows(describe.environments(found), format)
+        print_rows(listing.rows(found), format)
 
 
 @contextmanager

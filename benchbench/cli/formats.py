@@ -55,7 +55,7 @@ def write_run(run: Run, format: str, output: Path | None, path: Path) -> None:
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
     """Of the run's machine. A report can do without."""
-    from benchbench import ceilings
+    from benchbench.doctor import ceilings
 
     try:
         return ceilings.stored(run.info.machine)

@@ -15,10 +15,10 @@ from benchbench.cli.turns import fleets, measured_in_turn
 from benchbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from benchbench.confirm import Confirmation
-    from benchbench.digest import Digest
+    from benchbench.checking.confirm import Confirmation
+    from benchbench.comparing.digest import Digest
+    from benchbench.comparing.replan import Variant
     from benchbench.model import Case, Run
-    from benchbench.replan import Variant
     from benchbench.rounds import Request, Terms
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
@@ -33,8 +33,9 @@ def held(
     results: Path,
 ) -> tuple[list[Digest], Run]:
     """The sessions of a baseline, and the run: stored, or measured now as the baseline was."""
-    from benchbench import baselines, store
-    from benchbench.environment import machine
+    from benchbench import store
+    from benchbench.checking import baselines
+    from benchbench.machine.environment import machine
 
     if selector:
         run = store.read(store.find(results, selector))
@@ -55,8 +56,8 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
 
 def both_sides(reference: str, pythons: Mapping[str, str]) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
-    from benchbench import variants
-    from benchbench.replan import Variant
+    from benchbench.comparing import variants
+    from benchbench.comparing.replan import Variant
 
     found = variants.parse(reference, pythons)
     return found, Variant(text="here")
@@ -86,8 +87,8 @@ def first_in_turn(
     results: Path,
 ) -> tuple[Run, Run]:
     """What was asked for, measured on both sides."""
-    from benchbench import abba, variants
-    from benchbench.targets import targets
+    from benchbench.comparing import abba, variants
+    from benchbench.environments.targets import targets
 
     chosen = targets(backends, pythons, sys.executable) if backends else []
     with fleets(sides, variants.sides(sides, chosen, pythons), request.settings) as found:
@@ -102,10 +103,10 @@ def confirmed(
     results: Path,
 ) -> tuple[Confirmation | None, str]:
     """Flagged cases of `new` measured again, with `sides` in turn; where they cannot be, why."""
-    from benchbench.confirm import Confirmation
-    from benchbench.digest import digest, partnered
-    from benchbench.environment import fingerprint, machine
-    from benchbench.matching import LEAST_PROCESSES
+    from benchbench.checking.confirm import Confirmation
+    from benchbench.comparing.digest import digest, partnered
+    from benchbench.comparing.matching import LEAST_PROCESSES
+    from benchbench.machine.environment import fingerprint, machine
     from benchbench.rounds import Terms
     from benchbench.store import RUNS
 
@@ -128,7 +129,7 @@ def _again_in_turn(
     pythons: Mapping[str, str],
     results: Path,
 ) -> tuple[Run, Run]:
-    from benchbench import abba
+    from benchbench.comparing import abba
 
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here

@@ -57,8 +57,8 @@ def devices(
     Examples: accelbench devices; accelbench devices -b torch --format json
     """
     from benchbench import describe
-    from benchbench.environment import usable_threads
     from benchbench.fleet import Fleet
+    from benchbench.machine.environment import usable_threads
     from benchbench.model import Settings
 
     settings = Settings(threads=usable_threads())

@@ -53,8 +53,8 @@ def measured_again(
 ) -> Run:
     """The very same cases in fresh processes, stored as a run in `results`."""
     from benchbench import rounds, store
+    from benchbench.comparing.replan import again
     from benchbench.fleet import Fleet
-    from benchbench.replan import again
 
     wanted = targets_of(cases, pythons)
     with signals(), Fleet(wanted, settings, sys.executable) as fleet:
@@ -67,6 +67,6 @@ def measured_again(
 
 def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:
     """What measured them, by name. Raises UsageError for one that there is no interpreter for."""
-    from benchbench.targets import targets
+    from benchbench.environments.targets import targets
 
     return targets(list(dict.fromkeys(case.target for case in cases)), pythons, sys.executable)

@@ -79,13 +79,13 @@ def split(values: Names) -> tuple[str, ...]:
 
 def chosen_targets(backend: Names, python: Names, *, labelled: bool = False) -> list[Target]:
     """What -b and --python name."""
-    from benchbench.targets import chosen
+    from benchbench.environments.targets import chosen
 
     return chosen(split(backend), python or [], sys.executable, labelled=labelled)
 
 
 def interpreters_given(python: Names) -> dict[str, str]:
     """Target → interpreter, of --python and before it the environment. Raises UsageError."""
-    from benchbench.targets import by_hand, from_variable
+    from benchbench.environments.targets import by_hand, from_variable
 
     return by_hand(from_variable()) | by_hand(python or [])

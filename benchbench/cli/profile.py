@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from benchbench.fleet import Fleet
     from benchbench.model import Record
-    from benchbench.profiles import Table
+    from benchbench.profiling.profiles import Table
 
 
 class ProfileFormat(StrEnum):
@@ -46,8 +46,9 @@ def profile(
     """
     from dataclasses import asdict
 
-    from benchbench import operators, profiles, store
+    from benchbench import store
     from benchbench.artifacts import ARTIFACTS
+    from benchbench.profiling import operators, profiles
 
     patterns = split(case)
     path = store.find(results, run)
@@ -70,9 +71,10 @@ def profile(
 
 def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
     """Of a run's profiled cases; why others have none is told beside. Raises UnreadableInput for none."""
-    from benchbench import artifacts, metrics, profiles, store
+    from benchbench import artifacts, metrics, store
     from benchbench.format import visible
     from benchbench.model import Profile
+    from benchbench.profiling import profiles
 
     stored, damaged = artifacts.profiles(path)
     run = store.read(path)
@@ -94,7 +96,8 @@ def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
 
 def save_profiles(fleet: Fleet, records: Sequence[Record], folder: Path, shown: Lines) -> None:
     """Profile every case that was measured; each is on disk before the next one starts."""
-    from benchbench import artifacts, profiler, progress, store
+    from benchbench import artifacts, progress, store
+    from benchbench.profiling import profiler
 
     for found, traces in profiler.profiles(fleet, records, shown.announce):
         for name, content in artifacts.files(found, traces).items():

@@ -34,7 +34,7 @@ def requested(
 ) -> Request:
     """Raises UsageError."""
     from benchbench import api
-    from benchbench.environment import usable_threads
+    from benchbench.machine.environment import usable_threads
     from benchbench.model import Settings
     from benchbench.plan import Selection, parse_params
 

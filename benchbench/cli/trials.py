@@ -40,7 +40,7 @@ class Choice:
 
     @property
     def settings(self) -> Settings:
-        from benchbench.environment import usable_threads
+        from benchbench.machine.environment import usable_threads
         from benchbench.model import Settings
 
         return Settings(threads=self.threads or usable_threads())
@@ -65,7 +65,8 @@ class Choice:
 
 def ceilings_of(choice: Choice) -> None:
     """Measure, keep and print the best rates of the devices chosen."""
-    from benchbench import ceilings, diagnosis, store
+    from benchbench import store
+    from benchbench.doctor import ceilings, diagnosis
     from benchbench.fleet import Fleet
 
     request = choice.request(ceilings.entries(choice.dtypes or ceilings.DTYPES), ceilings.POLICY)
@@ -87,7 +88,8 @@ def ceilings_of(choice: Choice) -> None:
 
 def noise_of(name: str, choice: Choice) -> None:
     """Measure a suite in twice its rounds, and print what two halves of them make of each other."""
-    from benchbench import diagnosis, noise, suite
+    from benchbench import suite
+    from benchbench.doctor import diagnosis, noise
     from benchbench.fleet import Fleet
     from benchbench.measure import POLICIES
     from benchbench.plan import Selection, select
@@ -108,7 +110,7 @@ def noise_of(name: str, choice: Choice) -> None:
 
 def selftested(choice: Choice) -> bool:
     """Print what the pipeline makes of work of known length; whether all of it is right."""
-    from benchbench import diagnosis, selftest
+    from benchbench.doctor import diagnosis, selftest
     from benchbench.fleet import Fleet
 
     named = choice.backend or choice.python
@@ -127,7 +129,7 @@ def selftested(choice: Choice) -> bool:
 
 
 def _has_gpu() -> bool:
-    from benchbench import nvml
+    from benchbench.machine import nvml
 
     gpus = nvml.connect()
     if isinstance(gpus, str):
@@ -150,7 +152,7 @@ def _prepared(fleet: Fleet, request: Request) -> RunInfo:
 
 def _climb(fleet: Fleet, info: RunInfo) -> list[Record]:
     """Every product at the smallest size, then larger ones while that gains something."""
-    from benchbench import ceilings
+    from benchbench.doctor import ceilings
 
     records = _measured(fleet, info)
     for _ in ceilings.CPU_SIDES[1:]:

@@ -16,9 +16,9 @@ from benchbench.cli.screen import screen
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
+    from benchbench.comparing.replan import Variant
     from benchbench.fleet import Fleet
     from benchbench.model import Record, Run, RunInfo, Settings, Target
-    from benchbench.replan import Variant
 
 
 @contextmanager
@@ -26,9 +26,9 @@ def fleets(
     variants: Sequence[Variant], targets: Sequence[Sequence[Target]], settings: Settings
 ) -> Iterator[list[Fleet]]:
     """One per side, each with its interpreters, its settings and its revision of the user's code."""
+    from benchbench.comparing.revision import checked_out
     from benchbench.fleet import Fleet
     from benchbench.launch import sources
-    from benchbench.revision import checked_out
 
     with ExitStack() as stack:
         stack.enter_context(signals())
@@ -47,7 +47,8 @@ def measured_in_turn(
     found: Sequence[Fleet], infos: tuple[RunInfo, RunInfo], results: Path
 ) -> tuple[Run, Run]:
     """Both runs are stored, each record before the next process starts, and shown with its side."""
-    from benchbench import abba, describe, store
+    from benchbench import describe, store
+    from benchbench.comparing import abba
 
     for info in infos:
         typer.echo(describe.left_out(info.left_out), err=True, nl=False)

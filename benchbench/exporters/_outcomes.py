@@ -8,9 +8,8 @@ from enum import IntEnum
 from typing import Any
 
 from benchbench.format import visible
-from benchbench.matching import Judgement
 from benchbench.metrics import NO_SPEED, Row
-from benchbench.model import Status
+from benchbench.model import Judgement, Status
 from benchbench.report import Judged, Report
 
 

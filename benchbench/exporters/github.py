@@ -13,7 +13,7 @@ from benchbench.exporters._outcomes import Level, Outcome, outcomes
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.markdown import escaped
 from benchbench.format import interval, visible
-from benchbench.matching import Judgement
+from benchbench.model import Judgement
 from benchbench.report import Report
 
 ANNOTATIONS = 10  # of a kind

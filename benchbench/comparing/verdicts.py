@@ -1,0 +1,164 @@
+"""Two runs to verdicts: what changed in each case, and whether it can be told from noise. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchbench.comparing.digest import digest
+from benchbench.comparing.matching import Pair, changes, in_turn, match, match_in_turn, run_bars, suspect
+from benchbench.metrics import METRICS, Metric
+from benchbench.model import Judgement, Run
+from benchbench.stats import Difference, detectable, holm, mean, tost
+
+ALPHA = 0.05  # of all `slower` together and all `faster` together (Holm), and of each `same` (TOST)
+THRESHOLD = 0.03  # smaller changes come from code alignment alone
+LARGEST = 700.0  # beyond it a logarithm has no float
+TOO_NOISY = "too noisy for this threshold: more rounds would tell"
+ON_THE_EDGE = "the interval holds changes on both sides of the threshold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One case: `ref` and `new` are geometric means over processes, `ratio` is new / ref.
+
+    `low` and `high` bound the ratio at 95 %, for this case alone. `p_holm` is that of a change in the
+    direction seen, adjusted for all compared cases, and at least the case's own two-sided p. `mde`
+    (0.02: 2 %) is the smallest change that this pair finds significant with 80 % power after that.
+    Absent values are None. `reason` says why there is no other verdict, or what is suspect.
+    `stopped_by`: what ended the processes' sampling, `precision` if all went well.
+    """
+
+    case: str
+    metric: str
+    ref: float | None
+    new: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    p_holm: float | None
+    verdict: Judgement
+    mde: float | None
+    ref_processes: int
+    new_processes: int
+    steady: bool
+    stopped_by: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`changes` between the runs do not bar comparing; `geomean` is of the ratios of `compared` cases."""
+
+    ref: Run
+    new: Run
+    metric: Metric
+    threshold: float
+    changes: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    compared: int
+    geomean: float | None
+    in_turn: bool = False  # the runs are partners, and each round's processes a pair
+
+
+def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = THRESHOLD) -> Comparison:
+    """Verdicts on the cases of both runs; a `threshold` of 0.03 is 3 %.
+
+    Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
+    need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
+    needs the 90 % interval within it. Runs measured in turn are compared by the differences of each
+    round's pair. The evidence for this rule is in docs/comparing.md.
+    """
+    before, after = digest(ref), digest(new)
+    partners = in_turn(before, after)
+    pairs = (match_in_turn if partners else match)(before, after, metric)
+    tested = {p.case: p.difference for p in pairs if p.judgement is None and p.difference is not None}
+    p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
+    rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
+    middle = mean([difference.mid for difference in tested.values()]) if tested else None
+    return Comparison(
+        ref=ref,
+        new=new,
+        metric=metric,
+        threshold=threshold,
+        changes=(*changes(before, after), *(run_bars(before, after) if partners else ())),
+        verdicts=tuple(_verdict(pair, p_holm.get(pair.case), rule) for pair in pairs),
+        compared=len(tested),
+        geomean=_exp(middle),
+        in_turn=partners,
+    )
+
+
+def _adjusted(found: Sequence[Difference]) -> list[float]:
+    """Holm's p of each difference in its direction, and not below its two-sided p.
+
+    So no interval of a slower or faster case holds 1, however few cases are compared.
+    """
+    above = holm([difference.p_above() for difference in found])
+    below = holm([difference.p_below() for difference in found])
+    return [max(each.p_either(), min(tails)) for each, *tails in zip(found, above, below, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    metric: Metric
+    threshold: float
+    level: float  # one-sided, that the most significant case has to reach
+
+    @property
+    def margin(self) -> float:
+        """The threshold as a logarithm."""
+        return math.log1p(self.threshold)
+
+    def judge(self, difference: Difference, p_holm: float) -> Judgement:
+        """Slower and faster are symmetric in the logarithm: swapping the runs swaps them."""
+        if p_holm < ALPHA and abs(difference.mid) >= self.margin:
+            worse = (difference.mid > 0) == (self.metric.better == "lower")
+            return Judgement.SLOWER if worse else Judgement.FASTER
+        return Judgement.SAME if tost(difference, self.margin) < ALPHA else Judgement.INCONCLUSIVE
+
+
+def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
+    difference, middle = pair.difference, pair.log_ratio
+    half = difference.half_width() if difference else None
+    mde = math.expm1(min(detectable(difference, rule.level), LARGEST)) if difference else None
+    judgement, reason = pair.judgement, pair.reason
+    if judgement is None:
+        assert difference is not None
+        assert p_holm is not None
+        judgement = rule.judge(difference, p_holm)
+        reason = _reason(judgement, pair, mde, rule.threshold)
+    return Verdict(
+        case=pair.case,
+        metric=rule.metric.name,
+        ref=_exp(mean(pair.ref_logs) if pair.ref_logs else None),
+        new=_exp(mean(pair.new_logs) if pair.new_logs else None),
+        ratio=_exp(middle),
+        low=_exp(middle, None if half is None else -half),
+        high=_exp(middle, half),
+        p_holm=p_holm,
+        verdict=judgement,
+        mde=mde,
+        ref_processes=len(pair.ref_logs),
+        new_processes=len(pair.new_logs),
+        steady=not pair.ref.unsteady + pair.new.unsteady,
+        stopped_by=tuple(sorted({*pair.ref.stopped_by, *pair.new.stopped_by})),
+        reason=reason,
+    )
+
+
+def _reason(judgement: Judgement, pair: Pair, mde: float | None, threshold: float) -> str:
+    if judgement in (Judgement.SLOWER, Judgement.FASTER):
+        return suspect(pair.ref, pair.new)
+    if judgement is Judgement.INCONCLUSIVE:
+        noisy = mde is not None and mde > threshold
+        return TOO_NOISY if noisy else ON_THE_EDGE
+    return ""
+
+
+def _exp(log: float | None, more: float | None = 0.0) -> float | None:
+    """exp(log + more), None where either is."""
+    if log is None or more is None:
+        return None
+    return math.exp(max(-LARGEST, min(LARGEST, log + more)))

@@ -1,0 +1,1 @@
+"""What spoils measurements here, and what this machine can be measured to do."""

@@ -1,0 +1,1 @@
+"""Interpreters a framework is measured under: which, built how, how large."""

@@ -1,0 +1,106 @@
+"""Names to targets: the interpreter of each is given by hand, an environment's, or the running one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchbench import folder
+from benchbench.environments import interpreters
+from benchbench.errors import UsageError
+from benchbench.model import Target
+
+VARIABLE = "ACCELBENCH_PYTHON"  # NAME=PATH, several separated as in PATH
+OLDEST = (3, 11)  # Python that runs the worker
+
+
+def interpreter(text: str) -> str:
+    """The absolute path of an interpreter, its own or its environment's folder given. Raises UsageError."""
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        path = interpreters.interpreter_in(path)
+    version = interpreters.version_of(path)
+    if version is None:
+        raise UsageError(
+            f"{path} does not start as a Python.", "Name an interpreter, or a virtual environment."
+        )
+    if version < OLDEST:
+        found, least = (".".join(map(str, each)) for each in (version, OLDEST))
+        raise UsageError(f"{path} is Python {found}.", f"accelbench needs {least} or later.")
+    return str(path)
+
+
+def by_hand(texts: Sequence[str]) -> dict[str, str]:
+    """`["torch@old=/path"]` → name → interpreter; of two with one name the later. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not (equals and name.strip() and path.strip()):
+            raise UsageError(
+                f"Cannot read --python {text!r}.", "Write it as NAME=PATH: torch@old=/path/to/python."
+            )
+        interpreters.parted(name.strip())
+        found[name.strip()] = interpreter(path.strip())
+    return found
+
+
+def from_variable() -> list[str]:
+    """The texts in ACCELBENCH_PYTHON."""
+    return [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
+
+
+def chosen(
+    wanted: Sequence[str], texts: Sequence[str], running: str, *, labelled: bool = False
+) -> list[Target]:
+    """`targets` with the interpreters named in `texts` (NAME=PATH), and before them in the environment.
+
+    Raises UsageError, also for an interpreter in `texts` whose name is not measured.
+    """
+    typed = by_hand(texts)
+    found = targets(wanted, by_hand(from_variable()) | typed, running, labelled=labelled)
+    for name in typed.keys() - {target.name for target in found}:
+        raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
+    return found
+
+
+def targets(
+    wanted: Sequence[str], given: Mapping[str, str], running: str, *, labelled: bool = False
+) -> list[Target]:
+    """Targets by name, each once. Its interpreter is the one in `given`, else that of the environment of
+    its name, else, without a label, `running`.
+
+    None wanted: every backend but the fake, and with `labelled` every other name that has an interpreter.
+    Raises UsageError.
+    """
+    chosen = dict.fromkeys(wanted) or dict.fromkeys(
+        name for name in folder.names("benchbench.backends") if name != "fake"
+    )
+    if labelled and not wanted:
+        chosen |= dict.fromkeys(sorted({*interpreters.names(), *given}))
+    return [_target(name, given, running) for name in chosen]
+
+
+def _target(name: str, given: Mapping[str, str], running: str) -> Target:
+    backend, label = interpreters.parted(name)
+    if name in given:
+        remedy = f"install {backend} for the interpreter given as {name}"
+        return Target(name=name, backend=backend, python=given[name], remedy=remedy)
+    if name in interpreters.names():
+        return _built(interpreters.find(name))
+    if label:
+        there = sorted({*interpreters.names(), *given})
+        ways = f"accelbench env create {name} builds one, --python {name}=PATH names one."
+        raise UsageError(f"No interpreter for {name!r}.", f"{ways} There are: {', '.join(there) or 'none'}.")
+    return Target(name=name, backend=backend, python=running)
+
+
+def _built(found: interpreters.Found) -> Target:
+    again = f"accelbench env create {found.name}"
+    return Target(
+        name=found.name,
+        backend=found.backend,
+        python=found.python,
+        fault="" if found.usable else f"its environment cannot be used: {found.reason}",
+        remedy=f"accelbench env rm {found.name}, then {again}" if found.health == "ready" else again,
+    )

@@ -1,0 +1,1 @@
+"""What the machine is, and what happened on it while measuring."""

@@ -1,0 +1,227 @@
+"""What the parent sees of the machine while a process times its blocks.
+
+A thread takes a sample five times a second and counts what that costs: the parent only waits
+meanwhile. The worker tells when it timed its blocks; samples of that window are kept. What they mean is
+told on reading (conditions.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, process_time, thread_time
+from types import TracebackType
+from typing import Any, Self
+
+from benchbench.machine import kernel, rapl
+from benchbench.machine.nvml import CUDA, GpuState, Nvml, connect, gpu_index
+from benchbench.model import Case, Failure, Measurement, Telemetry, Window
+
+INTERVAL_S = 0.2  # NVML's counters move every 20 to 100 ms; a sample costs about 0.5 ms
+MOST_SAMPLES = 600  # that a record keeps; of more, every second, every third, …
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a case's samples are read from; what tells nothing here is not asked.
+
+    `clocks`: the CPUs that tell their clock. `gpu`: its index at NVML's.
+    """
+
+    root: Path
+    cpus: tuple[int, ...]
+    clocks: tuple[int, ...] = ()
+    throttling: tuple[Path, ...] = ()
+    packages: tuple[rapl.Package, ...] = ()
+    nvml: Nvml | None = None
+    gpu: int = 0
+    no_energy: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One moment. `own_s` and `cost_s`: CPU seconds of this process and of this thread so far."""
+
+    at_s: float
+    cost_s: float
+    own_s: float
+    cpu: kernel.CpuTimes | None
+    throttling: kernel.Throttling | None
+    memory: kernel.Pressure | None
+    load: float | None
+    cpu_mhz: float | None
+    package_uj: tuple[int, ...] | None
+    gpu: GpuState | None
+
+
+def take(sources: Sources) -> Sample:
+    """What the sources say now."""
+    root = sources.root
+    return Sample(
+        at_s=monotonic(),
+        cost_s=thread_time(),
+        own_s=process_time(),
+        cpu=kernel.cpu_times(root, sources.cpus),
+        throttling=kernel.throttling(sources.throttling),
+        memory=kernel.pressure(root, "memory"),
+        load=kernel.load_average(root),
+        cpu_mhz=kernel.clocks_mhz(root, sources.clocks),
+        package_uj=rapl.read_uj(sources.packages),
+        gpu=sources.nvml.state(sources.gpu) if sources.nvml else None,
+    )
+
+
+class Sampler:
+    """Takes samples from entry to exit."""
+
+    def __init__(self, sources: Sources, interval_s: float = INTERVAL_S) -> None:
+        self._sources = sources
+        self._interval_s = interval_s
+        self._samples: list[Sample] = []
+        self._notes: tuple[str, ...] = sources.notes
+        self._stop = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._interval_s):
+                self._samples.append(take(self._sources))
+        except Exception as error:  # noqa: BLE001 - a driver's fault costs telemetry, not the measurement
+            self._notes += (f"telemetry ended early: {type(error).__name__}: {error}",)
+
+    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
+        """The outcome with what was seen while its blocks were timed."""
+        if isinstance(outcome, Failure) or outcome.window is None:
+            return outcome
+        found = telemetry(replace(self._sources, notes=self._notes), self._samples, outcome.window)
+        return replace(outcome, telemetry=found)
+
+
+def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Telemetry:
+    """The samples of the window, as columns."""
+    kept = [each for each in samples if window.began_s <= each.at_s <= window.ended_s]
+    kept = kept[:: -(-len(kept) // MOST_SAMPLES) or 1]
+    packages = [each.package_uj for each in kept if each.package_uj is not None]
+    joules: tuple[float, ...] = ()
+    if sources.packages and len(packages) == len(kept):
+        joules = rapl.used_j(packages, [package.range_uj for package in sources.packages])
+    return Telemetry(
+        cpus=len(sources.cpus),
+        at_s=_column((each.at_s - window.began_s for each in kept), 4),
+        busy_s=_counted((each.cpu.busy_s if each.cpu else None for each in kept), 2),
+        own_s=_counted((each.own_s for each in kept), 4),
+        steal_s=_counted((each.cpu.steal_s if each.cpu else None for each in kept), 2),
+        throttled_s=_counted((each.throttling.seconds if each.throttling else None for each in kept), 4),
+        waited_s=_counted((each.memory.seconds if each.memory else None for each in kept), 4),
+        load=_column((each.load for each in kept), 2),
+        cpu_mhz=_column((each.cpu_mhz for each in kept), 0),
+        sampler_cpu_s=kept[-1].cost_s - kept[0].cost_s if kept else 0.0,
+        no_energy=sources.no_energy,
+        notes=sources.notes,
+        **_gpu_columns([each.gpu for each in kept]) | ({"energy_j": joules} if joules else {}),
+    )
+
+
+def _gpu_columns(states: Sequence[GpuState | None]) -> dict[str, Any]:
+    found = [state for state in states if state is not None]
+    if not found:
+        return {}
+    return {
+        "sm_mhz": _column((each.sm_mhz for each in found), None),
+        "memory_mhz": _column((each.memory_mhz for each in found), None),
+        "power_w": _column((each.power_w for each in found), 1),
+        "temperature_c": _column((each.temperature_c for each in found), None),
+        "reasons": _column((each.reasons for each in found), None),
+        "gpu_busy": _column((each.busy for each in found), 2),
+        "gpu_processes": _column((each.processes for each in found), None),
+        "energy_j": _counted((each.energy_j for each in found), 3),
+    }
+
+
+def _column(values: Iterable[float | None], digits: int | None) -> tuple[Any, ...]:
+    """All of them, or none where one is missing. No digits: whole numbers already."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return tuple(round(value, digits) for value in known) if len(known) == len(found) else ()
+
+
+def _counted(values: Iterable[float | None], digits: int) -> tuple[float, ...]:
+    """As a column that begins at 0; a counter that was set back has none."""
+    found = _column(values, 9)
+    if any(after < before for before, after in pairwise(found)):
+        return ()
+    return tuple(round(value - found[0], digits) for value in found)
+
+
+class Watch:
+    """Gives the cases of a run their samplers. NVML is connected to when the first GPU is timed."""
+
+    def __init__(
+        self,
+        threads: int,
+        *,
+        root: Path = Path("/"),
+        environment: Mapping[str, str] = os.environ,
+        connect: Callable[[], Nvml | str] = connect,
+    ) -> None:
+        """`threads`: that a case may use; they are the first CPUs of this process's (launch.py)."""
+        cpus = kernel.allowed_cpus()[:threads]
+        self._sources = Sources(
+            root=root,
+            cpus=cpus,
+            clocks=cpus if kernel.clocks_mhz(root, cpus) else (),
+            throttling=kernel.throttling_files(root) if any(kernel.quotas(root)) else (),
+        )
+        self._environment = environment
+        self._connect = connect
+        self._nvml: Nvml | str | None = None
+
+    def over(self, case: Case) -> Sampler:
+        """A sampler of what the case runs on."""
+        return Sampler(self.sources(case))
+
+    def sources(self, case: Case) -> Sources:
+        """What tells about the case's device, or the reason why nothing does."""
+        if case.backend == "fake":
+            return replace(self._sources, no_energy="the fake backend uses none")
+        kind = case.device.partition(":")[0]
+        if kind == "cpu":
+            found = rapl.packages(self._sources.root)
+            if isinstance(found, str):
+                return replace(self._sources, no_energy=found)
+            return replace(self._sources, packages=found, no_energy="the RAPL counters gave no answer")
+        if kind not in CUDA:
+            return replace(self._sources, no_energy=f"the energy of {case.device} is not counted")
+        return self._gpu(case.device)
+
+    def _gpu(self, device: str) -> Sources:
+        if self._nvml is None:
+            self._nvml = self._connect()
+        nvml = self._nvml
+        if isinstance(nvml, str):
+            return replace(self._sources, no_energy=nvml, notes=(nvml,))
+        gpus = [nvml.settings(index) for index in range(nvml.count())]
+        index = gpu_index(device, gpus, self._environment)
+        if isinstance(index, str):
+            return replace(self._sources, no_energy=index, notes=(index,))
+        return replace(self._sources, nvml=nvml, gpu=index, no_energy="this GPU does not count it")
+
+    def close(self) -> None:
+        """Let NVML go."""
+        if self._nvml is not None and not isinstance(self._nvml, str):
+            self._nvml.close()
