@@ -113,7 +113,7 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
         memory_at_s=profile.memory_at_s,
         memory_bytes=profile.memory_bytes,
         traces=profile.traces,
-        notes=(*profile.notes, *_disturbed(step_s, plain_s, measured_s)),
+        notes=(*profile.notes, *_disturbed(profile.step_s or (step_s,), plain_s, measured_s)),
     )
 
 
@@ -142,10 +142,16 @@ def _row(operator: Operator, profile: Profile) -> Row:
     )
 
 
-def _disturbed(step_s: float, plain_s: float | None, measured_s: float | None) -> Iterator[str]:
-    if plain_s and (how := _off(step_s, plain_s)):
+def _disturbed(blocks: Sequence[float], plain_s: float | None, measured_s: float | None) -> Iterator[str]:
+    """`blocks`: seconds per step of each under the profiler. Medians are compared: of a few slow blocks
+    the machine is the cause.
+    """
+    traced_s = median(blocks)
+    if plain_s and (how := _off(traced_s, plain_s)):
         yield f"the profiler made a step {how}: trust the shares, not the times"
-    if measured_s and (how := _off(plain_s or step_s, measured_s)):
+    if how := _off(sum(blocks) / len(blocks), traced_s):
+        yield f"the mean step is {how} than the median: something held up a few of them"
+    if measured_s and (how := _off(plain_s or traced_s, measured_s)):
         yield f"without the profiler too, a step took {how} than when it was timed: the machine changed"
 
 
