@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from benchbench.errors import UsageError
+from benchbench.errors import UnreadableInput, UsageError
 from benchbench.kinds import Kind, kind
-from benchbench.model import Gaps, Operator, Profile, Profiled
+from benchbench.metrics import rows as rows_of
+from benchbench.model import Gaps, Operator, Profile, Profiled, Run
 from benchbench.stats import median
 
 DISTURBED = 0.15  # steps that differ by more are told
@@ -83,6 +84,21 @@ class Difference:
     idle_change_s: float
     explained: float | None
     changes: tuple[Change, ...]
+
+
+def tables(run: Run, found: Iterable[Profiled]) -> list[Table]:
+    """Of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
+    latency = {row["case"]: row["latency_s"] for row in rows_of(run).to_dict("records")}
+    made = [
+        table(each, each.outcome, latency.get(each.case.id))
+        for each in found
+        if isinstance(each.outcome, Profile)
+    ]
+    if not made:
+        raise UnreadableInput(
+            f"Run {run.info.id} has no profile to show.", "accelbench run --profile makes them."
+        )
+    return made
 
 
 def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
