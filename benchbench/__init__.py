@@ -1,6 +1,7 @@
 """accelbench: the same deep-learning work on every framework, measured and checked.
 
-`run`, `load`, `compare` and `frame` are the command line's work as functions (docs/api.md).
+`run`, `load`, `compare`, `frame`, `profile` and `compare_profiles` are the command line's work as functions
+(docs/api.md).
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api import compare, frame, load, run
+    from benchbench.api import compare, compare_profiles, frame, load, profile, run
 
 __version__ = "0.1.0"
-__all__ = ["compare", "frame", "load", "run"]
+__all__ = ["compare", "compare_profiles", "frame", "load", "profile", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from benchbench import metrics, store, trend
+from benchbench import artifacts, metrics, store, trend
 from benchbench import suite as suites
 from benchbench.comparing import verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
@@ -33,6 +33,8 @@ from benchbench.model import (
     Settings,
 )
 from benchbench.plan import Selection, select
+from benchbench.profiling import profiler, profiles
+from benchbench.profiling.profiles import Difference, Table
 from benchbench.rounds import Request, measure, prepare
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def run(
     allocator: Allocator | str = Allocator.STEADY,
     isolation: Isolation | str = Isolation.FORK,
     seed: int | None = None,
+    profile: bool = False,
     results: str | Path | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -74,9 +77,10 @@ def run(
     Names narrow or override the suite, none means all; `params` replaces sizes: `{"m": [512, 1024]}`;
     `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
     `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
-    where intervals are widest; `timeout_s`: of a process. `on_record` gets each
-    record once it is stored, `on_stage` what is under way. Cases that fail are records too. What is
-    finished when an exception ends the run, KeyboardInterrupt among them, is stored.
+    where intervals are widest; `timeout_s`: of a process; `profile`: then profile each case,
+    in a pass of its own. `on_record` gets each record once it is stored, `on_stage` what is under way. Cases
+    that fail are records too. What is finished when an exception ends the run, KeyboardInterrupt among them,
+    is stored.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
@@ -108,10 +112,16 @@ def run(
         if not info.plan:
             raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
         with store.create(_root(results), info) as writer:
+            records = []
             for record in measure(fleet, info, on_stage or _unheard):
                 writer.append(record)
+                records.append(record)
                 if on_record:
                     on_record(record)
+            if profile:
+                folder = _root(results) / store.RUNS / info.id
+                for _ in profiler.kept(fleet, records, folder, on_stage or _unheard):
+                    pass
     return load(info.id, results)
 
 
@@ -170,6 +180,36 @@ def compare(
     if not 0 < threshold < 1:
         raise UsageError(f"{threshold!r} is not between 0 and 1.", "Three per cent are 0.03.")
     return verdicts.compare(before, after, trend.metric_named(metric), threshold)
+
+
+def profile(
+    run: Run | str | Path = "latest", *, cases: Names = (), results: str | Path | None = None
+) -> list[Table]:
+    """The tables of `accelbench profile RUN`: where the time of a step went, by operator, one for each case.
+
+    `cases`: parts of cases' ids, or patterns of whole ones; none means all. Why a case has no profile is in
+    the run's `unprofiled`. Raises UsageError, UnreadableInput.
+    """
+    path = store.find(_root(results), run.info.id if isinstance(run, Run) else str(run))
+    found, _ = artifacts.profiles(path)
+    return profiles.tables(store.read(path), profiles.chosen(found, _names(cases)))
+
+
+def compare_profiles(
+    ref: Run | str | Path,
+    new: Run | str | Path,
+    *,
+    cases: Names = (),
+    results: str | Path | None = None,
+) -> list[Difference]:
+    """Those of `accelbench profile REF NEW`: of each case of both, what each operator adds to the difference.
+
+    Where each has one of `cases`, these two are compared, whatever they are.
+
+    Raises UsageError, UnreadableInput.
+    """
+    before, after = (profile(each, cases=cases, results=results) for each in (ref, new))
+    return [profiles.difference(*pair) for pair in profiles.pairs(before, after)]
 
 
 def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:

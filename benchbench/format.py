@@ -38,10 +38,11 @@ def rate(value: float, unit: str) -> str:
 
 def per_second(value: float, item: str) -> str:
     """`1.24k image/s`: the prefix stays with the number, for things that are no unit."""
-    return _per(value, f"{item}/s")
+    return per(value, f"{item}/s")
 
 
-def _per(value: float, unit: str) -> str:
+def per(value: float, unit: str) -> str:
+    """`1.24k image/EUR`: a rate of things that are no unit, by anything."""
     power = si_power(value)
     return f"{_shifted(value, power)}{PREFIXES[power]} {unit}"
 
@@ -86,7 +87,7 @@ def quantity(value: float, unit: str) -> str:
         return seconds(value)
     if unit == "B":
         return size(value)
-    return _per(value, unit) if unit.startswith("item/") else rate(value, unit)
+    return per(value, unit) if unit.startswith("item/") else rate(value, unit)
 
 
 def si_power(value: float) -> int:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchbench import roofline
+from benchbench import pricing, roofline
 from benchbench.machine.conditions import energy_j, usual_mhz
 from benchbench.machine.conditions import remarks as surroundings
 from benchbench.model import Case, Cost, Failure, Measurement, Memory, Record, Run, RunInfo, Scalar, Status
 from benchbench.plausible import implausible
 from benchbench.plausible import remarks as oddities
+from benchbench.pricing import Prices
 from benchbench.roofline import Ceiling
 from benchbench.schedule import rounds_of
 from benchbench.stats import headline, median, quantile
@@ -27,7 +28,8 @@ COLUMNS = (
     "latency_s", "latency_low_s", "latency_high_s",
     "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
     "items_per_s", "item", "flops", "bytes", "flops_per_s", "bytes_per_s", *roofline.FIELDS,
-    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "items_per_j", "notes",
+    "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "items_per_j",
+    *pricing.FIELDS, "notes",
 )  # fmt: skip
 
 NUMBERS = (
@@ -35,6 +37,7 @@ NUMBERS = (
     "latency_min_s", "latency_p50_s", "latency_p90_s", "latency_p99_s", "cold_s",
     "items_per_s", "flops", "bytes", "flops_per_s", "bytes_per_s",
     "peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j", "items_per_j",
+    "price_per_hour", "items_per_cost",
     "flops_per_byte", "attainable_flops_per_s",
     "flops_of_ceiling", "flops_of_datasheet", "bytes_of_ceiling", "bytes_of_datasheet",
 )  # fmt: skip
@@ -68,10 +71,11 @@ METRICS = (
 )
 
 
-def rows(run: Run, ceilings: Sequence[Ceiling] = ()) -> pd.DataFrame:
+def rows(run: Run, ceilings: Sequence[Ceiling] = (), prices: Prices | None = None) -> pd.DataFrame:
     """One row per planned case in plan order, then one per case left out; columns are `COLUMNS`.
 
-    `ceilings`: what was measured on the run's machine, to show how close its cases come.
+    `ceilings`: what was measured on the run's machine, to show how close its cases come; `prices`: of an
+    hour of its devices.
 
     SI base units; an absent value is None, and `notes` (a tuple of str) says why: a note that explains
     an empty column begins with the column's name and a colon.
@@ -79,7 +83,7 @@ def rows(run: Run, ceilings: Sequence[Ceiling] = ()) -> pd.DataFrame:
     import pandas as pd
 
     recorded = by_case(run.records)
-    context = _Context(run.info, usual_mhz(run.records), ceilings)
+    context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
     found = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
     found += [
         _identity(run.info, out.case, []) | {"status": str(out.status), "message": out.reason}
@@ -121,6 +125,7 @@ class _Context:
     info: RunInfo
     usual_mhz: Mapping[str, float]
     ceilings: Sequence[Ceiling]
+    prices: Prices | None
 
 
 def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
@@ -138,13 +143,14 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
         return _finite(row, {}, ())
     row |= _speed(measured) | _resources(measured)
     place, unplaced = _position(context, case, row["device_name"], measured[0].cost, row["latency_s"])
+    price, unpriced = _price(context, case, row)
     notes = [
         *_remarks(measured, rounds_of(info.policy, done)),
         *oddities(measured),
         *roofline.remarks(place),
         *surroundings(measured, context.usual_mhz.get(case.device)),
     ]
-    return _finite(row | place, unplaced | _reasons(measured), notes)
+    return _finite(row | place | price, unplaced | _reasons(measured) | unpriced, notes)
 
 
 def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
@@ -251,6 +257,11 @@ def _position(
             roofline.datasheet_roofs(case.dtype, device_name),
         )
     return roofline.position(cost, step_s, *roofs), roofline.reasons(cost, *roofs)
+
+
+def _price(context: _Context, case: Case, row: Row) -> tuple[Row, dict[str, str]]:
+    device, _ = roofline.device_of(context.info, case.device, row["device_name"])
+    return pricing.fields(row["items_per_s"], device, context.prices)
 
 
 def _peak(peaks: Iterable[Memory]) -> int | None:

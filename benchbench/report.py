@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchbench import format as fmt
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
 from benchbench.model import Judgement, Measurement, Record, Run, RunInfo, Status
+from benchbench.pricing import Prices
 from benchbench.roofline import Ceiling
 from benchbench.schedule import in_words
 
@@ -98,14 +99,19 @@ class Report:
     judged: tuple[Judged, ...] = ()
 
 
-def report(run: Run, judged: Sequence[Judged] = (), ceilings: Sequence[Ceiling] = ()) -> Report:
+def report(
+    run: Run,
+    judged: Sequence[Judged] = (),
+    ceilings: Sequence[Ceiling] = (),
+    prices: Prices | None = None,
+) -> Report:
     """The rows of `run`, and its table: one group per work, one column per target, device and mode.
 
-    `ceilings`: what was measured on the run's machine.
+    `ceilings`: what was measured on the run's machine; `prices`: of its devices.
 
     A column in which nothing was planned is not shown; the foot says what was left out, and why.
     """
-    frame = rows(run, ceilings)
+    frame = rows(run, ceilings, prices)
     found: list[Row] = [dict(zip(COLUMNS, values, strict=True)) for values in frame.to_numpy()]
     planned = found[: len(run.info.plan)]
     shown = {_place(row) for row in planned}
@@ -194,6 +200,7 @@ def _lines(cells: Sequence[Cell | None], footnotes: dict[str, str]) -> tuple[Lin
         "bound by": [_bound(cell) for cell in cells],
         "memory": [_memory(cell) for cell in cells],
         "cold start": [_quantity(cell, "cold_s") for cell in cells],
+        "per cost": [_per_cost(cell) for cell in cells],
     }
     if not any(texts["FLOP/s"]):  # work that only moves data
         texts["bytes/s"] = [_quantity(cell, "bytes_per_s") for cell in cells]
@@ -236,6 +243,13 @@ def _bound(cell: Cell | None) -> str:
     return f"{cell.row['bound']}, {fmt.rate(value, 'FLOP/s')}" if cell and value else ""
 
 
+def _per_cost(cell: Cell | None) -> str:
+    value = cell.row["items_per_cost"] if cell else None
+    if cell is None or value is None:
+        return ""
+    return fmt.per(value, fmt.visible(f"{cell.row['item']}/{cell.row['currency']}"))
+
+
 def _memory(cell: Cell | None) -> str:
     for where in ("device", "host"):
         value = cell.row[f"peak_{where}_bytes"] if cell else None
@@ -258,6 +272,11 @@ def _head(run: Run, found: Sequence[Row]) -> tuple[str, ...]:
     statuses = Counter(row["status"] for row in found)
     devices = {f"device {row['device']}: {row['device_name']}" for row in found if row["device_name"]}
     suites = dict.fromkeys(row["suite"] for row in found)
+    prices = {
+        f"price: {row['price_per_hour']:g} {row['currency']} an hour of {row['device_name'] or row['device']}"
+        for row in found
+        if row["price_per_hour"] is not None
+    }
     lines = [
         f"run {info.id}, {info.started}, accelbench {info.version}",
         f"machine: {machine.cpu}, {machine.threads} threads, {machine.os}",
@@ -265,6 +284,7 @@ def _head(run: Run, found: Sequence[Row]) -> tuple[str, ...]:
         f"suites: {', '.join(suites) or 'none'}; {in_words(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add",
+        *sorted(prices),
     ]
     if run.damaged:
         lines.append(f"damaged, not in this report: {'; '.join(run.damaged)}")

@@ -1,6 +1,7 @@
 """The functions of `benchbench` itself: the command line's work, without its printing."""
 
 import doctest
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput
 from benchbench.metrics import COLUMNS, NUMBERS
 from benchbench.model import Judgement, Record, Run
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
-from tests.program import rows
+from tests.program import accelbench, rows
 from tests.test_architecture import HEAVY, ROOT
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
@@ -131,6 +132,52 @@ def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest
     for wrong in ({"metric": "latency"}, {"threshold": 3}):
         with pytest.raises(UsageError):
             benchbench.compare("A1", "B2", **wrong)
+
+
+def test_profiles_are_those_of_the_command_line(folder: Path) -> None:
+    stages: list[str] = []
+    made = benchbench.run(
+        workloads="gemm",
+        params={"m": [1000, 2000]},
+        backends="fake",
+        devices="cpu",
+        rounds=1,
+        profile=True,
+        results="there",
+        on_stage=stages.append,
+    )
+    assert any(stage.startswith("profiling gemm") for stage in stages)
+    command = ("profile", "--results", "there", "--format", "json")
+    shown = json.loads(accelbench(*command, cwd=folder).stdout)["tables"]
+    found = benchbench.profile(results="there")
+    assert [each.case for each in found] == [each["case"] for each in shown]
+    assert [[row.self_s for row in each.rows] for each in found] == [
+        [row["self_s"] for row in each["rows"]] for each in shown
+    ]
+    (one,) = benchbench.profile(made, cases="m=2000", results="there")
+    assert one == found[1]
+    assert benchbench.profile(folder / "there/runs" / made.info.id) == found
+
+
+def test_the_difference_of_profiles_is_that_of_the_command_line(folder: Path) -> None:
+    both = [
+        benchbench.run(workloads="gemm", params={"m": m}, backends="fake", rounds=1, profile=True)
+        for m in (1000, 3000)
+    ]
+    (found,) = benchbench.compare_profiles(*both)
+    command = ("profile", "latest~1", "latest", "--format", "json")
+    (shown,) = json.loads(accelbench(*command, cwd=folder).stdout)["differences"]
+    assert found.change_s == shown["change_s"] > 0
+    assert [change.name for change in found.changes] == [change["name"] for change in shown["changes"]]
+
+
+def test_a_run_without_profiles_or_without_such_a_case_has_none_to_give(folder: Path) -> None:
+    made = benchbench.run(workloads="gemm", params={"m": 1000}, backends="fake", rounds=1)
+    with pytest.raises(UnreadableInput, match="no profile"):
+        benchbench.profile(made)
+    benchbench.run(workloads="gemm", params={"m": 1000}, backends="fake", rounds=1, profile=True)
+    with pytest.raises(UsageError, match="conv"):
+        benchbench.profile(cases="conv")
 
 
 def a_mixed_run() -> Run:

@@ -173,6 +173,13 @@ def test_a_provider_that_falls_back_to_the_cpu_is_not_measured(monkeypatch: pyte
         OnnxSession("cuda:0", Dtype.FLOAT32, 2)._session(Path("model.onnx"))
 
 
+def test_a_gpu_is_not_profiled_by_what_its_host_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA], starts=CUDA).module())
+    session = OnnxSession("cuda:0", Dtype.FLOAT32, 2)
+    with pytest.raises(Unsupported, match="times no kernels on a GPU"):
+        session.profile(lambda: None, 1, 1, tmp_path)
+
+
 def test_each_provider_is_a_device_or_absent_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", Engine([TENSORRT, CPU], starts=CPU).module())
     found, missing = OnnxRuntime().devices()

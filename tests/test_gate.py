@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchbench import config
+from benchbench.pricing import Prices
 from tests.program import accelbench
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "paced,honest")
@@ -284,6 +285,9 @@ def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
         ("[check]\nbaselin = 'x'\n", "Did you mean 'baseline'?"),
         ("[thresholds]\n'gemm' = 5\n", "0.03"),
         ("[check]\nmax-slowdown = 'a lot'\n", "0.03"),
+        ("[price]\ncurrenci = 'EUR'\n", "Did you mean 'currency'?"),
+        ("[price]\ncurrency = 'EUR'\n[price.per-hour]\nH100 = -1\n", "above zero"),
+        ("[price]\ncurrency = ' '\n[price.per-hour]\nH100 = 1\n", "--price"),
         ("not = = toml", "docs/checking.md"),
     ],
 )
@@ -309,4 +313,7 @@ def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:
         ("attention*bfloat16", 0.1),
         ("gemm(m=64", 0.08),
     ]
+    assert config.prices(found) == Prices(
+        currency="EUR", per_hour={"NVIDIA H100 80GB HBM3": 2.5, "*A100*": 1.8}
+    )
     assert config.find(tmp_path / "a" / "b") == path

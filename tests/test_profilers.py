@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from benchbench.backends.onnxruntime import WARM_STEPS
 from tests.program import accelbench, rows
 
-RUN = ("run", "-d", "cpu", "-w", "convnet_train", "-p", "batch=2", "--quick", "--rounds", "1", "--profile")
+ONCE = ("run", "-d", "cpu", "--quick", "--rounds", "1", "--profile")
+TRAIN = ("-w", "convnet_train", "-p", "batch=2")
 
 
-def profiled(cwd: Path, backend: str, *arguments: str) -> dict[str, Any]:
-    """The one table of a training step of a small network, checked as every table is."""
-    accelbench(*RUN, "-b", backend, *arguments, cwd=cwd, ACCELBENCH_WORKLOADS="")
+def profiled(cwd: Path, backend: str, *work: str) -> tuple[dict[str, Any], Any]:
+    """The one table of some work, checked as every table is, and its trace."""
+    accelbench(*ONCE, "-b", backend, *work, cwd=cwd, ACCELBENCH_WORKLOADS="")
     (row,) = rows(cwd)
     assert row["status"] == "ok"
     assert not [note for note in row["notes"] if note.startswith("profile:")]
@@ -24,11 +26,16 @@ def profiled(cwd: Path, backend: str, *arguments: str) -> dict[str, Any]:
     (found,) = shown["tables"]
     assert sum(each["self_s"] for each in found["rows"]) + found["idle_s"] == pytest.approx(found["step_s"])
     assert all(0 <= each["self_s"] <= each["total_s"] * 1.000001 for each in found["rows"])
-    assert {"convolution", "matrix product"} <= set(found["kinds"])
     trace = next(cwd.rglob(next(name for name in found["traces"] if name.endswith(".trace.json.gz"))))
-    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    table: dict[str, Any] = found
-    return table
+    return found, json.loads(gzip.decompress(trace.read_bytes()))
+
+
+def trained(cwd: Path, backend: str) -> dict[str, Any]:
+    """Of a training step of a small network."""
+    found, trace = profiled(cwd, backend, *TRAIN)
+    assert {"convolution", "matrix product"} <= set(found["kinds"])
+    assert trace["traceEvents"]
+    return found
 
 
 def calls(found: dict[str, Any]) -> dict[str, float]:
@@ -37,7 +44,7 @@ def calls(found: dict[str, Any]) -> dict[str, float]:
 
 @pytest.mark.real
 def test_torch_profiler(tmp_path: Path) -> None:
-    found = profiled(tmp_path, "torch")
+    found = trained(tmp_path, "torch")
     assert calls(found)["aten::convolution_backward"] == 2
     assert calls(found)["Optimizer.step#SGD.step"] == 1
     flops = {each["name"]: each["flops"] for each in found["rows"]}
@@ -48,7 +55,7 @@ def test_torch_profiler(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_tensorflow_profiler(tmp_path: Path) -> None:
-    found = profiled(tmp_path, "tensorflow")
+    found = trained(tmp_path, "tensorflow")
     assert sum(count for name, count in calls(found).items() if "Conv2DBackpropFilter" in name) == 2
     assert calls(found)["ResourceApplyMomentum"] == 8
     assert found["memory_peak_bytes"] > 0
@@ -57,7 +64,18 @@ def test_tensorflow_profiler(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_jax_profiler(tmp_path: Path) -> None:
-    found = profiled(tmp_path, "jax")
+    found = trained(tmp_path, "jax")
     convolutions = [name for name in calls(found) if "convolution" in name]
     assert sum(calls(found)[name] for name in convolutions) == 5  # two forward, three back
     assert any(name.endswith(".xplane.pb.gz") for name in found["traces"])
+
+
+@pytest.mark.real
+def test_onnx_runtime_s_profiler(tmp_path: Path) -> None:
+    found, trace = profiled(tmp_path, "onnxruntime", "-w", "attention", "-p", "length=64")
+    assert calls(found)["Softmax"] == 1
+    assert sum(count for name, count in calls(found).items() if "MatMul" in name) == 2
+    assert "matrix product" in found["kinds"]
+    assert all(each["bytes"] for each in found["rows"])
+    assert sum(event["name"] == "model_run" for event in trace) == found["steps"] + WARM_STEPS
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.backends import _chrome, _hlo, _xspans
+from benchbench.backends import _chrome, _hlo, _ort, _xspans
 from benchbench.backends._xplane import Event, Line
 from benchbench.backends.base import BEGIN, END, Recording, Unread, Unsupported
 from benchbench.model import Operator, Profile
@@ -43,6 +43,56 @@ def test_torch_operators_are_those_between_the_marks_without_what_they_call() ->
     assert operators(found)["aten::addmm"].flops == 200
     assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((10e-3, 5e-3, 5e-3))
     assert (found.steps, found.on_device) == (2, False)
+
+
+def ort(name: str, start: int, length: int, category: str = "Session", **args: Any) -> dict[str, Any]:
+    """An event of ONNX Runtime's trace, in microseconds from its start on."""
+    where = {"cat": category, "pid": 70, "tid": 70, "ph": "X", "name": name}
+    return where | {"ts": start, "dur": length, "args": args}
+
+
+def node(name: str, operator: str, start: int, length: int) -> dict[str, Any]:
+    sizes = {"activation_size": "1536", "parameter_size": "1792", "output_size": "4608"}
+    told = {"op_name": operator, "node_index": "5", "provider": "CPUExecutionProvider", **sizes}
+    return ort(f"{name}_kernel_time", start, length, "Node", **told)
+
+
+# As version 1.31 wrote it of three runs of a convolution and a product, the first of them to get going.
+ONNX_RUNTIME = [
+    ort("model_loading_uri", 11, 6253),
+    ort("session_initialization", 6346, 3238),
+    node("relu_nchwc", "Conv", 9940, 139),
+    node("node_matmul", "MatMul", 10133, 10),
+    ort("SequentialExecutor::Execute", 9937, 215),
+    ort("model_run", 9917, 240),
+    node("relu_nchwc", "Conv", 10504, 14),
+    node("node_matmul", "MatMul", 10549, 6),
+    ort("SequentialExecutor::Execute", 10504, 54),
+    ort("model_run", 10498, 62),
+    node("relu_nchwc", "Conv", 10604, 16),
+    node("node_matmul", "MatMul", 10649, 4),
+    ort("SequentialExecutor::Execute", 10604, 54),
+    ort("model_run", 10598, 62),
+]
+
+
+def test_onnx_runtime_s_operators_are_the_types_of_kernels_in_the_last_runs() -> None:
+    found = _ort.profile(ONNX_RUNTIME, RECORDING)
+    assert {name: each.calls for name, each in operators(found).items()} == {"Conv": 2, "MatMul": 2}
+    assert operators(found)["Conv"].host_self_s == pytest.approx(30e-6)
+    assert operators(found)["Conv"].bytes == 2 * (1536 + 1792 + 4608)
+    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((162e-6, 40e-6, 122e-6))
+    assert (found.steps, found.on_device) == (2, False)
+
+
+def test_kernels_whose_sizes_onnx_runtime_does_not_tell_have_no_bytes() -> None:
+    bare = [event | {"args": {"op_name": "Conv"}} for event in ONNX_RUNTIME]
+    assert operators(_ort.profile(bare, RECORDING))["Conv"].bytes is None
+
+
+def test_a_trace_of_fewer_runs_than_were_recorded_is_none() -> None:
+    with pytest.raises(Unsupported, match="does not hold the steps"):
+        _ort.profile(ONNX_RUNTIME[:6], RECORDING)
 
 
 def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.backends import _ort
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Settings
+from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +25,8 @@ PROVIDERS = {
     "tensorrt": "TensorrtExecutionProvider",
 }
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
+TRACE = "trace.json"
+WARM_STEPS = 3  # of a session that records: the first allocates
 QUANTISED_APART = {"Softmax"}  # 1/256 steps are too coarse for weights of 1/length
 
 
@@ -100,6 +106,7 @@ class OnnxSession(TorchSession):
         self._memory = "cpu" if device == "cpu" else "cuda"
         self._case = dtype
         self._threads = threads
+        self._work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """Exported at the first call, with the inputs it is given; later calls take the same ones."""
@@ -107,12 +114,30 @@ class OnnxSession(TorchSession):
 
         def run(*inputs: Any) -> Any:
             if not running:
-                running.append(self._start(step, inputs))
+                self._work = step, inputs
+                running.append(self._bound(self._start(step, inputs), inputs))
             return running[0]()
 
         return run
 
-    def _start(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        """Its own profiler, of kernels on the CPU, in a session apart: one that records always does."""
+        import onnxruntime
+
+        if self._memory != "cpu":
+            raise Unsupported("ONNX Runtime's profiler, as released, times no kernels on a GPU")
+        assert self._work  # a case is warmed up before it is profiled
+        session = self._start(*self._work, trace=folder / "onnxruntime")
+        again = self._bound(session, self._work[1])
+        for _ in range(WARM_STEPS):
+            again()
+        name = f"ONNX Runtime's profiler {onnxruntime.__version__}"
+        recording = self.record(name, again, iterations, count, nullcontext)
+        trace = Path(session.end_profiling()).rename(folder / TRACE)
+        found = _ort.profile(json.loads(trace.read_bytes()), recording)
+        return dataclasses.replace(found, traces=(TRACE,))
+
+    def _start(self, step: Callable[..., Any], inputs: tuple[Any, ...], trace: Path | None = None) -> Any:
         from onnxruntime.capi import onnxruntime_pybind11_state as faults
 
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
@@ -120,15 +145,15 @@ class OnnxSession(TorchSession):
             if self._case is Dtype.INT8:
                 path = quantise(path, inputs)
             try:
-                session = self._session(path)
+                session = self._session(path, trace=trace)
             except (faults.NotImplemented, faults.InvalidGraph) as error:
                 raise Unsupported(
                     f"no kernel for {self._case}: {str(error).splitlines()[0][:200]}"
                 ) from error
             self._check_kernels(path)
-        return self._bound(session, inputs)
+        return session
 
-    def _session(self, path: Path, optimised: Path | None = None) -> Any:
+    def _session(self, path: Path, *, optimised: Path | None = None, trace: Path | None = None) -> Any:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -136,6 +161,9 @@ class OnnxSession(TorchSession):
         options.log_severity_level = 3
         if optimised:
             options.optimized_model_filepath = str(optimised)
+        if trace:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(trace)
         provider: Any = self._provider
         if provider == PROVIDERS["cuda"]:
             provider = (provider, {"use_tf32": int(self._case is Dtype.TF32)})
@@ -153,7 +181,7 @@ class OnnxSession(TorchSession):
         import onnx
 
         optimised = path.with_name("optimised.onnx")
-        self._session(path, optimised)
+        self._session(path, optimised=optimised)
         nodes = onnx.load(optimised, load_external_data=False).graph.node
         widened = sum(node.name.startswith(WIDENED) for node in nodes)
         if widened:

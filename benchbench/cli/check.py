@@ -107,8 +107,9 @@ def check_(
     Examples: accelbench check --baseline main; accelbench check --ab rev:origin/main --suite quick
     """
     from benchbench.checking import gate
+    from benchbench.config import nearest
 
-    config, files = _config(), outputs(out)
+    config, files = nearest(Path()), outputs(out)
     wanted = _Wanted(
         rules=_rules(config, split(metric), dedicated, strict_env, confirm),
         config=config,
@@ -208,13 +209,6 @@ def _only_in_turn(*options: object) -> None:
         raise UsageError(
             "A baseline says what is measured.", "What to measure is for --ab without --baseline."
         )
-
-
-def _config() -> Config:
-    from benchbench import config
-
-    path = config.find(Path())
-    return config.load(path) if path else config.Config()
 
 
 def _rules(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import app
-from benchbench.cli.formats import exporter_type, formats, write_run
+from benchbench.cli.formats import exporter_type, formats, prices, write_run
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.report import RunArgument
 
@@ -30,8 +30,9 @@ def export(
     from benchbench import store
 
     exporter_type(to)
+    known = prices()
     path = store.find(results, run)
-    write_run(store.read(path), to, output, path)
+    write_run(store.read(path), to, output, path, known)
 
 
 @app.command("import")

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from benchbench import folder
+from benchbench.cli.options import Names
 from benchbench.cli.screen import color, save, width
 from benchbench.errors import UnreadableInput, UsageError, unknown
 
 if TYPE_CHECKING:
     from benchbench.exporters.base import Exporter
     from benchbench.model import Run
+    from benchbench.pricing import Prices
     from benchbench.report import Report
     from benchbench.roofline import Ceiling
 
@@ -45,11 +47,21 @@ def exporter(name: str) -> Exporter:
     return kind()
 
 
-def write_run(run: Run, format: str, output: Path | None, path: Path) -> None:
-    """One text goes to `output` or the screen, several files to the folder `output` or into the run's."""
+def prices(typed: Names = None) -> Prices | None:
+    """What is typed, then the nearest file's. Raises UsageError: call it before anything is measured."""
+    from benchbench import config, pricing
+
+    return pricing.typed(typed or (), config.prices(config.nearest(Path())))
+
+
+def write_run(run: Run, format: str, output: Path | None, path: Path, known: Prices | None) -> None:
+    """One text goes to `output` or the screen, several files to the folder `output` or into the run's.
+
+    `known`: what its devices cost.
+    """
     from benchbench.report import report
 
-    found = report(run, ceilings=_ceilings(run))
+    found = report(run, ceilings=_ceilings(run), prices=known)
     write_report(found, format, output, path / ("plots" if format in PLOTS else "exports"))
 
 

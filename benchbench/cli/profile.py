@@ -11,7 +11,6 @@ import typer
 from benchbench.cli.app import app
 from benchbench.cli.options import Names, ResultsOption, option, split
 from benchbench.cli.screen import Lines, print_json, width
-from benchbench.errors import UnreadableInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,35 +70,25 @@ def profile(
 
 def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
     """Of a run's profiled cases; why others have none is told beside. Raises UnreadableInput for none."""
-    from benchbench import artifacts, metrics, store
+    from benchbench import artifacts, store
     from benchbench.format import visible
-    from benchbench.model import Profile
+    from benchbench.model import Failure
     from benchbench.profiling import profiles
 
     stored, damaged = artifacts.profiles(path)
-    run = store.read(path)
-    latency = {row["case"]: row["latency_s"] for row in metrics.rows(run).to_dict("records")}
-    tables = []
-    for each in profiles.chosen(stored, patterns):
-        if isinstance(each.outcome, Profile):
-            tables.append(profiles.table(each, each.outcome, latency.get(each.case.id)))
-        else:
+    found = profiles.chosen(stored, patterns)
+    for each in found:
+        if isinstance(each.outcome, Failure):
             typer.echo(visible(f"no profile of {each.case.id}: {each.outcome.message}"), err=True)
     for text in damaged:
         typer.echo(visible(f"damaged: {text}"), err=True)
-    if not tables:
-        raise UnreadableInput(
-            f"Run {run.info.id} has no profile to show.", "accelbench run --profile makes them."
-        )
-    return tables
+    return profiles.tables(store.read(path), found)
 
 
 def save_profiles(fleet: Fleet, records: Sequence[Record], folder: Path, shown: Lines) -> None:
     """Profile every case that was measured; each is on disk before the next one starts."""
-    from benchbench import artifacts, progress, store
+    from benchbench import progress
     from benchbench.profiling import profiler
 
-    for found, traces in profiler.profiles(fleet, records, shown.announce):
-        for name, content in artifacts.files(found, traces).items():
-            store.save(folder / artifacts.ARTIFACTS / name, content)
+    for found in profiler.kept(fleet, records, folder, shown.announce):
         shown.say(progress.profile_line(found))

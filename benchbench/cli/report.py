@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import app
-from benchbench.cli.formats import exporter_type, formats, write_run
-from benchbench.cli.options import ResultsOption
+from benchbench.cli.formats import exporter_type, formats, prices, write_run
+from benchbench.cli.options import Names, ResultsOption, option
 
 RunArgument = Annotated[
     str, typer.Argument(help="An id, the start of one, latest, latest~1, or a run's folder.")
@@ -27,6 +27,9 @@ def report(
         Path | None,
         typer.Option("--output", "-o", help="File, or folder for plots. [default: screen; the run]"),
     ] = None,
+    price: Annotated[
+        Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")
+    ] = None,
     results: ResultsOption = Path("results"),
 ) -> None:
     """Tables and plots of a run. With the terminal's table come the plots, as PNG files.
@@ -36,5 +39,6 @@ def report(
     from benchbench import store
 
     exporter_type(format)
+    known = prices(price)
     path = store.find(results, run)
-    write_run(store.read(path), format, output, path)
+    write_run(store.read(path), format, output, path, known)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app, signals
-from benchbench.cli.formats import write_run
+from benchbench.cli.formats import prices, write_run
 from benchbench.cli.measuring import measured
 from benchbench.cli.options import (
     AllocatorOption,
@@ -97,6 +97,7 @@ def run(
         isolation=isolation,
         seed=seed,
     )
+    known = prices() if format is DataFormat.JSON else None
     with signals(), Fleet(wanted, request.settings, sys.executable) as fleet:
         typer.echo("looking for backends and devices", err=True)
         info = prepare(fleet, request)
@@ -106,7 +107,7 @@ def run(
         records = measured(fleet, info, results, profile=profile)
     if format is DataFormat.JSON:
         path = store.find(results, info.id)
-        write_run(store.read(path), "json", None, path)
+        write_run(store.read(path), "json", None, path, known)
     raise typer.Exit(4 if describe.failing(records) and not allow_failed else 0)
 
 

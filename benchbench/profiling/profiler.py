@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from benchbench import artifacts, store
 from benchbench.artifacts import outcome
 from benchbench.errors import UnreadableInput
 from benchbench.fleet import Fleet
@@ -19,6 +20,16 @@ from benchbench.stats import median
 
 PROFILED_S = 0.5  # of steps at least, unless they are many
 FEWEST, MOST = 3, 1000  # steps
+
+
+def kept(
+    fleet: Fleet, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
+) -> Iterator[Profiled]:
+    """Each profile once it is in the run's `folder`. Raises CannotWrite."""
+    for found, traces in profiles(fleet, records, announce):
+        for name, content in artifacts.files(found, traces).items():
+            store.save(folder / artifacts.ARTIFACTS / name, content)
+        yield found
 
 
 def profiles(

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from benchbench.errors import UsageError
-from benchbench.model import Gaps, Operator, Profile, Profiled
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.metrics import rows as rows_of
+from benchbench.model import Gaps, Operator, Profile, Profiled, Run
 from benchbench.profiling.kinds import Kind, kind
 from benchbench.stats import median
 
@@ -85,6 +86,21 @@ class Difference:
     changes: tuple[Change, ...]
 
 
+def tables(run: Run, found: Iterable[Profiled]) -> list[Table]:
+    """Of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
+    latency = {row["case"]: row["latency_s"] for row in rows_of(run).to_dict("records")}
+    made = [
+        table(each, each.outcome, latency.get(each.case.id))
+        for each in found
+        if isinstance(each.outcome, Profile)
+    ]
+    if not made:
+        raise UnreadableInput(
+            f"Run {run.info.id} has no profile to show.", "accelbench run --profile makes them."
+        )
+    return made
+
+
 def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
     """`profile` is the case's; `measured_s`: what a step took when it was timed."""
     rows = tuple(_row(each, profile) for each in profile.operators)
@@ -113,7 +129,7 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
         memory_at_s=profile.memory_at_s,
         memory_bytes=profile.memory_bytes,
         traces=profile.traces,
-        notes=(*profile.notes, *_disturbed(step_s, plain_s, measured_s)),
+        notes=(*profile.notes, *_disturbed(profile.step_s or (step_s,), plain_s, measured_s)),
     )
 
 
@@ -142,10 +158,16 @@ def _row(operator: Operator, profile: Profile) -> Row:
     )
 
 
-def _disturbed(step_s: float, plain_s: float | None, measured_s: float | None) -> Iterator[str]:
-    if plain_s and (how := _off(step_s, plain_s)):
+def _disturbed(blocks: Sequence[float], plain_s: float | None, measured_s: float | None) -> Iterator[str]:
+    """`blocks`: seconds per step of each under the profiler. Medians are compared: of a few slow blocks
+    the machine is the cause.
+    """
+    traced_s = median(blocks)
+    if plain_s and (how := _off(traced_s, plain_s)):
         yield f"the profiler made a step {how}: trust the shares, not the times"
-    if measured_s and (how := _off(plain_s or step_s, measured_s)):
+    if how := _off(sum(blocks) / len(blocks), traced_s):
+        yield f"the mean step is {how} than the median: something held up a few of them"
+    if measured_s and (how := _off(plain_s or traced_s, measured_s)):
         yield f"without the profiler too, a step took {how} than when it was timed: the machine changed"
 
 

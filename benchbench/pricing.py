@@ -1,0 +1,79 @@
+"""What an hour of a device costs, as its user says, and what that makes of a rate. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import inf
+
+from benchbench.errors import UsageError
+
+FIELDS = ("price_per_hour", "currency", "items_per_cost")
+HOUR_S = 3600
+EXAMPLE = "Write it as --price '*H100*=2.5 EUR'."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """`per_hour`: a device's name, or a pattern of the whole name with * and ?, → amounts of `currency`."""
+
+    currency: str
+    per_hour: Mapping[str, float]
+
+    def of(self, device: str) -> float | None:
+        """Its own name counts before patterns; of those, the first that fits."""
+        fitting = [pattern for pattern in self.per_hour if _fits(pattern, device)]
+        found = device if device in fitting else next(iter(fitting), None)
+        return None if found is None else self.per_hour[found]
+
+
+def _fits(pattern: str, device: str) -> bool:
+    return fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
+
+
+def checked(found: Prices) -> Prices:
+    """Raises UsageError for an amount that is none, or one without a currency."""
+    for device, amount in found.per_hour.items():
+        if not 0 < amount < inf:
+            raise UsageError(f"{amount} is no price of {device!r}.", "A price is above zero, for an hour.")
+    if found.per_hour and not found.currency.strip():
+        raise UsageError("The prices have no currency.", EXAMPLE)
+    return found
+
+
+def typed(texts: Iterable[str], before: Prices | None) -> Prices | None:
+    """`DEVICE=AMOUNT CURRENCY`, each more binding than `before`, whose currency it may leave out.
+
+    Raises UsageError.
+    """
+    found = [_typed(text) for text in texts]
+    if not found:
+        return before
+    named = {currency for _, _, currency in found if currency}
+    old = before or Prices(currency="", per_hour={})
+    currencies = named | ({old.currency} if old.currency else set())
+    if len(currencies) > 1:
+        raise UsageError(f"Prices in {' and '.join(sorted(currencies))}.", "Give all in one currency.")
+    amounts = {device: amount for device, amount, _ in found}
+    later = {device: amount for device, amount in old.per_hour.items() if device not in amounts}
+    return checked(Prices(currency="".join(currencies), per_hour=amounts | later))
+
+
+def _typed(text: str) -> tuple[str, float, str]:
+    found = re.fullmatch(r"(.+)= *([0-9]+(?:[.][0-9]+)?) *([^0-9\s]\S*)?", text.strip(), re.ASCII)
+    if not found:
+        raise UsageError(f"{text!r} is no price.", EXAMPLE)
+    return found[1].strip(), float(found[2]), found[3] or ""
+
+
+def fields(
+    items_per_s: float, device: str, prices: Prices | None
+) -> tuple[dict[str, float | str], dict[str, str]]:
+    """`FIELDS` of a case on this device; else why each is not known."""
+    price = prices.of(device) if prices else None
+    if prices is None or price is None:
+        return {}, dict.fromkeys(FIELDS, f"no price of {device or 'this device'} is given")
+    rate = items_per_s * HOUR_S / price
+    return {"price_per_hour": price, "currency": prices.currency, "items_per_cost": rate}, {}

@@ -1,0 +1,141 @@
+"""Items for money: whose price counts, and that nothing is made up without one."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.errors import UsageError
+from benchbench.metrics import COLUMNS, Row, rows
+from benchbench.pricing import FIELDS, Prices, checked, fields, typed
+from benchbench.report import report
+from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
+from tests.program import accelbench
+
+EUROS = Prices(currency="EUR", per_hour={"Example*": 0.5})
+
+
+def the_row(prices: Prices | None, device: str = CPU.model) -> Row:
+    record = a_record(a_measurement(cost=a_cost(items=3)), device_model=device)
+    (values,) = rows(a_run([record]), prices=prices).to_numpy()
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def test_a_price_gives_the_items_of_one_unit_of_money() -> None:
+    row = the_row(EUROS)
+    assert (row["price_per_hour"], row["currency"]) == (0.5, "EUR")
+    assert row["items_per_cost"] == pytest.approx(3 / 1e-3 * 3600 / 0.5)
+    assert not [note for note in row["notes"] if note.startswith(FIELDS)]
+
+
+@pytest.mark.parametrize("prices", [None, Prices(currency="EUR", per_hour={"Example": 1.0})])
+def test_without_a_price_the_fields_are_null_with_the_reason(prices: Prices | None) -> None:
+    row = the_row(prices)
+    for name in FIELDS:
+        assert row[name] is None
+        assert f"{name}: no price of Example CPU is given" in row["notes"]
+
+
+def test_a_cpu_that_its_framework_does_not_name_has_the_price_of_the_machine_s() -> None:
+    assert the_row(EUROS, device="")["price_per_hour"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("device", "price"),
+    [
+        ("NVIDIA H100 80GB HBM3", 2.0),  # its own name, though a pattern stands before it
+        ("nvidia h100 pcie", 3.0),
+        ("NVIDIA H100 NVL", 3.0),
+        ("NVIDIA A100", 4.0),
+        ("NVIDIA A100 80GB", None),  # a name without a star is a whole one
+        ("Graphics [1234]", 5.0),
+        ("Graphics 1", None),
+        ("", None),
+    ],
+)
+def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: float | None) -> None:
+    amounts = {"*H100*": 3.0, "*H100 P*": 9.0, "NVIDIA H100 80GB HBM3": 2.0}
+    known = Prices(currency="EUR", per_hour=amounts | {"NVIDIA A10?": 4.0, "Graphics [1234]": 5.0})
+    assert known.of(device) == price
+
+
+@given(
+    st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1e-6, max_value=1e6), st.integers(2, 100)
+)
+def test_twice_the_price_is_half_the_items(rate: float, price: float, times: int) -> None:
+    once, _ = fields(rate, "x", Prices(currency="EUR", per_hour={"x": price}))
+    dearer, _ = fields(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}))
+    assert float(once["items_per_cost"]) == pytest.approx(times * float(dearer["items_per_cost"]))
+
+
+def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -> None:
+    found = typed(["Example CPU = 2", "a=b*=1.25"], EUROS)
+    assert found == Prices(currency="EUR", per_hour={"Example CPU": 2.0, "a=b*": 1.25, "Example*": 0.5})
+    assert typed([], EUROS) == EUROS
+    again = typed(["Example*=7"], Prices(currency="EUR", per_hour={"*": 1.0, "Example*": 0.5}))
+    assert again
+    assert again.of("Example CPU") == 7.0
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "message"),
+    [
+        ("H100", None, "is no price"),
+        ("H100=", None, "is no price"),
+        ("=2 EUR", None, "is no price"),
+        ("H100=-2 EUR", None, "is no price"),
+        ("H100=1e3 EUR", None, "is no price"),
+        ("H100=2,5 EUR", None, "is no price"),
+        ("H100=0 EUR", None, "0.0 is no price of 'H100'"),
+        ("H100=2", None, "no currency"),
+        ("H100=2 USD", EUROS, "EUR and USD"),
+    ],
+)
+def test_a_price_that_cannot_be_read_is_an_error(text: str, before: Prices | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        typed([text], before)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("amount", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_price_is_a_number_above_zero(amount: float) -> None:
+    with pytest.raises(UsageError, match="is no price of 'x'"):
+        checked(Prices(currency="EUR", per_hour={"x": amount}))
+
+
+def test_the_table_has_the_line_and_says_the_price_only_where_there_is_one() -> None:
+    run = a_run([a_record(), a_record(case=a_case(device="cuda:0"), device_model="Other")])
+    with_price = report(run, prices=EUROS)
+    (line,) = [line for line in with_price.groups[0].lines if line.label == "per cost"]
+    assert line.texts == ("7.20M product/EUR", "")
+    assert "price: 0.5 EUR an hour of Example CPU" in with_price.head
+    without = report(run)
+    assert "per cost" not in [line.label for line in without.groups[0].lines]
+    assert not [text for text in without.head if "price" in text]
+
+
+def test_a_currency_cannot_break_the_table() -> None:
+    evil = report(a_run(), prices=Prices(currency="\x1b[31m", per_hour={"*": 1.0}))
+    texts = [*evil.head, *(text for group in evil.groups for line in group.lines for text in line.texts)]
+    assert [text for text in texts if "\\x1b[31m" in text]
+    assert not [text for text in texts if "\x1b" in text]
+
+
+def test_report_reads_the_nearest_file_and_what_is_typed_goes_first(tmp_path: Path) -> None:
+    def found(*arguments: str) -> set[tuple[float | None, str | None]]:
+        done = accelbench("report", "--format", "json", *arguments, cwd=tmp_path)
+        return {(row["price_per_hour"], row["currency"]) for row in json.loads(done.stdout)["rows"]}
+
+    accelbench("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--rounds", "1", cwd=tmp_path)
+    assert found() == {(None, None)}
+    (tmp_path / "accelbench.toml").write_text("[price]\ncurrency = 'USD'\n[price.per-hour]\n'*' = 3\n")
+    assert found() == {(3.0, "USD")}
+    assert found("--price", "*=1.5 USD") == {(1.5, "USD")}
+    table = accelbench("report", "--format", "markdown", cwd=tmp_path).stdout
+    assert "| per cost |" in table
+    (tmp_path / "accelbench.toml").write_text("[price]\ncurrency = 3\n")
+    done = accelbench("run", "-b", "fake", "-d", "cpu", "--format", "json", cwd=tmp_path, code=2)
+    assert "accelbench.toml" in done.stderr
+    assert len(list((tmp_path / "results/runs").iterdir())) == 1
