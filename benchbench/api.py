@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from benchbench import metrics, store, trend, verdicts
@@ -31,6 +32,7 @@ from benchbench.model import (
 )
 from benchbench.plan import Selection, select
 from benchbench.rounds import Request, measure, prepare
+from benchbench.tags import checked
 from benchbench.targets import chosen
 from benchbench.verdicts import THRESHOLD, Comparison
 
@@ -64,6 +66,7 @@ def run(
     allocator: Allocator | str = Allocator.STEADY,
     isolation: Isolation | str = Isolation.FORK,
     seed: int | None = None,
+    tags: Mapping[str, str] | None = None,
     results: str | Path | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -73,9 +76,10 @@ def run(
     Names narrow or override the suite, none means all; `params` replaces sizes: `{"m": [512, 1024]}`;
     `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
     `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
-    where intervals are widest; `timeout_s`: of a process. `on_record` gets each
-    record once it is stored, `on_stage` what is under way. Cases that fail are records too. What is
-    finished when an exception ends the run, KeyboardInterrupt among them, is stored.
+    where intervals are widest; `timeout_s`: of a process; `tags`: what to file the run under (in a git
+    checkout, `commit` is added). `on_record` gets each record once it is stored, `on_stage` what is under
+    way. Cases that fail are records too. What is finished when an exception ends the run,
+    KeyboardInterrupt among them, is stored.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
@@ -99,6 +103,7 @@ def run(
         budget_s=budget_s,
         seed=seed,
         command=("benchbench.run",),
+        tags=tags or {},
     )
     interpreters = [f"{name}={path}" for name, path in (pythons or {}).items()]
     targets = chosen(_names(backends), interpreters, sys.executable)
@@ -124,6 +129,7 @@ def request(
     budget_s: float | None = None,
     seed: int | None = None,
     command: tuple[str, ...] = (),
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Request:
     """The suites of these names, narrowed; the first one's preset unless one is given. Raises UsageError."""
     chosen = [suites.load(name) for name in names]
@@ -134,6 +140,7 @@ def request(
         settings=settings,
         seed=seed,
         command=command,
+        tags=checked(tags),
     )
 
 
