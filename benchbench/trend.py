@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.environment import fingerprint
 from benchbench.errors import UsageError, unknown
-from benchbench.history import History, change_points
-from benchbench.metrics import METRICS, Metric, rows
+from benchbench.history import Change, History, change_points
+from benchbench.metrics import METRICS, Metric
 from benchbench.model import Run
+from benchbench.series import Point, Series, series
+from benchbench.tags import short
 
 LEVELS = "▁▂▃▄▅▆▇█"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A case's value in one run."""
-
-    run: str
-    started: str
-    value: float  # in the metric's unit
-    version: str | None  # of the framework
-    hardware: str  # fingerprint
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """A case over its runs, oldest first."""
+    """A case over its runs or, by a tag, over its values; `untagged`: runs left out since they lack it.
+
+    `boundaries`: the first point on other hardware, each time it changes.
+    """
 
     case: str
     metric: Metric
     points: tuple[Point, ...]
+    boundaries: tuple[int, ...]
     history: History
+    by: str | None = None
+    untagged: tuple[str, ...] = ()
 
 
 def metric_named(name: str) -> Metric:
@@ -48,37 +44,38 @@ def metric_named(name: str) -> Metric:
 
 
 def trends(
-    runs: Iterable[Run], metric: Metric, patterns: Sequence[str] = (), threshold: float = 0.03
+    runs: Iterable[Run],
+    metric: Metric,
+    patterns: Sequence[str] = (),
+    threshold: float = 0.03,
+    by: str | None = None,
 ) -> list[Trend]:
-    """A trend per case whose id holds or matches one of `patterns`; runs may come in any order.
+    """A trend per series of `series`: of case ids that hold or match one of `patterns`, by time or a tag.
 
-    A change of hardware is a boundary: no change point is looked for across it. Runs measured in turn are
-    left out: one of them may be of code long gone.
+    A change of hardware is a boundary: no change point is looked for across it. Raises UsageError where no
+    run has the tag.
     """
-    series: dict[str, list[Point]] = {}
-    dated = [run for run in runs if run.info.partner is None]
-    for run in sorted(dated, key=lambda each: (each.info.started, each.info.id)):
-        for row in rows(run).to_dict("records"):
-            value = row[metric.name]
-            if value is not None and value > 0 and _wanted(row["case"], patterns):
-                series.setdefault(row["case"], []).append(_point(run, row, value))
-    return [_trend(case, metric, points, threshold) for case, points in series.items()]
+    return [_trend(each, metric, threshold, by) for each in series(runs, metric, patterns, by)]
 
 
-def _wanted(case: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(pattern in case or fnmatchcase(case, pattern) for pattern in patterns)
+def _trend(found: Series, metric: Metric, threshold: float, by: str | None) -> Trend:
+    hardware = [point.hardware for point in found.points]
+    boundaries = [i for i, (before, after) in enumerate(pairwise(hardware), start=1) if after != before]
+    values = [point.value for point in found.points]
+    return Trend(
+        case=found.case,
+        metric=metric,
+        points=found.points,
+        boundaries=tuple(boundaries),
+        history=change_points(values, threshold=threshold, better=metric.better, boundaries=boundaries),
+        by=by,
+        untagged=found.untagged,
+    )
 
 
-def _point(run: Run, row: dict[Any, Any], value: float) -> Point:
-    hardware = f"{fingerprint(run.info.machine)}/{row['device_name']}"
-    return Point(run.info.id, run.info.started, value, row["framework_version"], hardware)
-
-
-def _trend(case: str, metric: Metric, points: Sequence[Point], threshold: float) -> Trend:
-    boundaries = [i for i in range(1, len(points)) if points[i].hardware != points[i - 1].hardware]
-    values = [point.value for point in points]
-    found = change_points(values, threshold=threshold, better=metric.better, boundaries=boundaries)
-    return Trend(case, metric, tuple(points), found)
+def name(point: Point) -> str:
+    """What a point is called, safe to show: the tag's value, else the run."""
+    return fmt.visible(point.run if point.tag is None else short(point.tag))
 
 
 def text(found: Sequence[Trend]) -> str:
@@ -90,28 +87,43 @@ def text(found: Sequence[Trend]) -> str:
 
 def _paragraph(trend: Trend) -> str:
     points = trend.points
-
-    def show(value: float) -> str:
-        return fmt.quantity(value, trend.metric.unit)
-
     spark = sparkline([point.value for point in points])
     lines = [
-        f"{fmt.visible(trend.case)}  {trend.metric.name}, {len(points)} runs",
-        f"  {spark}  {show(points[0].value)} → {show(points[-1].value)}",
+        f"{fmt.visible(trend.case)}  {trend.metric.name}, {_count(trend)}",
+        f"  {spark}  {_value(trend, points[0])} → {_value(trend, points[-1])}",
+        *(f"  {_told(trend, change)}" for change in trend.history.changes),
     ]
-    for change in trend.history.changes:
-        before, after = points[change.index - 1], points[change.index]
-        interval = f"[{change.low:.4g}, {change.high:.4g}]"
-        suspect = f", {before.version} → {after.version}" if before.version != after.version else ""
-        where = f"between {before.run} and {after.run}{suspect}"
-        lines.append(f"  {change.direction}: {fmt.ratio(change.ratio)} {interval} {where}")
-    lines += [f"  spike: {show(points[i].value)} in {points[i].run}" for i in trend.history.outliers]
-    lines += [
-        f"  other hardware from {points[i].run}"
-        for i in range(1, len(points))
-        if points[i].hardware != points[i - 1].hardware
-    ]
+    lines += [f"  spike: {_value(trend, points[i])} in {name(points[i])}" for i in trend.history.outliers]
+    lines += [f"  other hardware from {name(points[i])}" for i in trend.boundaries]
+    if trend.untagged:
+        lines.append(
+            f"  left out: {_runs(len(trend.untagged))} without the tag {fmt.visible(trend.by or '')}"
+        )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _count(trend: Trend) -> str:
+    runs = _runs(sum(len(point.runs) for point in trend.points))
+    if trend.by is None:
+        return runs
+    values = len({point.tag for point in trend.points})
+    return f"{values} value{'' if values == 1 else 's'} of {fmt.visible(trend.by)} in {runs}"
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _value(trend: Trend, point: Point) -> str:
+    return fmt.quantity(point.value, trend.metric.unit)
+
+
+def _told(trend: Trend, change: Change) -> str:
+    before, after = trend.points[change.index - 1], trend.points[change.index]
+    interval = f"[{change.low:.4g}, {change.high:.4g}]"
+    suspect = f", {before.version} → {after.version}" if before.version != after.version else ""
+    where = f"between {name(before)} and {name(after)}{fmt.visible(suspect)}"
+    return f"{change.direction}: {fmt.ratio(change.ratio)} {interval} {where}"
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
@@ -124,23 +136,28 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 def fields(found: Sequence[Trend]) -> list[dict[str, Any]]:
     """For programs."""
-    from dataclasses import asdict
-
     return [
         {
             "case": each.case,
             "metric": each.metric.name,
             "unit": each.metric.unit,
+            "by": each.by,
+            "untagged": each.untagged,
             "points": [asdict(point) for point in each.points],
-            "changes": [
-                {
-                    **asdict(change),
-                    "after_run": each.points[change.index - 1].run,
-                    "run": each.points[change.index].run,
-                }
-                for change in each.history.changes
-            ],
+            "changes": [_change(each.points, change) for change in each.history.changes],
+            "segments": [asdict(segment) for segment in each.history.segments],
             "outliers": [each.points[index].run for index in each.history.outliers],
         }
         for each in found
     ]
+
+
+def _change(points: Sequence[Point], change: Change) -> dict[str, Any]:
+    before, after = points[change.index - 1], points[change.index]
+    return {
+        **asdict(change),
+        "after_run": before.run,
+        "run": after.run,
+        "after_tag": before.tag,
+        "tag": after.tag,
+    }
