@@ -45,11 +45,15 @@ def history(
     results: ResultsOption = Path("results"),
     format: Annotated[
         HistoryFormat | None,
-        typer.Option("--format", help="[default: by the ending of -o, else terminal]"),
+        typer.Option("--format", help="What to write, if -o does not say."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File. [default: screen; history.png or .svg in the results]"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="File; its ending may say the format. Else the screen, or history.png among the results.",
+        ),
     ] = None,
 ) -> None:
     """Every stored run over time, and the runs between which a case became slower or faster.
