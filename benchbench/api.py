@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from benchbench import artifacts, metrics, store, trend
+from benchbench import artifacts, metrics, store
 from benchbench import suite as suites
 from benchbench.comparing import verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
@@ -36,6 +37,7 @@ from benchbench.plan import Selection, select
 from benchbench.profiling import profiler, profiles
 from benchbench.profiling.profiles import Difference, Table
 from benchbench.rounds import Request, measure, prepare
+from benchbench.tags import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +70,7 @@ def run(
     isolation: Isolation | str = Isolation.FORK,
     seed: int | None = None,
     profile: bool = False,
+    tags: Mapping[str, str] | None = None,
     results: str | Path | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -77,10 +80,10 @@ def run(
     Names narrow or override the suite, none means all; `params` replaces sizes: `{"m": [512, 1024]}`;
     `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
     `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
-    where intervals are widest; `timeout_s`: of a process; `profile`: then profile each case,
-    in a pass of its own. `on_record` gets each record once it is stored, `on_stage` what is under way. Cases
-    that fail are records too. What is finished when an exception ends the run, KeyboardInterrupt among them,
-    is stored.
+    where intervals are widest; `timeout_s`: of a process; `profile`: then profile each case, in a pass of its
+    own; `tags`: what to file the run under (in a git checkout, `commit` is added). `on_record` gets each
+    record once it is stored, `on_stage` what is under way. Cases that fail are records too. What is finished
+    when an exception ends the run, KeyboardInterrupt among them, is stored.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
@@ -104,6 +107,7 @@ def run(
         budget_s=budget_s,
         seed=seed,
         command=("benchbench.run",),
+        tags=tags or {},
     )
     interpreters = [f"{name}={path}" for name, path in (pythons or {}).items()]
     targets = chosen(_names(backends), interpreters, sys.executable)
@@ -135,6 +139,7 @@ def request(
     budget_s: float | None = None,
     seed: int | None = None,
     command: tuple[str, ...] = (),
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Request:
     """The suites of these names, narrowed; the first one's preset unless one is given. Raises UsageError."""
     chosen = [suites.load(name) for name in names]
@@ -145,6 +150,7 @@ def request(
         settings=settings,
         seed=seed,
         command=command,
+        tags=checked(tags),
     )
 
 
@@ -179,7 +185,7 @@ def compare(
     before, after = (each if isinstance(each, Run) else load(each) for each in (ref, new))
     if not 0 < threshold < 1:
         raise UsageError(f"{threshold!r} is not between 0 and 1.", "Three per cent are 0.03.")
-    return verdicts.compare(before, after, trend.metric_named(metric), threshold)
+    return verdicts.compare(before, after, metrics.metric_named(metric), threshold)
 
 
 def profile(

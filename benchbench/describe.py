@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchbench import folder, store
+from benchbench import folder, store, tags
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput
 from benchbench.format import size, visible
@@ -110,13 +110,19 @@ def runs(results: Path) -> Rows:
     rows = []
     for name in store.runs(results):
         try:
-            info = store.read(store.find(results, name)).info
+            info = store.head(results / store.RUNS / name)
         except UnreadableInput as error:
-            rows.append({"run": name, "started": "–", "cases": "–", "command": f"unreadable: {error}"})
+            rows.append(_listed(name, command=f"unreadable: {error}"))
             continue
-        command = " ".join(info.command)
-        rows.append({"run": name, "started": info.started, "cases": str(len(info.plan)), "command": command})
+        command, found = " ".join(info.command), tags.text(info.tags)
+        rows.append(_listed(name, info.started, str(len(info.plan)), found, command))
     return rows
+
+
+def _listed(
+    run: str, started: str = "–", cases: str = "–", tags: str = "", command: str = ""
+) -> dict[str, str]:
+    return {"run": run, "started": started, "cases": cases, "tags": tags, "command": command}
 
 
 LISTS: dict[str, Callable[[], Rows]] = {"workloads": workloads, "backends": backends, "suites": suites}

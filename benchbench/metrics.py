@@ -8,6 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchbench import pricing, roofline
+from benchbench.errors import UsageError, unknown
 from benchbench.machine.conditions import energy_j, usual_mhz
 from benchbench.machine.conditions import remarks as surroundings
 from benchbench.model import Case, Cost, Failure, Measurement, Memory, Record, Run, RunInfo, Scalar, Status
@@ -69,6 +70,14 @@ METRICS = (
     Metric("energy_j", "J", "lower"),
     Metric("items_per_j", "item/J", "higher"),
 )
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of that name. Raises UsageError."""
+    known = {metric.name: metric for metric in METRICS}
+    if name not in known:
+        raise UsageError(f"No metric named {name!r}.", unknown("metrics", name, list(known)))
+    return known[name]
 
 
 def rows(run: Run, ceilings: Sequence[Ceiling] = (), prices: Prices | None = None) -> pd.DataFrame:

@@ -432,6 +432,7 @@ class RunInfo:
     plan: tuple[Case, ...]
     left_out: tuple[LeftOut, ...]
     partner: Partner | None = None
+    tags: dict[str, str] = field(default_factory=dict)  # what it is filed under, `commit` among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

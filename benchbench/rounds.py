@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import count
@@ -32,6 +32,7 @@ from benchbench.model import (
     Status,
 )
 from benchbench.plan import Plan, Selection, check_devices, plan
+from benchbench.revision import commit_tag
 from benchbench.schedule import due
 from benchbench.store import new_id, outcome
 from benchbench.suite import Entry
@@ -49,6 +50,7 @@ class Terms:
     settings: Settings
     seed: int | None
     command: tuple[str, ...]
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def prepare(fleet: Fleet, request: Request) -> RunInfo:
 
 
 def head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
-    """Of a run that begins now."""
+    """Of a run that begins now, filed under the commit it is made at unless the tags name another."""
     now = time.time()
     return RunInfo(
         id=new_id(now),
@@ -81,6 +83,7 @@ def head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
         probes=tuple(_shareable(probe) for probe in probes),
         plan=chosen.cases,
         left_out=chosen.left_out,
+        tags={**commit_tag(), **terms.tags},
     )
 
 

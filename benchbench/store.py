@@ -196,13 +196,18 @@ def _check_telemetry(found: Measurement) -> None:
         _check_numbers([found.telemetry.sampler_cpu_s, *(number for column in columns for number in column)])
 
 
+def head(path: Path) -> RunInfo:
+    """Of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
+    hint = f"The records in {path / RECORDS} need it: restore it from a copy."
+    return document(path / HEAD, RunInfo, hint)
+
+
 def read(path: Path) -> Run:
     """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
 
     Raises UnreadableInput when run.json is missing, damaged or from a newer version.
     """
-    hint = f"The records in {path / RECORDS} need it: restore it from a copy."
-    info = document(path / HEAD, RunInfo, hint)
+    info = head(path)
     records: list[Record] = []
     damaged: list[str] = []
     for number, line in enumerate(_lines(path / RECORDS), start=1):

@@ -36,6 +36,7 @@ from benchbench.model import (
     Settings,
     Target,
 )
+from benchbench.revision import commit_tag
 
 SUITE = "pytest"
 
@@ -97,6 +98,7 @@ def session(name: str, policy: Policy, earlier: Run | None) -> Run:
         probes=(),
         plan=(),
         left_out=(),
+        tags=commit_tag(),
     )
     before = earlier.info if earlier else info
     rounds = 1 + max((each.round for each in earlier.records), default=-1) if earlier else 0
@@ -106,6 +108,7 @@ def session(name: str, policy: Policy, earlier: Run | None) -> Run:
         policy=replace(policy, rounds=rounds + 1),
         probes=before.probes,
         plan=before.plan,
+        tags=dict(info.tags.items() & before.tags.items()),
     )
     return Run(info=head, records=())
 

@@ -1,18 +1,36 @@
 """Series of stored runs: which values, in which order, and what is said of them."""
 
 import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench import store
 from benchbench.errors import UsageError
-from benchbench.model import Run
-from benchbench.trend import fields, metric_named, sparkline, text, trends
-from tests.factories import a_case, a_machine, a_run, some_rounds
+from benchbench.history import plot
+from benchbench.history.trend import Trend, fields, sparkline, text, trends
+from benchbench.metrics import METRICS, metric_named, rows
+from benchbench.model import Memory, Run
+from tests.factories import (
+    a_case,
+    a_hostile_run,
+    a_machine,
+    a_record,
+    a_run,
+    a_telemetry,
+    a_watched,
+    some_rounds,
+)
 from tests.program import accelbench
+from tests.test_architecture import ROOT
 
 LATENCY = metric_named("latency_s")
 NOISE = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001]
@@ -40,6 +58,10 @@ gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 16 runs
   ▁▁▁▁▁▁▁▁████████  1.00 ms → 1.10 ms
   slower: 1.10× [1.097, 1.103] between run07 and run08
 """)
+
+
+def test_the_documentation_shows_what_is_told() -> None:
+    assert text(trends(stepped(), LATENCY)) in (ROOT / "docs/history.md").read_text()
 
 
 def test_a_metric_where_more_is_better_turns_the_direction_and_keeps_the_place() -> None:
@@ -85,6 +107,100 @@ def test_programs_get_runs_and_changes() -> None:
     assert len(found["points"]) == 16
 
 
+def commits(*order: str, **over: Any) -> list[Run]:
+    """A run a day of each of these, a tenth slower from the letter m on."""
+    seconds = [1.1e-3 if each >= "m" else 1e-3 for each in order]
+    return [
+        a_run_at(i, each * NOISE[i % 8], tags={"commit": commit}, **over)
+        for i, (each, commit) in enumerate(zip(seconds, order, strict=True))
+    ]
+
+
+def test_runs_of_one_commit_are_a_point_of_all_their_processes() -> None:
+    (found,) = trends(commits(*"aabcdmno", "c"), LATENCY, by="commit")
+    assert [point.tag for point in found.points] == list("abcdmno")
+    first, _, third = found.points[:3]
+    assert (first.run, first.runs, len(first.processes)) == ("run00", ("run00", "run01"), 6)
+    assert third.runs == ("run03", "run08")
+    (whole,) = trends([a_run(some_rounds(*first.processes))], LATENCY)
+    assert first.value == pytest.approx(whole.points[0].value)
+
+
+def test_a_change_lies_between_two_commits() -> None:
+    runs = [*commits(*"aabcdmno"), a_run_at(30, 1e-3)]
+    (found,) = trends(runs, LATENCY, by="commit")
+    assert text([found]) == snapshot("""\
+gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 7 values of commit in 8 runs
+  ▁▁▁▁███  1.00 ms → 1.10 ms
+  slower: 1.10× [1.095, 1.106] between d and m
+  left out: 1 run without the tag commit
+""")
+    (parsed,) = json.loads(json.dumps(fields([found])))
+    assert parsed["by"] == "commit"
+    assert parsed["untagged"] == ["run30"]
+    assert [each["tag"] for each in parsed["points"]] == list("abcdmno")
+    assert [(each["after_tag"], each["tag"]) for each in parsed["changes"]] == [("d", "m")]
+
+
+def test_commits_keep_the_order_they_were_first_seen_in_on_every_machine() -> None:
+    other = a_machine(cpu="Another CPU")
+    runs = commits(*"abcm")
+    later = [
+        replace(run, info=replace(run.info, id=f"later{i}", started=f"2026-02-0{9 - i}", machine=other))
+        for i, run in enumerate(commits(*"abcm"))
+    ]
+    (found,) = trends([*later, *runs], LATENCY, by="commit")
+    assert [point.tag for point in found.points] == list("abcmabcm")
+    assert found.boundaries == (4,)
+
+
+def test_a_tag_that_no_run_has_suggests_one_that_some_have() -> None:
+    with pytest.raises(UsageError, match="'comit'") as caught:
+        trends(commits("a"), LATENCY, by="comit")
+    assert caught.value.hint == "Did you mean 'commit'?"
+
+
+@given(st.lists(st.sampled_from("abcdmnop"), min_size=1, max_size=12), st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_no_process_is_lost_or_counted_twice_by_a_tag(order: list[str], random: Random) -> None:
+    runs = commits(*order)
+    shuffled = random.sample(runs, len(runs))
+    (found,) = trends(shuffled, LATENCY, by="commit")
+    assert [found] == trends(runs, LATENCY, by="commit")
+    assert [point.tag for point in found.points] == list(dict.fromkeys(order))
+    assert sorted(run for point in found.points for run in point.runs) == sorted(r.info.id for r in runs)
+    assert sum(len(point.processes) for point in found.points) == 3 * len(runs)
+
+
+@pytest.mark.parametrize("metric", [each.name for each in METRICS])
+def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
+    run = a_run(
+        [
+            a_record(
+                a_watched(
+                    a_telemetry(
+                        energy_j=tuple(9.0 * n for n in range(30)),
+                        at_s=tuple(0.1 * n for n in range(30)),
+                        busy_s=(0.0,) * 30,
+                        own_s=(0.0,) * 30,
+                    ),
+                    length_s=3.0,
+                    block_s=(0.01 * factor,) * 5,
+                    cold_s=factor,
+                    peak_device=Memory(bytes=round(1000 * factor)),
+                    peak_host=Memory(bytes=round(900 * factor)),
+                ),
+                round=n,
+            )
+            for n, factor in enumerate((1.0, 1.2, 1.1))
+        ]
+    )
+    (row,) = rows(run).to_dict("records")
+    (found,) = trends([run], metric_named(metric))
+    assert found.points[0].value == pytest.approx(row[metric])
+    assert found.points[0].value > 0
+
+
 def test_the_program_tells_the_history_of_stored_runs(tmp_path: Path) -> None:
     for run in stepped():
         with store.create(tmp_path / "results", run.info) as writer:
@@ -94,9 +210,118 @@ def test_the_program_tells_the_history_of_stored_runs(tmp_path: Path) -> None:
     assert "slower: 1.10×" in shown
     parsed = json.loads(accelbench("history", "--format", "json", cwd=tmp_path).stdout)
     assert len(parsed) == 1
+    assert accelbench("history", "-o", "out/found.json", cwd=tmp_path).stdout == ""
+    assert json.loads((tmp_path / "out/found.json").read_text()) == parsed
     done = accelbench("history", "--metric", "latenzy", cwd=tmp_path, code=2)
     assert "latency_s" in done.stderr
 
 
 def test_without_runs_there_is_no_history(tmp_path: Path) -> None:
     assert "no runs" in accelbench("history", cwd=tmp_path, code=5).stderr
+
+
+def test_the_program_goes_by_a_tag(tmp_path: Path) -> None:
+    for run in commits(*"aabcdmno"):
+        store.keep(tmp_path / "results", run)
+    shown = accelbench("history", "--by", "commit", cwd=tmp_path).stdout
+    assert "7 values of commit in 8 runs" in shown
+    assert "between d and m" in shown
+    assert "Did you mean 'commit'?" in accelbench("history", "--by", "comit", cwd=tmp_path, code=2).stderr
+
+
+# The plot
+
+
+def drawn(found: list[Trend]) -> str:
+    return plot.plot(found, "svg").decode()
+
+
+def labels(svg: str) -> list[str]:
+    """What is written in it; matplotlib's own comment on a text drawn as shapes."""
+    return re.findall(r"<!-- (.*?) -->", svg, re.DOTALL)
+
+
+def test_a_plot_tells_changes_spikes_and_the_unit() -> None:
+    runs = stepped()
+    found = trends(runs, LATENCY)
+    assert found[0].history.changes
+    written = labels(drawn(found))
+    assert "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu" in written
+    assert "latency_s over time (less is better)" in written
+    assert {"ms", "1.10×"} <= set(written)
+    steady = labels(drawn(trends(runs[:8], LATENCY)))
+    assert "1.10×" not in steady
+
+
+def test_a_plot_by_a_tag_names_its_values() -> None:
+    long = "0123456789ab" + "c" * 28
+    written = labels(drawn(trends(commits("a", "b", f"{long}-dirty"), LATENCY, by="commit")))
+    assert "latency_s by commit (less is better)" in written
+    assert {"a", "b", "0123456789ab-dirty"} <= set(written)
+
+
+def many(count: int) -> list[Run]:
+    """The later a case, the more it grew."""
+    cases = [a_case(params={"m": number}) for number in range(count)]
+    return [
+        a_run(
+            [
+                each
+                for n, case in enumerate(cases)
+                for each in some_rounds(1e-3 * (1 + (i >= 4) * n / 10), case=case)
+            ],
+            id=f"run{i}",
+            started=f"2026-01-0{i + 1}",
+        )
+        for i in range(8)
+    ]
+
+
+def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says_so() -> None:
+    found = trends(many(23), LATENCY)
+    assert [each.case for each in plot.biggest(found)] == [each.case for each in reversed(found[3:])]
+    assert any(
+        "20 of 23 cases, the biggest changes first" in each.replace("\n", " ")
+        for each in labels(drawn(found))
+    )
+    assert plot.biggest(found[:20]) == found[:20]
+
+
+@pytest.mark.parametrize("name", [each.name for each in METRICS])
+def test_every_metric_can_be_plotted(name: str) -> None:
+    assert drawn(trends(stepped()[6:10], metric_named(name)))
+
+
+@pytest.mark.parametrize("started", ["2026-01-01T00:00:00", "2026-01-01", "yesterday", ""])
+def test_runs_at_one_time_or_at_none_can_be_plotted(started: str) -> None:
+    runs = [a_run(id=f"run{number}", started=started) for number in range(3)]
+    for found in (trends(runs, LATENCY), trends(runs[:1], LATENCY), []):
+        assert drawn(found) == drawn(found)
+
+
+@pytest.mark.parametrize("text_", [r"$\frac{$", "\x1b[31m", "<script>", "a\nb", "\u202e", "数字 😀"])
+def test_no_name_acts_in_a_plot_or_text(text_: str) -> None:
+    runs = [
+        replace(run, info=replace(run.info, tags={"t": f"{text_}{i}"}))
+        for i, run in enumerate([a_hostile_run(text_)] * 2)
+    ]
+    found = trends(runs, LATENCY, by="t")
+    assert found
+    ET.fromstring(drawn(found))
+    assert "\x1b" not in text(found)
+    assert len(text(found).splitlines()) == 2
+
+
+def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:
+    found = trends([a_run_at(i, 10.0 ** (i - 6)) for i in range(6)], LATENCY)
+    assert {"0.01", "1", "100"} <= set(labels(drawn(found)))
+
+
+def test_the_program_plots_by_the_ending_or_the_format(tmp_path: Path) -> None:
+    for run in many(21):
+        store.keep(tmp_path / "results", run)
+    done = accelbench("history", "-o", "found.png", cwd=tmp_path)
+    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
+    assert "the 20 of 21 cases that changed most" in done.stderr
+    accelbench("history", "m=1)", "--format", "svg", cwd=tmp_path)
+    assert ET.parse(tmp_path / "results/history.svg").getroot().tag.endswith("svg")

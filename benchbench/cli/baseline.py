@@ -72,7 +72,7 @@ def show(
     Examples: accelbench baseline show main; accelbench baseline show main --metric peak_host_bytes
     """
     from benchbench.checking import baselines, shelf
-    from benchbench.trend import metric_named
+    from benchbench.metrics import metric_named
 
     chosen = metric_named(metric)
     rows = shelf.shown(baselines.read(results, name), chosen)

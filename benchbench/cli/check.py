@@ -216,7 +216,7 @@ def _rules(
 ) -> Rules:
     from benchbench.checking.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
     from benchbench.checking.trials import Rules
-    from benchbench.trend import metric_named
+    from benchbench.metrics import metric_named
 
     alone = config.check.dedicated if dedicated is None else dedicated
     wanted = metrics or tuple(config.check.metric) or ("latency_s",)

@@ -99,8 +99,8 @@ def compare_(
     from benchbench import store
     from benchbench.comparing import comparison, evidence
     from benchbench.comparing.verdicts import compare
+    from benchbench.metrics import metric_named
     from benchbench.thresholds import fraction
-    from benchbench.trend import metric_named
 
     wanted = [_judgement(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)

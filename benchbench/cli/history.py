@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchbench.cli.app import app
-from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
-from benchbench.cli.screen import print_json
+from benchbench.cli.options import ResultsOption
+
+if TYPE_CHECKING:
+    from benchbench.history.trend import Trend
+
+
+class HistoryFormat(StrEnum):
+    """What a history can be written as."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    PNG = "png"
+    SVG = "svg"
+
+
+PLOTS = (HistoryFormat.PNG, HistoryFormat.SVG)
 
 
 @app.command()
@@ -20,22 +36,69 @@ def history(
     metric: Annotated[
         str, typer.Option("--metric", help="A number of the rows, such as cold_s.")
     ] = "latency_s",
+    by: Annotated[
+        str | None, typer.Option("--by", help="A tag, such as commit: its values are the points, not runs.")
+    ] = None,
     threshold: Annotated[
         float, typer.Option("--threshold", min=0, help="The smallest change to tell, as a fraction.")
     ] = 0.03,
     results: ResultsOption = Path("results"),
-    format: FormatOption = DataFormat.TERMINAL,
+    format: Annotated[
+        HistoryFormat | None,
+        typer.Option("--format", help="What to write, if -o does not say."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File; its ending may say the format. Else the screen, or history.png among the results.",
+        ),
+    ] = None,
 ) -> None:
     """Every stored run over time, and the runs between which a case became slower or faster.
 
-    Examples: accelbench history; accelbench history gemm --metric peak_host_bytes --format json
+    Examples: accelbench history gemm -o gemm.png; accelbench history --by commit --format json
     """
-    from benchbench import store, trend
+    from benchbench import store
+    from benchbench.history import trend
+    from benchbench.metrics import metric_named
 
-    wanted = trend.metric_named(metric)
-    runs = [store.read(store.find(results, name)) for name in store.runs(results) or ("latest",)]
-    found = trend.trends(runs, wanted, case or (), threshold)
-    if format is DataFormat.JSON:
-        print_json(trend.fields(found))
+    wanted = metric_named(metric)
+    names = store.runs(results)
+    if not names:
+        store.find(results, "latest")  # tells what to do
+    runs = (store.read(results / store.RUNS / name) for name in names)
+    found = trend.trends(runs, wanted, case or (), threshold, by)
+    chosen = format or _ending(output)
+    if chosen in PLOTS:
+        _write(output or results / f"history.{chosen}", _plotted(found, chosen))
+        return
+    text = trend.text(found)
+    if chosen is HistoryFormat.JSON:
+        text = json.dumps(trend.fields(found), indent=2, ensure_ascii=False) + "\n"
+    if output:
+        _write(output, text.encode())
     else:
-        typer.echo(trend.text(found), nl=False)
+        typer.echo(text, nl=False)
+
+
+def _ending(output: Path | None) -> HistoryFormat:
+    ending = output.suffix[1:].lower() if output else ""
+    known = {each.value for each in HistoryFormat} - {HistoryFormat.TERMINAL}
+    return HistoryFormat(ending) if ending in known else HistoryFormat.TERMINAL
+
+
+def _plotted(found: list[Trend], format: HistoryFormat) -> bytes:
+    from benchbench.history import plot
+
+    if len(found) > plot.MOST:
+        typer.echo(f"plotted: the {plot.MOST} of {len(found)} cases that changed most", err=True)
+    return plot.plot(found, format)
+
+
+def _write(path: Path, content: bytes) -> None:
+    from benchbench import store
+
+    store.save(path, content)
+    typer.echo(f"wrote {path}", err=True)

@@ -58,6 +58,9 @@ AllocatorOption = Annotated[
 ]
 IsolationOption = Annotated[Isolation, option("--isolation", text="How a case gets its process.")]
 SeedOption = Annotated[int | None, option("--seed", text="Of the order of cases. [default: random, stored]")]
+TagOption = Annotated[
+    Names, option("--tag", text="NAME=VALUE to file the run under, for `history --by NAME`.")
+]
 ResultsOption = Annotated[
     Path, option("--results", text="The folder that keeps runs.", envvar="ACCELBENCH_RESULTS")
 ]

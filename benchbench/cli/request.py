@@ -31,9 +31,10 @@ def requested(
     allocator: Allocator,
     isolation: Isolation,
     seed: int | None,
+    tag: Names = None,
 ) -> Request:
     """Raises UsageError."""
-    from benchbench import api
+    from benchbench import api, tags
     from benchbench.machine.environment import usable_threads
     from benchbench.model import Settings
     from benchbench.plan import Selection, parse_params
@@ -55,6 +56,7 @@ def requested(
         rounds=rounds,
         seed=seed,
         command=tuple(sys.argv[1:]),
+        tags=tags.parse(tag or []),
     )
 
 

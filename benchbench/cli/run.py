@@ -29,6 +29,7 @@ from benchbench.cli.options import (
     RoundsOption,
     SeedOption,
     SuiteOption,
+    TagOption,
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
@@ -61,6 +62,7 @@ def run(
     allocator: AllocatorOption = Allocator.STEADY,
     isolation: IsolationOption = Isolation.FORK,
     seed: SeedOption = None,
+    tag: TagOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.")] = False,
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
@@ -96,6 +98,7 @@ def run(
         allocator=allocator,
         isolation=isolation,
         seed=seed,
+        tag=tag,
     )
     known = prices() if format is DataFormat.JSON else None
     with signals(), Fleet(wanted, request.settings, sys.executable) as fleet:

@@ -26,9 +26,9 @@ def fleets(
     variants: Sequence[Variant], targets: Sequence[Sequence[Target]], settings: Settings
 ) -> Iterator[list[Fleet]]:
     """One per side, each with its interpreters, its settings and its revision of the user's code."""
-    from benchbench.comparing.revision import checked_out
     from benchbench.fleet import Fleet
     from benchbench.launch import sources
+    from benchbench.revision import checked_out
 
     with ExitStack() as stack:
         stack.enter_context(signals())

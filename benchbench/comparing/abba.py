@@ -12,6 +12,7 @@ from benchbench.machine.sampler import Watch
 from benchbench.model import Case, Failure, LeftOut, Partner, Probe, Record, RunInfo, Status
 from benchbench.plan import Plan, Reason, check_devices, plan
 from benchbench.rounds import Announce, Recorder, Request, Terms, head, shuffled
+from benchbench.tags import COMMIT
 
 Pair = tuple[Case, Case]
 Two = tuple[RunInfo, RunInfo]
@@ -47,8 +48,14 @@ def heads(
             seed=seed,
             command=terms.command,
         )
-        infos.append(head(probes[side], chosen, own))
+        info = head(probes[side], chosen, own)
+        infos.append(_of_revision(info) if variant.revision else info)
     return _partners(infos[0], infos[1], variants, pairs)
+
+
+def _of_revision(info: RunInfo) -> RunInfo:
+    """Without the commit that is checked out here: its label names the one measured."""
+    return dataclasses.replace(info, tags={name: each for name, each in info.tags.items() if name != COMMIT})
 
 
 def _pairs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchbench.machine.conditions import energy_j
@@ -69,21 +69,17 @@ class Side:
 
     def by_round(self, metric: Metric) -> list[tuple[int, float]]:
         """The round of each process that has a value, and its logarithm."""
-        found = zip(self.rounds, self._of(metric.name), strict=False)
+        found = zip(self.rounds, self.of(metric.name), strict=False)
         return [
             (each, math.log(value)) for each, value in found if value is not None and 0 < value < math.inf
         ]
 
-    def _of(self, metric: str) -> Sequence[float | None]:
+    def of(self, metric: str) -> Sequence[float | None]:
+        """The value of each process; empty where the case has none."""
         if metric in self.values or self.cost is None:
             return self.values.get(metric, ())
-        work = {
-            "items_per_s": self.cost.items,
-            "flops_per_s": self.cost.flops,
-            "bytes_per_s": self.cost.bytes,
-        }
-        latency = self.values.get("latency_s", ())
-        return [work[metric] / each if each else None for each in latency] if metric in work else ()
+        work, divisor = _rates(self.cost).get(metric, (0, ""))
+        return [work / each if each else None for each in self.values.get(divisor, ())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,17 +170,18 @@ def _rates(cost: Cost) -> dict[str, tuple[int, str]]:
 
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
     """Only metrics that some process has a value of."""
-    found = {name: tuple(_value(name, each) for each in measured) for name in KEPT}
+    processes = [_process(each) for each in measured]
+    found = {name: tuple(values[name] for values in processes) for name in KEPT}
     return {name: values for name, values in found.items() if any(value is not None for value in values)}
 
 
-def _value(metric: str, measured: Measurement) -> float | None:
+def _process(measured: Measurement) -> dict[str, float | None]:
+    """Of all of `KEPT`."""
     joules = energy_j(measured)
-    found: Mapping[str, float | None] = {
+    return {
         "latency_s": median(steps_s(measured)),
         "energy_j": None if isinstance(joules, str) else joules,
         "cold_s": measured.cold_s if measured.compile_cache == "empty" else None,
         "peak_device_bytes": measured.peak_device.bytes,
         "peak_host_bytes": measured.peak_host.bytes,
     }
-    return found.get(metric)

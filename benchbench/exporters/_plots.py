@@ -5,14 +5,13 @@ Text from data is never parsed as maths, and the same report gives the same byte
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
 from benchbench import format as fmt
+from benchbench.exporters._figure import COLOURS, image
 from benchbench.model import Phase
 from benchbench.report import Cell, Column, Group, Report
 from benchbench.stats import median
@@ -24,22 +23,8 @@ if TYPE_CHECKING:
     Rows = list[tuple[Cell, Column, str]]  # with the column's colour
     Draw = Callable[[Axes, Rows], None]
 
-# Okabe & Ito 2008: told apart with any colour vision. Black is for what is computed, yellow fades on white.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
-STYLE = {
-    "svg.hashsalt": "accelbench",  # else ids differ from one export to the next
-    "text.parse_math": False,
-    "text.usetex": False,
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 PANEL = 5.5  # inches wide
 AROUND = 0.95  # inches of a panel's title, axis and margins
-DPI, PIXELS = 150, 60_000  # Agg draws no more than 2¹⁶ pixels either way
 CUT = 2  # two processes that differ can give an interval of any length; the bars stay readable
 WIDE = 10  # a latency axis is logarithmic when its ends are this many times apart
 BARS = "Bars have their 95 % interval over processes, which may run off the axis."
@@ -70,20 +55,8 @@ def _plots() -> dict[str, _Plot]:
 
 
 def _image(report: Report, extension: str, plot: _Plot) -> bytes:
-    import matplotlib as mpl
-
-    with mpl.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script the font lacks shows boxes
-        figure = _figure(report, plot)
-        width, height = figure.get_size_inches()
-        figure.suptitle(
-            fill(f"{plot.title}; run {fmt.visible(report.info.id)}", int(width * 13)), fontsize=10
-        )
-        figure.supxlabel(fill(plot.reading, int(width * 15)), fontsize=8)
-        content = BytesIO()
-        metadata = {"Date": None} if extension == "svg" else None
-        figure.savefig(content, format=extension, dpi=min(DPI, PIXELS / height), metadata=metadata)
-    return content.getvalue()
+    title = f"{plot.title}; run {fmt.visible(report.info.id)}"
+    return image(lambda: _figure(report, plot), title, plot.reading, extension)
 
 
 def _figure(report: Report, plot: _Plot) -> Figure:

@@ -25,6 +25,7 @@ class Json(Exporter):
             "started": info.started,
             "command": info.command,
             "machine": asdict(info.machine),
+            "tags": info.tags,
         }
         content = {"schema": SCHEMA, "run": run, "rows": report.rows.to_dict("records")}
         text = json.dumps(content, indent=2, allow_nan=False)

@@ -1,8 +1,9 @@
-"""Another git revision of the user's own code, in a folder of its own. The repository is only read."""
+"""Git: the commit at hand; another revision of the user's own code, in a folder of its own. Only reads."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +12,30 @@ from pathlib import Path
 
 from benchbench.errors import UsageError
 from benchbench.launch import Sources
+from benchbench.tags import COMMIT
 
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
+
+
+def commit(folder: str = ".") -> str:
+    """Of the checkout that `folder` lies in, `-dirty` added where files of it were changed; empty in none."""
+    status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    try:
+        done = _git(folder, *status, GIT_OPTIONAL_LOCKS="0")
+    except (OSError, subprocess.TimeoutExpired):  # no git, or none that answers
+        return ""
+    found = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", done.stdout, re.MULTILINE)
+    if done.returncode or not found:
+        return ""
+    changed = any(not line.startswith("#") for line in done.stdout.splitlines())
+    return f"{found[1]}-dirty" if changed else found[1]
+
+
+def commit_tag() -> dict[str, str]:
+    """`commit` of the working folder as a tag, if it lies in a checkout."""
+    found = commit()
+    return {COMMIT: found} if found else {}
 
 
 @contextmanager

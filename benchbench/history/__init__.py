@@ -1,0 +1,1 @@
+"""Stored runs over time: where the level of a case changed."""

@@ -1,0 +1,46 @@
+"""What a run is filed under: names and values, as typed, as stored and as shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from benchbench.errors import UsageError
+
+COMMIT = "commit"  # filled in by itself where a run is made in a git checkout
+BARE = "tag"  # the name of a value that was given none
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
+HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256
+HINT = "Write --tag branch=main, or --tag VALUE."
+
+
+def parse(texts: Iterable[str]) -> dict[str, str]:
+    """`["branch=main", "v2"]` → {"branch": "main", "tag": "v2"}. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        before, equals, after = text.partition("=")
+        name, value = (before, after) if equals else (BARE, before)
+        if name in found:
+            raise UsageError(f"The tag {name!r} is given twice.", "A run has one value of each.")
+        found[name] = value
+    return checked(found)
+
+
+def checked(tags: Mapping[str, str]) -> dict[str, str]:
+    """`tags`, if each has a name and a value. Raises UsageError."""
+    for name, value in tags.items():
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise UsageError(f"{name!r} cannot name a tag.", HINT)
+        if not (isinstance(value, str) and value.strip()):
+            raise UsageError(f"The tag {name!r} has no value.", HINT)
+    return dict(tags)
+
+
+def short(value: str) -> str:
+    """With hashes cut to twelve digits."""
+    return HASH.sub(r"\1", value)
+
+
+def text(tags: Mapping[str, str]) -> str:
+    """`commit=1f0c2a9b7d3e, branch=main`."""
+    return ", ".join(f"{name}={short(value)}" for name, value in tags.items())

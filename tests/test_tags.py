@@ -1,0 +1,125 @@
+"""What runs are filed under: as typed, by git, as stored and as shown."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import benchbench
+from benchbench import store, tags
+from benchbench.errors import UsageError
+from benchbench.revision import commit
+from benchbench.testruns import session
+from tests.factories import a_run
+from tests.program import accelbench
+
+FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--rounds", "1")
+
+
+def git(where: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "init.defaultBranch=main")
+    command = ["git", "-C", str(where), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("1\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "--quiet", "--message", "first")
+    return tmp_path
+
+
+def stored(where: Path) -> dict[str, str]:
+    return store.head(store.find(where / "results", "latest")).tags
+
+
+def test_a_tag_has_a_name_or_is_the_tag() -> None:
+    typed = ["branch=main", "v2.0", "note=a=b, c"]
+    assert tags.parse(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
+    assert tags.parse([]) == {}
+
+
+@pytest.mark.parametrize("typed", [["=x"], ["a="], ["a= "], [""], ["a b=c"], ["a=1", "a=2"], ["x", "y"]])
+def test_what_is_no_tag_is_refused_with_a_hint(typed: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        tags.parse(typed)
+    assert caught.value.hint
+
+
+def test_hashes_are_cut_where_tags_are_shown() -> None:
+    shown = tags.text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
+    assert shown == "commit=0123456789ab-dirty, branch=deadbeef"
+
+
+def test_the_commit_is_dirty_once_a_file_of_it_is_changed(checkout: Path) -> None:
+    head = git(checkout, "rev-parse", "HEAD")
+    (checkout / "new").write_text("no file of it\n")
+    assert commit(str(checkout)) == head
+    (checkout / "file").write_text("2\n")
+    assert commit(str(checkout)) == f"{head}-dirty"
+
+
+def test_there_is_no_commit_outside_a_checkout_before_the_first_or_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert commit(str(tmp_path)) == ""
+    git(tmp_path, "init", "--quiet")
+    assert commit(str(tmp_path)) == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit(str(tmp_path)) == ""
+
+
+def test_a_run_keeps_its_tags_and_the_commit_and_shows_both(checkout: Path) -> None:
+    head = git(checkout, "rev-parse", "HEAD")
+    accelbench(*FAKE, "--tag", "branch=main", "--tag", "v2", cwd=checkout)
+    expected = {"commit": head, "branch": "main", "tag": "v2"}
+    assert stored(checkout) == expected
+    shown = json.loads(accelbench("report", "--format", "json", cwd=checkout).stdout)
+    assert shown["run"]["tags"] == expected
+    assert f"commit={head[:12]}, branch=main, tag=v2" in accelbench("list", "runs", cwd=checkout).stdout
+    accelbench(*FAKE, "--tag", "commit=mine", cwd=checkout)
+    assert stored(checkout) == {"commit": "mine"}
+    assert "is given twice" in accelbench(*FAKE, "--tag", "a", "--tag", "b", cwd=checkout, code=2).stderr
+
+
+def test_of_two_sides_the_one_with_its_own_revision_has_not_the_commit_at_hand(checkout: Path) -> None:
+    (checkout / "own.py").write_text((Path(__file__).parent / "workloads/honest.py").read_text())
+    git(checkout, "add", "own.py")
+    git(checkout, "commit", "--quiet", "--message", "second")
+    asked = ("--ab", "rev:HEAD", "--rounds", "3", "--no-confirm", "-b", "fake", "-d", "cpu", "-w", "own")
+    accelbench("check", *asked, cwd=checkout, ACCELBENCH_WORKLOADS=str(checkout))
+    heads = [store.head(path) for path in (checkout / "results/runs").iterdir()]
+    labels = {each.partner.label: set(each.tags) for each in heads if each.partner}
+    assert labels == {"rev:HEAD": set(), "here": {"commit"}}
+
+
+def test_python_runs_have_tags_too(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkout)
+    run = benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=1, tags={"branch": "b"})
+    assert run.info.tags == {"commit": git(checkout, "rev-parse", "HEAD"), "branch": "b"}
+    for wrong in ({"": "x"}, {"a": ""}, {"a": 1}):
+        with pytest.raises(UsageError):
+            benchbench.run(workloads="gemm", backends="fake", tags=wrong)  # type: ignore[arg-type]
+
+
+def test_a_session_of_tests_at_another_commit_leaves_the_run_none(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout)
+    policy = a_run().info.policy
+    first = session("S1", policy, None)
+    assert session("S1", policy, first).info.tags == first.info.tags != {}
+    (checkout / "file").write_text("2\n")
+    assert session("S1", policy, first).info.tags == {}
+
+
+def test_runs_of_before_there_were_tags_can_be_read(tmp_path: Path) -> None:
+    folder = store.keep(tmp_path, a_run())
+    head = json.loads((folder / "run.json").read_text())
+    del head["tags"]
+    (folder / "run.json").write_text(json.dumps(head))
+    assert store.read(folder) == a_run()
