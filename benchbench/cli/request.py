@@ -22,6 +22,7 @@ def requested(
     dtype: Names,
     mode: Names,
     param: Names,
+    cache: Names = None,
     quick: bool,
     rigorous: bool,
     budget: str | None = None,
@@ -45,6 +46,7 @@ def requested(
             devices=split(device),
             dtypes=tuple(api.dtype_named(name) for name in split(dtype)),
             modes=split(mode),
+            caches=tuple(api.cache_named(name) for name in split(cache)),
             params=parse_params(param or []),
         ),
         Settings(
