@@ -24,6 +24,7 @@ from benchbench.machine.environment import usable_threads
 from benchbench.measure import POLICIES, within
 from benchbench.model import (
     Allocator,
+    Cache,
     Dtype,
     Isolation,
     Measurement,
@@ -42,7 +43,7 @@ from benchbench.tags import checked
 if TYPE_CHECKING:
     import pandas as pd
 
-T = TypeVar("T", Allocator, Dtype, Isolation)
+T = TypeVar("T", Allocator, Cache, Dtype, Isolation)
 Names = str | Sequence[str]
 BLOCK_FACTS = (
     "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",
@@ -60,6 +61,7 @@ def run(
     devices: Names = (),
     dtypes: Names = (),
     modes: Names = (),
+    caches: Names = (),
     params: Mapping[str, Scalar | Sequence[Scalar]] | None = None,
     preset: Preset | None = None,
     rounds: int | None = None,
@@ -94,6 +96,7 @@ def run(
             devices=_names(devices),
             dtypes=tuple(dtype_named(name) for name in _names(dtypes)),
             modes=_names(modes),
+            caches=tuple(cache_named(name) for name in _names(caches)),
             params={name: _values(value) for name, value in (params or {}).items()},
         ),
         Settings(
@@ -249,6 +252,11 @@ def _blocks(run: Run) -> list[dict[str, Any]]:
 def dtype_named(name: str) -> Dtype:
     """Raises UsageError."""
     return _member(Dtype, name)
+
+
+def cache_named(name: str) -> Cache:
+    """Raises UsageError."""
+    return _member(Cache, name)
 
 
 def _member(kind: type[T], name: str) -> T:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from time import monotonic, process_time
 from typing import Any, Literal, Protocol
 
-from benchbench.model import Policy, Window
+from benchbench.model import Batch, Policy, Window
 from benchbench.stats import mad, median, median_interval
 
 POLICIES = {
@@ -30,6 +30,7 @@ OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
 AGREEMENTS = 3  # consecutive windows that must agree
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
+MOST_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
 PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
 PAIRS = 6  # of blocks compared at most
 CLOCK_S = 1e-9  # a block lasts at least a tick
@@ -48,6 +49,10 @@ class Stopwatch(Protocol):
     """The part of a backend's timer that measuring needs."""
 
     batch_s: float
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        """So far, one per call of `blocks`; empty where each block is waited for."""
 
     def now(self) -> float:
         """Seconds on the clock that limits are judged by."""
@@ -68,6 +73,7 @@ class Samples:
     timer_cost_s: float
     window: Window
     recompiled: int = 0  # programs compiled while blocks were timed
+    batches: tuple[Batch, ...] = ()
 
 
 def measure(
@@ -78,22 +84,26 @@ def measure(
     clock: Callable[[], float] = monotonic,
     cpu: Callable[[], float] = process_time,
     mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    most: int = MOST_ITERATIONS,
 ) -> Samples:
     """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
 
     `compilations` counts the programs compiled so far, where that is known; `clock` and `cpu` tell, in
-    seconds, when that was and what this process computed meanwhile; `mark` shows the two parts to a profiler.
+    seconds, when that was and what this process computed meanwhile; `mark` shows the two parts to a profiler;
+    `most`: steps in a block, 1 where each must begin as a block does.
     """
     cost = timer_cost(timer)
     with mark("warm-up"):
-        iterations, first = block_size(step, timer, cost)
+        iterations, first = block_size(step, timer, cost, most)
         warm, steady = warm_up(step, timer, policy, iterations, first)
     compiled, began, used = compilations() or 0, clock(), cpu()
+    batched = len(timer.batches)
     with mark("timed"):
         blocks, reason = sample(step, timer, policy, iterations, warm[-1])
     window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
     recompiled = (compilations() or 0) - compiled
-    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled)
+    batches = tuple(timer.batches[batched:])
+    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled, batches)
 
 
 def timer_cost(timer: Stopwatch) -> float:
@@ -105,7 +115,9 @@ def _nothing() -> None:
     return None
 
 
-def block_size(step: Callable[[], Any], timer: Stopwatch, cost: float) -> tuple[int, list[float]]:
+def block_size(
+    step: Callable[[], Any], timer: Stopwatch, cost: float, most: int = MOST_ITERATIONS
+) -> tuple[int, list[float]]:
     """The smallest power of two of steps that lasts long enough, and the blocks of that size it took.
 
     The shortest is best: long blocks average over interruptions that a median of many would set aside.
@@ -117,7 +129,7 @@ def block_size(step: Callable[[], Any], timer: Stopwatch, cost: float) -> tuple[
         blocks = timer.blocks(step, iterations, 1)
         if blocks[0] < 10 * least:
             blocks += timer.blocks(step, iterations, 1)
-        if min(blocks) >= least or iterations >= MOST_ITERATIONS:
+        if min(blocks) >= least or iterations >= most:
             return iterations, blocks
         iterations *= 2
 
@@ -182,7 +194,7 @@ def sample(
                 return blocks, "precision"
             look = math.ceil(len(blocks) * GROWTH)
         if len(blocks) >= policy.max_blocks:
-            return blocks, "count"
+            return blocks, "precision" if precise(blocks, policy.precision) else "count"
         if elapsed >= policy.max_s and len(blocks) >= least:
             return blocks, "time"
 
@@ -223,7 +235,7 @@ def premature(
 
 def batch(timer: Stopwatch, block: float) -> int:
     """Blocks that share one synchronisation on this timer."""
-    return max(1, int(timer.batch_s / block)) if block > 0 else 1
+    return clamp(timer.batch_s / block, 1, MOST_BATCHED) if block > 0 else 1
 
 
 def clamp(value: float, least: int, most: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchbench import pricing, roofline
+from benchbench import pace, pricing, roofline
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.conditions import energy_j, usual_mhz
 from benchbench.machine.conditions import remarks as surroundings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "case", "suite", "workload", "params", "dtype", "mode", "phase",
+    "case", "suite", "workload", "params", "dtype", "mode", "phase", "cache",
     "backend", "target", "framework_version", "device", "device_name",
     "status", "message", "rounds", "samples",
     "latency_s", "latency_low_s", "latency_high_s",
@@ -155,6 +155,7 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     price, unpriced = _price(context, case, row)
     notes = [
         *_remarks(measured, rounds_of(info.policy, done)),
+        *pace.remarks(measured),
         *oddities(measured),
         *roofline.remarks(place),
         *surroundings(measured, context.usual_mhz.get(case.device)),
@@ -175,6 +176,7 @@ def _identity(info: RunInfo, case: Case, records: Sequence[Record]) -> Row:
         "dtype": case.dtype and str(case.dtype),
         "mode": case.mode or None,
         "phase": case.phase and str(case.phase),
+        "cache": case.dtype and str(case.cache),
         "backend": case.backend,
         "target": case.target,
         "framework_version": version,
@@ -282,7 +284,7 @@ def _reasons(measured: Sequence[Measurement]) -> dict[str, str]:
     samples = sum(len(m.block_s) for m in measured)
     timed = any(m.cold_s is not None for m in measured)
     rate = "the work counts no {}" if measured[0].cost.counted else FOREIGN
-    return dict.fromkeys(("dtype", "mode", "phase", "flops", "bytes"), FOREIGN) | {
+    return dict.fromkeys(("dtype", "mode", "phase", "cache", "flops", "bytes"), FOREIGN) | {
         "latency_low_s": "one process gives no interval",
         "latency_high_s": "one process gives no interval",
         "latency_p99_s": f"{samples} samples, needs {P99_SAMPLES}",

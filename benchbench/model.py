@@ -83,6 +83,18 @@ class Phase(StrEnum):
     TRAIN = "train"
 
 
+class Cache(StrEnum):
+    """What the device's caches hold when a step begins.
+
+    `hot`: what the step before left there. `cold`: nothing of the step's; they are overwritten before each.
+    `rotate`: not its inputs, which are the next of more copies than fit.
+    """
+
+    HOT = "hot"
+    COLD = "cold"
+    ROTATE = "rotate"
+
+
 class DeviceClass(StrEnum):
     """What a suite's sizes adapt to."""
 
@@ -156,7 +168,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One point of the matrix: workload, parameters, dtype, mode, phase, target and device.
+    """One point of the matrix: workload, parameters, dtype, mode, phase, cache, target and device.
 
     Of somebody's function, `workload` is the name, and dtype, mode and phase are not known.
     """
@@ -170,6 +182,7 @@ class Case:
     target: str
     backend: str
     device: str
+    cache: Cache = Cache.HOT
 
     @property
     def computes_in(self) -> Dtype:
@@ -189,7 +202,8 @@ class Case:
     @property
     def id(self) -> str:
         """Stable and readable; `device` may hold a colon, `target` an @."""
-        how = f"{self.work}/{self.mode}" if self.mode else self.work
+        cache = "" if self.cache is Cache.HOT else self.cache
+        how = "/".join(filter(None, (self.work, self.mode, cache)))
         return f"{how}@{self.target}:{self.device}"
 
 
@@ -208,6 +222,16 @@ class Memory:
 
     bytes: int | None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Blocks that were queued together and waited for once. The first of them began on an idle device."""
+
+    blocks: int
+    enqueue_s: float  # of the host, for the first block: until its last launch returned
+    device_s: float  # of the device, for the same, gaps and what cleared its caches included
+    host_s: float  # of the host, for all blocks: until they had been waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +295,8 @@ class Measurement:
     workload_version: int = 1
     window: Window | None = None  # None in runs of before it was kept
     telemetry: Telemetry | None = None
+    batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
+    cleared: bool = False  # whether caches were, before each block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from benchbench import folder
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError, unknown
 from benchbench.model import (
+    Cache,
     Case,
     Device,
     DeviceClass,
@@ -37,6 +38,7 @@ class Selection:
     devices: tuple[str, ...] = ()
     dtypes: tuple[Dtype, ...] = ()
     modes: tuple[str, ...] = ()
+    caches: tuple[Cache, ...] = ()
     params: dict[str, list[Scalar]] = field(default_factory=dict)
 
 
@@ -88,6 +90,7 @@ def _override(entry: Entry, selection: Selection) -> Entry:
         entry,
         dtype=list(selection.dtypes) or entry.dtype,
         mode=list(selection.modes) or entry.mode,
+        cache=list(selection.caches) or entry.cache,
         cpu=[{**axes, **own} for axes in entry.cpu],
         accelerator=[{**axes, **own} for axes in entry.accelerator],
     )
@@ -181,8 +184,9 @@ def _unfold(
         return
     backend, workload = _backend(probe), _workload(entry)
     tables = entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
-    points = [point for axes in tables for point in _product(axes)]
-    for point, dtype, mode in itertools.product(points, entry.dtype or [], entry.mode or [backend.modes[0]]):
+    points = [point for table in tables for point in _product(table)]
+    axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache
+    for point, dtype, mode, cache in itertools.product(*axes):
         instance = workload(**point)
         case = Case(
             suite=suite,
@@ -194,6 +198,7 @@ def _unfold(
             target=probe.target.name,
             backend=probe.target.backend,
             device=device.name,
+            cache=cache,
         )
         yield case, absent or unsupported(case, workload, probe, device)
 
@@ -203,7 +208,7 @@ def unsupported(case: Case, workload: type[Workload], probe: Probe, device: Devi
     backend, missing_modes = _backend(probe), dict(probe.missing_modes)
     if backend.framework not in workload.frameworks():
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
-    if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase):
+    if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
         return Status.UNSUPPORTED, reason
     if case.mode in missing_modes:
         return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"

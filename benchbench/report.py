@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
 from benchbench.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
-from benchbench.model import Judgement, Measurement, Record, Run, RunInfo, Status
+from benchbench.model import Cache, Judgement, Measurement, Record, Run, RunInfo, Status
 from benchbench.pricing import Prices
 from benchbench.roofline import Ceiling
 from benchbench.schedule import in_words
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 INLINE = 40  # a longer reason becomes a footnote
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
 UNSURE = "? intervals overlap or are missing: cannot tell"
 
 
@@ -164,7 +165,8 @@ def _works(
 
 def _title(row: Row) -> str:
     head = f"{row['workload']} {params_text(row['params'])}".strip()
-    return fmt.visible(", ".join(filter(None, (head, row["dtype"], row["phase"]))))
+    caches = CACHES.get(row["cache"])
+    return fmt.visible(", ".join(filter(None, (head, row["dtype"], row["phase"], caches))))
 
 
 def _footnotes(works: Iterable[Sequence[Cell | None]]) -> dict[str, str]:

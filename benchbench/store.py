@@ -180,6 +180,7 @@ def outcome(raw: object) -> Measurement | Failure:
         raise UnreadableInput("outcome: a measurement without a block or a step")
     _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0, found.relative_error or 0.0])
     _check_numbers([*found.warmup_block_s, *found.block_s])
+    _check_numbers([number for batch in found.batches for number in dataclasses.astuple(batch)])
     _check_telemetry(found)
     return found
 

@@ -12,7 +12,7 @@ import msgspec
 from benchbench import folder
 from benchbench.errors import SuiteError, UsageError, unknown
 from benchbench.measure import POLICIES
-from benchbench.model import Dtype, Scalar
+from benchbench.model import Cache, Dtype, Scalar
 from benchbench.thresholds import Rule, rules
 from benchbench.workloads.base import Workload
 
@@ -26,6 +26,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: list[Dtype] | None = None  # None: the suite's
     mode: list[str] | None = None  # None: what each backend's users usually run
     backend: list[str] | None = None  # None: every backend found
+    cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
     accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
 
@@ -129,6 +130,8 @@ def _hint(message: str) -> str:
     if found:
         kind = Entry if found[2] and "cases" in found[2] else Suite
         return unknown("keys", found[1], list(kind.__struct_fields__))
+    if "cache" in message:
+        return f"Known caches: {', '.join(Cache)}."
     if "dtype" in message:
         return f"Known dtypes: {', '.join(Dtype)}."
     return "See docs/suites.md for every key."

@@ -17,19 +17,29 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchbench import folder, verify
+from benchbench import caches, folder, verify
 from benchbench.backends import _xspans
-from benchbench.backends.base import Backend, Recording, Session, Timer, Unread, Unsupported
+from benchbench.backends.base import CLEARING, Backend, Recording, Session, Timer, Unread, Unsupported
 from benchbench.doctor import spin
+from benchbench.format import size
 from benchbench.machine.telemetry import peak_host, reset_host_peak
-from benchbench.measure import PREMATURE, measure, premature
-from benchbench.model import Case, Dtype, Failure, Measurement, Phase, Policy, Status
+from benchbench.measure import (
+    CLOCK_S,
+    MOST_ITERATIONS,
+    PREMATURE,
+    SHORTEST_BLOCK_S,
+    Samples,
+    measure,
+    premature,
+)
+from benchbench.model import Cache, Case, Dtype, Failure, Measurement, Phase, Policy, Status
+from benchbench.stats import median
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 
 PR_SET_PDEATHSIG = 1
@@ -162,10 +172,12 @@ class Runner:
     program: Program
     compiled: Callable[..., Any]
     state: tuple[Any, ...]
+    inputs: Iterator[tuple[Any, ...]]  # of one step after the other
+    note: str = ""
 
     def step(self) -> Any:
         """The step's output; the state is replaced."""
-        result = self.compiled(*self.state, *self.program.inputs)
+        result = self.compiled(*self.state, *next(self.inputs))
         if not self.state:
             return result
         *state, output = result
@@ -173,11 +185,16 @@ class Runner:
         return output
 
 
-def build(backend: Backend, session: Session, workload: Workload, dtype: Dtype) -> Runner:
+def build(
+    backend: Backend, session: Session, workload: Workload, dtype: Dtype, cache: Cache = Cache.HOT
+) -> Runner:
     """The workload's program for this framework, in the session's mode."""
     builder = getattr(workload, f"build_{backend.framework}")
-    program: Program = builder(session, workload.arrays(Draw(dtype)))
-    return Runner(program, session.compile(program.step, len(program.state)), program.state)
+    arrays = workload.arrays(Draw(dtype))
+    program: Program = builder(session, arrays)
+    inputs, note = caches.turns(cache, session, program.inputs, lambda: builder(session, arrays).inputs)
+    compiled = session.compile(program.step, len(program.state))
+    return Runner(program, compiled, program.state, inputs, note)
 
 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
@@ -216,10 +233,15 @@ def trace_case(backend: Backend, job: Message) -> list[float]:
 
 
 def profile_case(backend: Backend, job: Message) -> Message:
-    """Warm up, then some steps under the framework's profiler; its traces are left in the job's folder."""
+    """Warm up, then some steps under the framework's profiler; its traces are left in the job's folder.
+
+    Raises Unsupported.
+    """
     case, workload, session = open_case(backend, job)
+    if case.cache is Cache.COLD:
+        raise Unsupported("clearing the caches before each step would be profiled too")
     session.precision()
-    runner = build(backend, session, workload, case.computes_in)
+    runner = build(backend, session, workload, case.computes_in, case.cache)
     for _ in range(WARM_STEPS):
         session.wait(runner.step())
     iterations, count = job["iterations"], job["count"]
@@ -236,10 +258,11 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     case, workload, session = open_case(backend, job)
     precision = session.precision()
     with stage(stages, "build"):
-        runner = build(backend, session, workload, case.computes_in)
+        runner = build(backend, session, workload, case.computes_in, case.cache)
     host_reset = reset_host_peak()
     session.reset_peak()
-    timer = session.timer()
+    cold_caches = case.cache is Cache.COLD
+    timer = session.timer(session.flush if cold_caches else None)
     with stage(stages, "cold"):
         start = timer.now()
         output = runner.step()
@@ -250,11 +273,14 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     del output
     with stage(stages, "timing"):
         policy = Policy(**job["policy"])
-        samples = measure(runner.step, timer, policy, session.compilations, mark=session.range)
+        most = 1 if cold_caches else MOST_ITERATIONS
+        samples = measure(runner.step, timer, policy, session.compilations, mark=session.range, most=most)
     if not job["warm"]:  # a matter of the adapter, not of the process: once a run
         with stage(stages, "plausible"):
-            check_waited(workload, runner, session, timer, samples.iterations)
-    notes += session.notes
+            check_waited(workload, runner, session, session.timer(), long_enough(samples))
+    notes += (*session.notes, *filter(None, [runner.note]))
+    if cold_caches:
+        notes += (f"memory peaks hold {size(CLEARING * session.cache_bytes())} that clear the caches",)
     if samples.recompiled:
         notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
     return Measurement(
@@ -275,7 +301,15 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         notes=notes,
         workload_version=workload.version,
         window=samples.window,
+        batches=samples.batches,
+        cleared=cold_caches,
     )
+
+
+def long_enough(samples: Samples) -> int:
+    """Steps of a block that is no shorter than usual: of a cold one, most may be launching and reading."""
+    step = max(median(samples.block_s) / samples.iterations, CLOCK_S)
+    return max(samples.iterations, math.ceil(SHORTEST_BLOCK_S / step))
 
 
 def checked(
@@ -345,7 +379,8 @@ class stage:  # noqa: N801 - reads as a statement
 
 def case_of(fields: Message) -> Case:
     """From JSON."""
-    return Case(**{**fields, "dtype": Dtype(fields["dtype"]), "phase": Phase(fields["phase"])})
+    kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
+    return Case(**{**fields, **{name: kind(fields[name]) for name, kind in kinds.items()}})
 
 
 def workload_of(fields: Message) -> Workload:

@@ -7,7 +7,7 @@ On a real clock rows 2 and 4 are figures, not tests: `python -m tests.spin_compa
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, cycle, islice, repeat
 from typing import Any
@@ -23,6 +23,7 @@ from benchbench import store
 from benchbench.backends.base import HostTimer
 from benchbench.doctor.spin import Shape, on_host
 from benchbench.measure import OVERHEAD, POLICIES, Samples, measure, sample, warm_up
+from benchbench.model import Batch
 from benchbench.stats import deviation, mean, median, median_interval
 from tests.factories import a_measurement, a_record
 from tests.test_measure import Script
@@ -136,6 +137,7 @@ class Processor:
     """Reading a clock takes 60 ns, a step's frame 300 ns; a neighbour has `busy` of it, in slices of 4 ms."""
 
     batch_s = 0.0
+    batches: Sequence[Batch] = ()
     name = "virtual"
 
     def __init__(self, busy: float = 0.0, seed: int = 0) -> None:

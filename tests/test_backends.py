@@ -17,7 +17,7 @@ from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
 from benchbench.backends.torch_xla import TorchXla
-from benchbench.model import Device, DeviceClass, Dtype, Phase, Settings
+from benchbench.model import Cache, Device, DeviceClass, Dtype, Phase, Settings
 from tests.program import accelbench
 
 
@@ -27,10 +27,21 @@ class Stream:
     def __init__(self) -> None:
         self.clock_ms = 0.0
         self.diary: list[str] = []
+        self.allocated: list[int] = []
 
     def step(self) -> None:
         self.diary.append("step")
         self.clock_ms += 2.0
+
+    def buffer(self, size: int, dtype: str, device: str) -> Any:
+        assert dtype == "torch.int32"
+        self.allocated.append(4 * size)
+
+        def add(one: int) -> None:
+            self.diary.append("flush")
+            self.clock_ms += 100.0
+
+        return SimpleNamespace(add_=add)
 
     def event(self, *, enable_timing: bool) -> Any:
         assert enable_timing
@@ -63,6 +74,7 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
         device_count=lambda: 2,
         get_device_name=lambda index: f"Example GPU {index}",
         get_device_capability=lambda device: capability,
+        get_device_properties=lambda device: SimpleNamespace(L2_cache_size=1000),
         reset_peak_memory_stats=lambda device: None,
         max_memory_allocated=lambda device: 12_345,
     )
@@ -80,6 +92,8 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
         device=lambda name: name,
         float32="torch.float32",
         bfloat16="torch.bfloat16",
+        int32="torch.int32",
+        zeros=stream.buffer,
         set_num_threads=lambda count: None,
         version=SimpleNamespace(cuda="13.0"),
     )
@@ -101,8 +115,22 @@ def test_cuda_blocks_are_queued_between_events_and_synchronised_once(stream: Str
     assert isinstance(timer, EventTimer)
     assert timer.blocks(stream.step, 3, 2) == pytest.approx([6e-3, 6e-3])
     block = ["event", "step", "step", "step", "event"]
-    assert stream.diary == [*block, *block, "synchronize"]
+    assert stream.diary == ["event", *block, *block, "synchronize"]
     assert timer.batch_s > 0
+    (batch,) = timer.batches
+    assert batch.blocks == 2
+    assert batch.device_s == pytest.approx(6e-3)
+    assert 0 < batch.enqueue_s < batch.host_s
+
+
+def test_cuda_caches_are_cleared_on_the_stream_before_the_event_that_begins_a_block(stream: Stream) -> None:
+    session = Torch().open("cuda:0", Dtype.FLOAT32, "eager", 2)
+    timer = session.timer(session.flush)
+    assert timer.blocks(stream.step, 1, 2) == pytest.approx([2e-3, 2e-3])
+    block = ["flush", "event", "step", "event"]
+    assert stream.diary == ["event", *block, *block, "synchronize"]
+    assert stream.allocated == [2 * 1000]
+    assert timer.batches[0].device_s == pytest.approx(0.102)  # clearing the first block's included
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "ieee"), (Dtype.TF32, "tf32")])
@@ -203,6 +231,28 @@ def test_what_a_gpu_cannot_do_is_refused_with_the_reason(
 ) -> None:
     gpu = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="Example GPU")
     refusal = backend.refuses(gpu, dtype, mode, phase)
+    assert reason in refusal
+    assert bool(refusal) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode", "device", "cache", "reason"),
+    [
+        (Torch(), "cudagraph", "cuda:0", Cache.ROTATE, "the inputs it was captured with"),
+        (Torch(), "cudagraph", "cuda:0", Cache.COLD, ""),
+        (Torch(), "eager", "cuda:0", Cache.ROTATE, ""),
+        (Jax(), "jit", "tpu:0", Cache.COLD, "a TPU has no cache"),
+        (Jax(), "jit", "gpu:0", Cache.COLD, ""),
+        (TensorFlow(), "function", "gpu:0", Cache.ROTATE, ""),
+        (TorchXla(), "lazy", "tpu:0", Cache.COLD, "measured with hot caches only"),
+        (OnnxRuntime(), "graph", "cuda:0", Cache.ROTATE, "measured with hot caches only"),
+    ],
+)
+def test_who_cannot_clear_caches_or_rotate_inputs_says_so(
+    backend: Backend, mode: str, device: str, cache: Cache, reason: str
+) -> None:
+    there = Device(name=device, device_class=DeviceClass.ACCELERATOR, model="Example")
+    refusal = backend.refuses(there, Dtype.FLOAT32, mode, Phase.FORWARD, cache)
     assert reason in refusal
     assert bool(refusal) == bool(reason)
 

@@ -22,6 +22,7 @@ FIELDS = [
         "dtype",
         "mode",
         "phase",
+        "cache",
         "backend",
         "target",
         "framework_version",

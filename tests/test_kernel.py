@@ -31,6 +31,25 @@ def test_cpus_that_are_not_shown_have_no_times(tmp_path: Path, files: Files) -> 
     assert kernel.cpu_times(tree(tmp_path, files), (7,)) is None
 
 
+def a_cache(cpu: int, index: int, level: int, size: str, shared: str) -> Files:
+    folder = f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
+    return {f"{folder}/level": str(level), f"{folder}/size": f"{size}\n", f"{folder}/shared_cpu_list": shared}
+
+
+def test_the_last_level_cache_is_counted_once_for_all_that_share_it(tmp_path: Path) -> None:
+    files: Files = {}
+    for cpu, shared in enumerate(("0-1", "0-1", "2-3", "2-3")):
+        files |= a_cache(cpu, 0, 1, "32K", str(cpu)) | a_cache(cpu, 3, 3, "16384K", shared)
+    root = tree(tmp_path, files)
+    assert kernel.cache_bytes(root, (0, 1)) == 16 * 2**20
+    assert kernel.cache_bytes(root, (0, 1, 2, 3)) == 32 * 2**20
+
+
+@pytest.mark.parametrize("files", [{}, a_cache(0, 3, 3, "much", "0"), a_cache(1, 3, 3, "1024K", "1")])
+def test_a_cache_whose_size_is_not_told_has_none(tmp_path: Path, files: Files) -> None:
+    assert kernel.cache_bytes(tree(tmp_path, files), (0,)) is None
+
+
 def test_this_machine_has_times_that_do_not_go_back() -> None:
     cpus, root = kernel.allowed_cpus(), Path("/")
     first, second = kernel.cpu_times(root, cpus), kernel.cpu_times(root, cpus)

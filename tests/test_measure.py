@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import repeat
@@ -14,6 +14,7 @@ import pytest
 from benchbench.measure import (
     POLICIES,
     PREMATURE,
+    batch,
     block_size,
     measure,
     precise,
@@ -23,13 +24,15 @@ from benchbench.measure import (
     timer_cost,
     warm_up,
 )
-from benchbench.model import Policy
+from benchbench.model import Batch, Policy
 
 DEFAULT = POLICIES["default"]
 
 
 class Script:
     """A step and its timer: each call lasts what the script says; each block costs `cost` more."""
+
+    batches: Sequence[Batch] = ()
 
     def __init__(self, durations: Iterator[float], cost: float = 0.0, batch_s: float = 0.0) -> None:
         self._durations = durations
@@ -117,6 +120,41 @@ def test_noise_too_wide_stops_at_the_count_limit() -> None:
     script = Script(float(value) for value in source.lognormal(-7, 1.0, 100_000))
     blocks, reason = sample(script.step, script, replace(DEFAULT, max_blocks=50, min_s=0.0), 1, 0.001)
     assert (len(blocks), reason) == (50, "count")
+
+
+def test_short_blocks_that_are_many_and_alike_end_in_precision_before_time_has_passed() -> None:
+    script = constant(1e-5)
+    blocks, reason = sample(script.step, script, DEFAULT, 1, 1e-5)
+    assert sum(blocks) < DEFAULT.min_s
+    assert (len(blocks), reason) == (DEFAULT.max_blocks, "precision")
+
+
+def test_a_block_may_be_held_to_one_step_however_short() -> None:
+    script = constant(1e-5)
+    assert measure(script.step, script, DEFAULT, most=1).iterations == 1
+
+
+def test_a_batch_has_no_more_blocks_than_of_the_shortest_usual_ones() -> None:
+    assert batch(Script(repeat(1.0), batch_s=0.05), 1e-3) == 50
+    assert batch(Script(repeat(1.0), batch_s=0.05), 1e-6) == 50
+    assert batch(Script(repeat(1.0), batch_s=0.05), 1.0) == 1
+
+
+def test_batches_kept_are_those_of_the_timed_blocks() -> None:
+    class Batched(Script):
+        def __init__(self) -> None:
+            super().__init__(repeat(0.01), batch_s=0.05)
+            self.batches: list[Batch] = []
+
+        def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+            found = super().blocks(step, iterations, count)
+            self.batches.append(Batch(blocks=count, enqueue_s=0, device_s=0, host_s=self.now()))
+            return found
+
+    script = Batched()
+    found = measure(script.step, script, DEFAULT)
+    assert sum(each.blocks for each in found.batches) == len(found.block_s)
+    assert min(each.host_s for each in found.batches) > sum(found.warmup_block_s)
 
 
 def test_the_interval_is_looked_at_after_30_45_and_68_blocks_only() -> None:

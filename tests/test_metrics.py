@@ -47,8 +47,8 @@ def a_wrong_result(**over: Any) -> Failure:
 
 def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
     documented = (
-        "case, suite, workload, params, dtype, mode, phase, backend, target, framework_version, device, "
-        "device_name, status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, "
+        "case, suite, workload, params, dtype, mode, phase, cache, backend, target, framework_version, "
+        "device, device_name, status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, "
         "latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, "
         "bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, attainable_flops_per_s, roof, "
         "flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, bytes_of_datasheet, peak_device_bytes, "
@@ -62,7 +62,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
 def test_a_row_says_what_was_measured_and_on_what() -> None:
     row = the_row(a_measurement(), a_measurement(), a_measurement())
 
-    assert {name: row[name] for name in COLUMNS[:16]} == {
+    assert {name: row[name] for name in COLUMNS[:17]} == {
         "case": "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu",
         "suite": "quick",
         "workload": "gemm",
@@ -70,6 +70,7 @@ def test_a_row_says_what_was_measured_and_on_what() -> None:
         "dtype": "float32",
         "mode": "eager",
         "phase": "forward",
+        "cache": "hot",
         "backend": "torch",
         "target": "torch",
         "framework_version": "2.13.0",

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from benchbench.backends.base import HostTimer
 from benchbench.machine.sampler import Watch, take
 from benchbench.measure import POLICIES, sample
+from benchbench.model import Batch
 from tests.factories import a_case
 
 ITERATIONS = 10_000
@@ -39,6 +41,7 @@ def test_a_timed_block(benchmark: Any) -> None:
 def test_deciding_when_to_stop(benchmark: Any) -> None:
     class Virtual:
         batch_s = 0.0
+        batches: Sequence[Batch] = ()
         clock = 0.0
 
         def now(self) -> float:

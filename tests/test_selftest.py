@@ -5,7 +5,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
@@ -22,7 +22,7 @@ from benchbench.doctor.selftest import HOST, Trial, results
 from benchbench.doctor.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
 from benchbench.launch import Answer
 from benchbench.measure import POLICIES
-from benchbench.model import Device, DeviceClass, Status
+from benchbench.model import Batch, Device, DeviceClass, Status
 from tests.factories import a_probe
 from tests.program import accelbench, started
 
@@ -55,6 +55,7 @@ class Timer:
 
     name = "virtual"
     batch_s = 0.0
+    batches: Sequence[Batch] = ()
 
     def __init__(self, clock: Time, scale: float = 1.0) -> None:
         self._clock, self._scale = clock, scale

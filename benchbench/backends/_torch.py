@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from benchbench.backends.base import PrecisionMismatch, Session
+from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
 from benchbench.model import AMP, Dtype, Memory
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class TorchSession(Session):
         self.dtype = getattr(torch, dtype.storage.value)
         self.compute = getattr(torch, dtype.compute.value) if dtype in AMP else None
         self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
+        self._clearing: Any = None
 
     def fix(self) -> None:
         """The float32 precision of every library torch multiplies with."""
@@ -85,6 +86,19 @@ class TorchSession(Session):
         if found != self.compute:
             raise PrecisionMismatch(f"asked to multiply in {self.compute}, torch's autocast gives {found}")
         return {"multiply": str(found)}
+
+    def cache_bytes(self) -> int:
+        """Of the CPU."""
+        return host_cache_bytes()
+
+    def flush(self) -> Any:
+        """Read and written by every thread: plain stores of this size pass a CPU's caches by."""
+        if self._clearing is None:
+            import torch
+
+            size = CLEARING * self.cache_bytes() // 4
+            self._clearing = torch.zeros(size, dtype=torch.int32, device=self.device)
+        return self._clearing.add_(1)
 
     def reset_peak(self) -> None:
         """Nothing is tracked on the CPU."""

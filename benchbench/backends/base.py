@@ -14,11 +14,27 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.machine import kernel
+from benchbench.model import (
+    AMP,
+    Batch,
+    Cache,
+    Device,
+    DeviceClass,
+    Dtype,
+    Memory,
+    Phase,
+    Profile,
+    Settings,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+LARGEST_CACHE = 256 * 2**20  # bytes: AMD's MI300, the most of any accelerator with a known peak
+CLEARING = 2  # times the cache's size is written: its replacement is no strict least-recently-used
 
 
 class Unsupported(Exception):
@@ -43,6 +59,10 @@ class Timer(Protocol):
     name: str
     batch_s: float  # blocks worth this many seconds may share one synchronisation; 0: one at a time
 
+    @property
+    def batches(self) -> Sequence[Batch]:
+        """So far, one per call of `blocks`; empty where each block is waited for."""
+
     def now(self) -> float:
         """Seconds on the clock that limits and warm-up are judged by."""
 
@@ -55,11 +75,22 @@ class HostTimer:
 
     name = "perf_counter"
     batch_s = 0.0
+    batches: Sequence[Batch] = ()
 
-    def __init__(self, wait: Callable[[Any], None], *, every_step: bool = False) -> None:
-        """`every_step`: wait after each step, for devices that would run queued steps side by side."""
+    def __init__(
+        self,
+        wait: Callable[[Any], None],
+        *,
+        every_step: bool = False,
+        before: Callable[[], Any] | None = None,
+    ) -> None:
+        """`every_step`: wait after each step, for devices that would run queued steps side by side.
+
+        `before`: called, and its output waited for, ahead of each block and outside its time.
+        """
         self._wait = wait
         self._every_step = every_step
+        self._before = before
 
     def now(self) -> float:
         """perf_counter seconds."""
@@ -68,7 +99,12 @@ class HostTimer:
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Seconds of each block."""
         run = self._waiting if self._every_step else self._queued
-        return [run(step, iterations) for _ in range(count)]
+        found = []
+        for _ in range(count):
+            if self._before:
+                self._wait(self._before())
+            found.append(run(step, iterations))
+        return found
 
     def _queued(self, step: Callable[[], Any], iterations: int) -> float:
         start = perf_counter()
@@ -83,6 +119,13 @@ class HostTimer:
         for _ in range(iterations):
             wait(step())
         return perf_counter() - start
+
+
+def host_cache_bytes() -> int:
+    """Of the last-level caches of the CPUs at hand. Raises Unsupported."""
+    if size := kernel.cache_bytes(Path("/"), kernel.allowed_cpus()):
+        return size
+    raise Unsupported("this system does not tell the size of the CPU's caches (/sys/devices/system/cpu)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +186,24 @@ class Session(ABC):
         """Programs compiled so far, where the framework may compile again during timing; else None."""
         return None
 
-    def timer(self) -> Timer:
-        """What times this device; the host's clock unless the device has a better one."""
-        return HostTimer(self.wait)
+    def timer(self, before: Callable[[], Any] | None = None) -> Timer:
+        """What times this device; the host's clock unless the device has a better one.
+
+        `before` is done ahead of each block and outside its time.
+        """
+        return HostTimer(self.wait, before=before)
+
+    def cache_bytes(self) -> int:
+        """Of the device's last-level cache, or as much as any device has. Raises Unsupported."""
+        raise Unsupported("nobody here knows its caches")
+
+    def flush(self) -> Any:
+        """Overwrite what the device's caches hold: queued, as a step is. Raises Unsupported."""
+        raise Unsupported("it has no means to clear its caches")
+
+    def nbytes(self, array: Any) -> int:
+        """Bytes of what `put` gave."""
+        return int(array.nbytes)
 
     def range(self, name: str) -> AbstractContextManager[object]:
         """A range that an outside profiler of the device shows (NVTX); nothing where there is none."""
@@ -191,6 +249,7 @@ class Backend(ABC):
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not offered
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)
+    caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
     keeps_compiled: ClassVar[bool] = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
@@ -216,7 +275,7 @@ class Backend(ABC):
         """Modes that cannot run in this installation, and why. May look at the device."""
         return {}
 
-    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
         """Why it offers no such case, else "". Called in the parent: imports nothing."""
         if mode in self.refused_modes:
             return self.refused_modes[mode]
@@ -230,6 +289,13 @@ class Backend(ABC):
             return "TF32 is a mode of NVIDIA tensor cores; a CPU has none"
         if dtype in AMP and phase is not Phase.TRAIN:
             return f"{dtype} is mixed precision for training; ask for {dtype.compute}"
+        return self._refuses_caches(cache, phase)
+
+    def _refuses_caches(self, cache: Cache, phase: Phase) -> str:
+        if cache not in self.caches:
+            return f"it is measured with {' or '.join(self.caches)} caches only"
+        if cache is Cache.ROTATE and phase is Phase.TRAIN:
+            return "the inputs of training do not rotate: its state is what the step before left"
         return ""
 
     @abstractmethod

@@ -1,7 +1,8 @@
 """A backend that computes nothing unless a workload does: time is virtual, so results are exact and instant.
 
 Ships with the product. A simulated step lasts flops / 1 TFLOP/s; `accelbench run -b fake` shows what a run
-and its report look like without a framework.
+and its report look like without a framework. Its devices have a cache of 32 MiB; what a step does not find
+there comes from memory at 1 TB/s, beyond that time. A step on `sim:0` takes the host 20 ns to launch.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from typing import TYPE_CHECKING, Any
 from benchbench import __version__
 from benchbench.backends._lanes import Span, Window
 from benchbench.backends._timeline import summary
-from benchbench.backends.base import Backend, Session, Timer, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Profile, Settings
+from benchbench.backends.base import CLEARING, Backend, Session, Timer, Unsupported
+from benchbench.model import Batch, Cache, Device, DeviceClass, Dtype, Memory, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 UNSPENT_S = 1e-3  # what a step lasts that spends no virtual time
+CACHE_BYTES = 32 * 2**20
+MEMORY_BYTES_S = 1e12
+LAUNCH_S = 20e-9  # of the host, for a step on sim:0
+OWN_BYTES = 2**20  # of code and results that a step finds in the cache, unless that was cleared
+OWN = 0  # the name of those
 
 
 class Fake(Backend):
@@ -30,6 +36,7 @@ class Fake(Backend):
     summary = "no framework: virtual time, for trying accelbench out and for its tests"
     framework = "fake"
     modes = ("eager", "compile")
+    caches = tuple(Cache)
     distributions = ("accelbench",)
     requirements = ("numpy",)
     install = "pip install accelbench"
@@ -63,12 +70,18 @@ class FakeSession(Session):
         """Starts at time zero."""
         self.device = device
         self.dtype = dtype
-        self.clock_s = 0.0
+        self.clock_s: float = 0.0
+        self.launch_s = 0.0 if device == "cpu" else LAUNCH_S
+        self._cached: dict[int, int] = {}  # id → bytes, the latest use last
+        self._cached_bytes = 0
+        self._touch(OWN, OWN_BYTES)
         self._spent: list[Span] = []
 
     def put(self, array: NDArray[np.generic]) -> Any:
-        """The array itself."""
-        return array
+        """The array itself, under a name of its own."""
+        found = array.view()
+        self._touch(id(found), found.nbytes)
+        return found
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """The step itself; one that spends no time lasts UNSPENT_S, since nothing lasts nothing."""
@@ -78,9 +91,39 @@ class FakeSession(Session):
             output = step(*arguments)
             if self.clock_s == start:
                 self.spend(UNSPENT_S)
+            missed = self._missed(arguments)
+            if missed:
+                self.spend(missed / MEMORY_BYTES_S, "memory")
             return output
 
         return timed
+
+    def _missed(self, arguments: tuple[Any, ...]) -> int:
+        """Bytes that are not in the cache; of inputs that fit in no cache, none: a step's time has them."""
+        used = {OWN: OWN_BYTES} | {id(each): int(getattr(each, "nbytes", 0)) for each in arguments}
+        if sum(used.values()) > CACHE_BYTES:
+            return 0
+        missed = sum(size for name, size in used.items() if name not in self._cached)
+        for name, size in used.items():
+            self._touch(name, size)
+        return missed
+
+    def _touch(self, name: int, size: int) -> None:
+        """Least recently used is what leaves."""
+        self._cached_bytes += size - self._cached.pop(name, 0)
+        self._cached[name] = size
+        while self._cached_bytes > CACHE_BYTES:
+            self._cached_bytes -= self._cached.pop(next(iter(self._cached)))
+
+    def cache_bytes(self) -> int:
+        """As pretended."""
+        return CACHE_BYTES
+
+    def flush(self) -> None:
+        """Nothing is left in the cache; writing twice its size takes its time."""
+        self._cached.clear()
+        self._cached_bytes = 0
+        self.spend(CLEARING * CACHE_BYTES / MEMORY_BYTES_S, "memory")
 
     def wait(self, output: Any) -> None:
         """Nothing is ever under way."""
@@ -106,9 +149,9 @@ class FakeSession(Session):
         """Nothing is tracked."""
         return Memory(bytes=None, reason="the fake backend has no memory")
 
-    def timer(self) -> Timer:
+    def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """The virtual clock."""
-        return VirtualTimer(self)
+        return VirtualTimer(self, before)
 
     def spend(self, seconds: float, operator: str = "simulated") -> None:
         """Move the clock."""
@@ -141,14 +184,16 @@ class FakeSession(Session):
 
 
 class VirtualTimer:
-    """Each block runs its step once and counts it `iterations` times."""
+    """Each block runs its step once and counts it `iterations` times; none is shorter than its launches."""
 
     name = "virtual"
     batch_s = 0.0
 
-    def __init__(self, session: FakeSession) -> None:
+    def __init__(self, session: FakeSession, before: Callable[[], Any] | None = None) -> None:
         """Shares the session's clock."""
         self._session = session
+        self._before = before
+        self.batches: list[Batch] = []
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -159,8 +204,13 @@ class VirtualTimer:
         return [self._block(step, iterations) for _ in range(count)]
 
     def _block(self, step: Callable[[], Any], iterations: int) -> float:
-        start = self._session.clock_s
+        session, ahead = self._session, self._session.clock_s
+        if self._before:
+            self._before()
+        start, launched = session.clock_s, ahead + session.launch_s * iterations
         step()
-        block = (self._session.clock_s - start) * iterations
-        self._session.clock_s = start + block
-        return block
+        session.clock_s = max(start + (session.clock_s - start) * iterations, launched)
+        if session.launch_s:
+            span = session.clock_s - ahead
+            self.batches.append(Batch(blocks=1, enqueue_s=launched - ahead, device_s=span, host_s=span))
+        return session.clock_s - start

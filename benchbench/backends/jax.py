@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.backends import _hlo, _xspans
-from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer, Unsupported
-from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Profile, Settings
+from benchbench.backends.base import (
+    CLEARING,
+    LARGEST_CACHE,
+    Backend,
+    HostTimer,
+    PrecisionMismatch,
+    Session,
+    Timer,
+    Unsupported,
+    host_cache_bytes,
+)
+from benchbench.model import AMP, Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +34,7 @@ class Jax(Backend):
     summary = "JAX: jax.jit"
     framework = "jax"
     modes = ("jit",)
+    caches = tuple(Cache)
     refused_modes: ClassVar[dict[str, str]] = {
         "eager": "JAX users run steps under jax.jit; operation by operation, its dispatch would be measured"
     }
@@ -61,6 +72,14 @@ class Jax(Backend):
                 continue
             found += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
         return found, missing
+
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
+        """A TPU's memories on the chip are the program's own."""
+        if reason := super().refuses(device, dtype, mode, phase, cache):
+            return reason
+        if cache is not Cache.HOT and device.name.startswith("tpu"):
+            return "a TPU has no cache that one step would leave warm for the next"
+        return ""
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Precision and the default device are fixed before the first operation."""
@@ -103,6 +122,7 @@ class JaxSession(Session):
         self.dtype = jnp.dtype(dtype.storage.value)
         self.compute = jnp.dtype(dtype.compute.value) if dtype in AMP else None
         self._dtype = dtype
+        self._clearing: tuple[Callable[[Any], Any], Any] | None = None
 
     def put(self, array: NDArray[np.generic]) -> Any:
         """A committed array; integers become int32, JAX's own."""
@@ -151,9 +171,26 @@ class JaxSession(Session):
             raise PrecisionMismatch(f"asked for {self.dtype}, JAX gives {precision['storage']}")
         return precision | ({"multiply": str(self.compute)} if self.compute else {})
 
-    def timer(self) -> Timer:
+    def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """The CPU client may run queued steps side by side, so there each one is waited for."""
-        return HostTimer(self.wait, every_step=self.device.platform == "cpu")
+        return HostTimer(self.wait, every_step=self.device.platform == "cpu", before=before)
+
+    def cache_bytes(self) -> int:
+        """Of the CPU; a GPU's is not told."""
+        return host_cache_bytes() if self.device.platform == "cpu" else LARGEST_CACHE
+
+    def flush(self) -> Any:
+        """Read and written in place."""
+        import jax
+        import jax.numpy as jnp
+
+        if self._clearing is None:
+            size = CLEARING * self.cache_bytes() // 4
+            values = jax.device_put(jnp.zeros(size, jnp.int32), self.device)
+            self._clearing = jax.jit(lambda x: x + 1, donate_argnums=0), values
+        bump, values = self._clearing
+        self._clearing = bump, bump(values)
+        return self._clearing[1]
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """jax.profiler, without its tracing of Python; what XLA fused is named from the compiled modules."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchbench.backends import _ort
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.model import Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,9 +71,9 @@ class OnnxRuntime(Backend):
                 missing[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
         return found, missing
 
-    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
         """Its CPU kernels widen float16; int8 and float64 are kernels of its CPU."""
-        if reason := super().refuses(device, dtype, mode, phase):
+        if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         on_cpu = device.device_class is DeviceClass.CPU
         if dtype is Dtype.FLOAT16 and on_cpu:

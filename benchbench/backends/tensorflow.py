@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchbench.backends import _xspans
-from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
-from benchbench.model import AMP, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.backends.base import (
+    CLEARING,
+    LARGEST_CACHE,
+    Backend,
+    PrecisionMismatch,
+    Session,
+    Unsupported,
+    host_cache_bytes,
+)
+from benchbench.model import AMP, Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +33,7 @@ class TensorFlow(Backend):
     summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
     framework = "tensorflow"
     modes = ("function", "xla", "eager", "tensorrt")
+    caches = tuple(Cache)
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
     requirements = ("tensorflow", "numpy")
     install = "pip install 'accelbench[tensorflow]'"
@@ -64,9 +73,9 @@ class TensorFlow(Backend):
         built = tf.sysconfig.get_build_info().get("is_tensorrt_build", False)
         return {} if built else {"tensorrt": f"TensorFlow {tf.__version__} is built without TensorRT"}
 
-    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
         """TensorRT converts inference in float32 and float16."""
-        if reason := super().refuses(device, dtype, mode, phase):
+        if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         if mode == "tensorrt" and device.device_class is DeviceClass.CPU:
             return "TensorRT needs an NVIDIA GPU"
@@ -116,6 +125,7 @@ class TensorFlowSession(Session):
         self._mode = mode
         self._tf32 = dtype is Dtype.TF32
         self._accelerator = device != "cpu"
+        self._clearing: Any = None
 
     def put(self, array: NDArray[np.generic]) -> Any:
         """A tensor on the device."""
@@ -171,6 +181,24 @@ class TensorFlowSession(Session):
             raise PrecisionMismatch(f"asked for TF32 {self._tf32}, TensorFlow reports {enabled}")
         precision = {"float32_multiply": "tf32" if enabled else "ieee", "storage": self.dtype.name}
         return precision | ({"multiply": self.compute.name} if self.compute else {})
+
+    def cache_bytes(self) -> int:
+        """Of the CPU; a GPU's is not told."""
+        return LARGEST_CACHE if self._accelerator else host_cache_bytes()
+
+    def flush(self) -> Any:
+        """One read, another written; integers of 32 bits would be kept on the host."""
+        import tensorflow as tf
+
+        with tf.device(self.device):
+            if self._clearing is None:
+                self._clearing = tf.zeros(CLEARING * self.cache_bytes() // 4, tf.float32)
+            self._clearing = self._clearing + 1.0
+        return self._clearing
+
+    def nbytes(self, array: Any) -> int:
+        """Elements times their size."""
+        return int(array.shape.num_elements()) * int(array.dtype.size)
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """The TensorFlow profiler; XLA's instructions have names of TensorFlow's operators."""

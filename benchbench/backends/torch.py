@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from benchbench.backends import _chrome
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, Session, Timer, Unsupported
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.model import Batch, Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
 
 TRACE = "trace.json"
 
@@ -23,6 +24,7 @@ class Torch(Backend):
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
     modes = ("eager", "compile", "cudagraph")
+    caches = tuple(Cache)
     distributions = ("torch",)
     requirements = ("torch", "numpy")
     install = "pip install 'accelbench[torch]'"
@@ -75,10 +77,12 @@ class Torch(Backend):
             missing["compile"] = "inductor found no C++ compiler (apt install g++, or set CXX)"
         return missing
 
-    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase) -> str:
-        """A graph cannot hold the host's look at the gradients that scaling them needs."""
-        if reason := super().refuses(device, dtype, mode, phase):
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
+        """A graph cannot hold the host's look at the gradients that scaling them needs, nor other inputs."""
+        if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
+        if mode == "cudagraph" and cache is Cache.ROTATE:
+            return "a CUDA graph is replayed on the inputs it was captured with"
         if mode == "cudagraph" and device.device_class is DeviceClass.CPU:
             return "a CUDA graph needs a CUDA device"
         if mode == "cudagraph" and dtype is Dtype.AMP_FP16:
@@ -182,9 +186,15 @@ class CudaSession(CpuSession):
 
         torch.cuda.synchronize(self.device)
 
-    def timer(self) -> Timer:
+    def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """CUDA events."""
-        return EventTimer(self.wait)
+        return EventTimer(self.wait, before=before)
+
+    def cache_bytes(self) -> int:
+        """Of the L2 cache."""
+        import torch
+
+        return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
     def range(self, name: str) -> AbstractContextManager[object]:
         """NVTX, as nsys shows it."""
@@ -259,20 +269,42 @@ class EventTimer(HostTimer):
     name = "cuda_event"
     batch_s = 0.05  # deep enough a queue to keep the device busy between blocks
 
+    def __init__(self, wait: Callable[[Any], None], *, before: Callable[[], Any] | None = None) -> None:
+        """`before` is queued ahead of each block, outside its events."""
+        super().__init__(wait, before=before)
+        self.batches: list[Batch] = []
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
-        """Device seconds of each block."""
+        """Device seconds of each block; what the host took is added to `batches`."""
         import torch
 
-        pairs = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)
-        ]
-        for begin, end in pairs:
-            begin.record()
-            for _ in range(iterations):
-                step()
-            end.record()
+        ahead, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(2 * count + 1))
+        pairs = list(zip(marks[::2], marks[1::2], strict=True))
+        start = perf_counter()
+        ahead.record()
+        self._queue(step, iterations, *pairs[0])
+        enqueued = perf_counter()
+        for begin, end in pairs[1:]:
+            self._queue(step, iterations, begin, end)
         self._wait(None)
+        done = perf_counter()
+        self.batches.append(
+            Batch(
+                blocks=count,
+                enqueue_s=enqueued - start,
+                device_s=ahead.elapsed_time(pairs[0][1]) / 1e3,
+                host_s=done - start,
+            )
+        )
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+
+    def _queue(self, step: Callable[[], Any], iterations: int, begin: Any, end: Any) -> None:
+        if self._before:
+            self._before()
+        begin.record()
+        for _ in range(iterations):
+            step()
+        end.record()
 
 
 def _device(name: str, model: str) -> Device:

@@ -124,9 +124,9 @@ class XlaSession(TorchSession):
             raise PrecisionMismatch(f"asked for matmul precision {STRICT}, torch_xla reports {found}")
         return {**super().precision(), "xla_matmul": found}
 
-    def timer(self) -> Timer:
+    def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """The CPU client may run queued steps side by side, so there each one is waited for."""
-        return HostTimer(self.wait, every_step=self._on_cpu)
+        return HostTimer(self.wait, every_step=self._on_cpu, before=before)
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """torch_xla's profiler; reading its trace takes jax or tensorflow, which may be elsewhere."""

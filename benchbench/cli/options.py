@@ -44,6 +44,9 @@ DtypeOption = Annotated[
 ModeOption = Annotated[
     Names, option("--mode", text="eager, compile, cudagraph, function, xla, tensorrt, jit, lazy, graph.")
 ]
+CacheOption = Annotated[
+    Names, option("--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]")
+]
 ParamOption = Annotated[Names, option("--param", "-p", text="Override a size: batch=32,64.")]
 QuickOption = Annotated[bool, option("--quick", text="3 rounds of about a second: a first look.")]
 RigorousOption = Annotated[bool, option("--rigorous", text="10 rounds, each to half a percent.")]

@@ -22,6 +22,7 @@ def requested(
     dtype: Names,
     mode: Names,
     param: Names,
+    cache: Names = None,
     quick: bool,
     rigorous: bool,
     budget: str | None = None,
@@ -46,6 +47,7 @@ def requested(
             devices=split(device),
             dtypes=tuple(api.dtype_named(name) for name in split(dtype)),
             modes=split(mode),
+            caches=tuple(api.cache_named(name) for name in split(cache)),
             params=parse_params(param or []),
         ),
         Settings(

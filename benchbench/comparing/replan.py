@@ -9,7 +9,7 @@ from typing import Any
 from benchbench import folder
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError
-from benchbench.model import Case, Dtype, LeftOut, Probe, Settings, Status, Target
+from benchbench.model import Cache, Case, Dtype, LeftOut, Probe, Settings, Status, Target
 from benchbench.plan import Plan, Reason, devices_named, unsupported
 from benchbench.suite import check_params
 from benchbench.workloads.base import Workload
@@ -28,6 +28,7 @@ class Variant:
     mode: str = ""
     dtype: Dtype | None = None
     device: str = ""
+    cache: Cache | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, settings: Settings) -> Settings:
@@ -73,6 +74,7 @@ def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
         device=named[0][0].name if named else want,
         mode=variant.mode or _mode(case, probe.target),
         dtype=variant.dtype or case.dtype,
+        cache=variant.cache or case.cache,
     )
 
 

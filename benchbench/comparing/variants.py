@@ -13,7 +13,7 @@ from benchbench import folder
 from benchbench.comparing.replan import Variant
 from benchbench.environments.targets import by_hand, targets
 from benchbench.errors import UsageError, unknown
-from benchbench.model import Allocator, Dtype, Isolation, Target
+from benchbench.model import Allocator, Cache, Dtype, Isolation, Target
 
 T = TypeVar("T", bound=StrEnum)
 REVISION = "rev:"
@@ -89,6 +89,7 @@ OPTIONS: Mapping[str, Callable[[Variant, str], Variant]] = {
     "mode": lambda found, text: replace(found, mode=text),
     "dtype": lambda found, text: replace(found, dtype=_member(Dtype, text)),
     "device": lambda found, text: replace(found, device=text),
+    "cache": lambda found, text: replace(found, cache=_member(Cache, text)),
     "threads": _setting("threads", _threads),
     "allocator": _setting("allocator", lambda text: _member(Allocator, text)),
     "isolation": _setting("isolation", lambda text: _member(Isolation, text)),

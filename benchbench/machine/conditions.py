@@ -152,6 +152,8 @@ def energy_j(measured: Measurement) -> float | str:
     Mean power between the first and the last sample of the window, over the window, divided by its
     steps. The device's whole power: what it draws at rest and for others is in it.
     """
+    if measured.cleared:
+        return "clearing the caches would be in it"
     if not (seen := _seen([measured])):
         return "not measured"
     joules, span, length = seen[0].telemetry.energy_j, seen[0].span_s, seen[0].length_s

@@ -85,6 +85,19 @@ def clocks_mhz(root: Path, cpus: Sequence[int]) -> float | None:
     return sum(found) / len(found) / 1000 if found else None
 
 
+def cache_bytes(root: Path, cpus: Sequence[int]) -> int | None:
+    """Of the last-level caches of these CPUs together, each counted once (sysfs-devices-system-cpu)."""
+    found: dict[str, int] = {}
+    for cpu in cpus:
+        levels = {
+            number(path / "level") or 0: path for path in (root / CPUS / f"cpu{cpu}/cache").glob("index*")
+        }
+        last = levels[max(levels)] if levels else root
+        if size := re.fullmatch(r"([0-9]+)K", text(last / "size").strip(), re.ASCII):
+            found[text(last / "shared_cpu_list").strip() or str(cpu)] = int(size[1]) * 1024
+    return sum(found.values()) or None
+
+
 def pressure(root: Path, resource: str) -> Pressure | None:
     """Of `cpu`, `memory` or `io`: docs.kernel.org/accounting/psi.html."""
     some = r"^some avg10=([0-9.]+) .*total=([0-9]+)$"

@@ -160,10 +160,11 @@ class Workload(ABC):
         """The frameworks it has builders for."""
         return sorted(name.removeprefix("build_") for name in dir(cls) if name.startswith("build_"))
 
-    def build_fake(self, place: Place, _arrays: Arrays) -> Program:
+    def build_fake(self, place: Place, arrays: Arrays) -> Program:
         """Computes nothing: lets flops / 1 TFLOP/s of virtual time pass."""
         seconds = self.cost(Dtype.FLOAT32).flops / 1e12
-        return Program(lambda: place.spend(seconds), simulated=True)
+        inputs = tuple(place.put(array) for array in arrays.values())
+        return Program(lambda *_: place.spend(seconds), inputs, simulated=True)
 
 
 class Operation(Workload):

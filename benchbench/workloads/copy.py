@@ -81,7 +81,7 @@ class Copy(Operation):
     def build_fake(self, place: Place, arrays: Arrays) -> Program:
         """Computes nothing: 1 TB/s of virtual time."""
         seconds = self.cost(Dtype.FLOAT32).bytes / VIRTUAL_BYTES_S
-        return Program(lambda: place.spend(seconds), simulated=True)
+        return Program(lambda _: place.spend(seconds), (place.put(arrays["x"]),), simulated=True)
 
 
 def _one(arrays: Arrays) -> NDArray[np.generic]:

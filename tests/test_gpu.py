@@ -1,0 +1,59 @@
+"""What only an NVIDIA GPU can show of the timers. Skipped aloud where there is none."""
+
+import pytest
+
+from benchbench import worker
+from benchbench.backends.torch import Torch
+from benchbench.measure import MOST_ITERATIONS, POLICIES, Samples, measure
+from benchbench.model import Dtype
+from benchbench.pace import DISAGREEMENT
+from benchbench.stats import median
+from benchbench.workloads.base import Workload
+from benchbench.workloads.convnet_train import ConvnetTrain
+from benchbench.workloads.gemm import Gemm
+
+pytestmark = [pytest.mark.real, pytest.mark.gpu]
+SMALL = Gemm(m=256, n=256, k=256)
+SPIN_CYCLES = 200_000  # a tenth of a millisecond at 2 GHz
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip(f"torch {torch.__version__} sees no CUDA device")
+
+
+def measured(work: Workload, mode: str = "eager", before: str = "") -> Samples:
+    session = Torch().open("cuda:0", Dtype.FLOAT32, mode, 2)
+    runner = worker.build(Torch(), session, work, Dtype.FLOAT32)
+    session.wait(runner.step())
+    ahead = {"spin": lambda: session.spin(SPIN_CYCLES), "flush": session.flush, "": None}[before]
+    most = 1 if ahead else MOST_ITERATIONS
+    return measure(runner.step, session.timer(ahead), POLICIES["quick"], most=most)
+
+
+def step_s(found: Samples) -> float:
+    return median(found.block_s) / found.iterations
+
+
+def launching(found: Samples) -> float:
+    return median([each.enqueue_s / each.device_s for each in found.batches])
+
+
+def test_a_small_product_takes_no_less_time_with_cold_caches() -> None:
+    """Launched meanwhile in either case: behind a kernel that only spins, or behind clearing."""
+    assert step_s(measured(SMALL, before="flush")) >= step_s(measured(SMALL, before="spin"))
+
+
+def test_a_tiny_product_is_launch_bound_and_a_large_one_is_not() -> None:
+    assert launching(measured(SMALL)) > 1 - DISAGREEMENT
+    assert launching(measured(Gemm(m=8192, n=8192, k=8192))) < 0.5
+
+
+def test_many_small_kernels_are_launch_bound_one_by_one_and_less_so_as_a_graph() -> None:
+    work = ConvnetTrain().tiny()
+    eager, graph = measured(work), measured(work, "cudagraph")
+    assert launching(eager) > 1 - DISAGREEMENT
+    assert launching(graph) < launching(eager)
+    assert step_s(graph) < step_s(eager)
