@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchbench import worker
 from benchbench.backends.torch import Torch
 from benchbench.measure import MOST_ITERATIONS, POLICIES, measure
 from benchbench.model import Cache, Dtype
 from benchbench.stats import median
+from benchbench.worker.runner import build
 from benchbench.workloads.gemm import Gemm
 
 SIZE = 8192
@@ -46,7 +46,7 @@ def compare(repeats: int) -> None:
     import torch
 
     session = Torch().open("cuda:0", Dtype.BFLOAT16, "eager", 2)
-    step = worker.build(Torch(), session, Gemm(m=SIZE, n=SIZE, k=SIZE), Dtype.BFLOAT16).step
+    step = build(Torch(), session, Gemm(m=SIZE, n=SIZE, k=SIZE), Dtype.BFLOAT16).step
 
     def ours_s(cache: Cache) -> float:
         cold = cache is Cache.COLD

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchbench import caches, worker
+from benchbench import caches
 from benchbench.backends.base import HostTimer, Session, Unsupported
 from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, OWN_BYTES, Fake
 from benchbench.machine.conditions import energy_j
@@ -19,6 +19,7 @@ from benchbench.pace import launching
 from benchbench.stats import median
 from benchbench.store import decode, encode
 from benchbench.suite import parse
+from benchbench.worker import jobs, timed
 from tests.factories import a_case, a_measurement, a_record, a_watched
 from tests.program import accelbench, rows
 
@@ -36,7 +37,7 @@ def job(cache: Cache, size: int = SIZE, **over: Any) -> dict[str, Any]:
 
 
 def measured(cache: Cache, size: int = SIZE) -> Measurement:
-    return worker.measure_case(Fake(), job(cache, size), {})
+    return timed.measure_case(Fake(), job(cache, size), {})
 
 
 def step_s(found: Measurement) -> float:
@@ -122,7 +123,7 @@ def test_energy_of_cold_steps_is_not_told_since_clearing_is_in_it() -> None:
 
 
 def test_a_profile_of_cold_steps_is_refused() -> None:
-    answer = worker.run(Fake(), job(Cache.COLD, kind="profile", iterations=1, count=1, folder="."))
+    answer = jobs.run(Fake(), job(Cache.COLD, kind="profile", iterations=1, count=1, folder="."))
     assert answer["outcome"]["status"] == Status.UNSUPPORTED
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchbench import folder, verify, worker
+from benchbench import folder, verify
 from benchbench.backends.base import Backend, HostTimer, Session, Unsupported
 from benchbench.model import DeviceClass, Dtype
+from benchbench.worker import timed
+from benchbench.worker.runner import build
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
 from benchbench.workloads.gemm import Gemm
 
@@ -135,12 +137,12 @@ def test_tf32_is_refused_where_it_would_be_something_else(framework: str) -> Non
 @pytest.mark.real
 def test_a_product_that_is_not_waited_for_is_implausible() -> None:
     work = Gemm(m=1024, n=1024, k=1024)
-    for wait, expected in ((False, worker.Implausible), (True, None)):
+    for wait, expected in ((False, timed.Implausible), (True, None)):
         session = backend("jax").open("cpu", Dtype.FLOAT32, "jit", THREADS)
         timer = session.timer() if wait else HostTimer(lambda output: None)
-        runner = worker.build(backend("jax"), session, work, Dtype.FLOAT32)
+        runner = build(backend("jax"), session, work, Dtype.FLOAT32)
         with pytest.raises(expected) if expected else nullcontext():
-            worker.check_waited(work, runner, session, timer, 1)
+            timed.check_waited(work, runner, session, timer, 1)
 
 
 @pytest.mark.real

@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchbench import worker
 from benchbench.backends.torch import Torch
 from benchbench.measure import MOST_ITERATIONS, POLICIES, Samples, measure
 from benchbench.model import Dtype
 from benchbench.pace import DISAGREEMENT
 from benchbench.stats import median
+from benchbench.worker.runner import build
 from benchbench.workloads.base import Workload
 from benchbench.workloads.convnet_train import ConvnetTrain
 from benchbench.workloads.gemm import Gemm
@@ -26,7 +26,7 @@ def gpu() -> None:
 
 def measured(work: Workload, mode: str = "eager", before: str = "") -> Samples:
     session = Torch().open("cuda:0", Dtype.FLOAT32, mode, 2)
-    runner = worker.build(Torch(), session, work, Dtype.FLOAT32)
+    runner = build(Torch(), session, work, Dtype.FLOAT32)
     session.wait(runner.step())
     ahead = {"spin": lambda: session.spin(SPIN_CYCLES), "flush": session.flush, "": None}[before]
     most = 1 if ahead else MOST_ITERATIONS

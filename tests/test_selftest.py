@@ -235,13 +235,13 @@ def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
 
 
 def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:
-    from benchbench import worker
     from benchbench.backends.fake import Fake
+    from benchbench.worker import jobs
 
     job = selftest.job_of(Shape(seconds=1e-4), None) | {"threads": 1}
-    reply = worker.run(Fake(), job)
+    reply = jobs.run(Fake(), job)
     assert len(reply["block_s"]) == len(reply["true_block_s"]) > 0
-    refused = worker.run(Fake(), job | {"device": "sim:0"})
+    refused = jobs.run(Fake(), job | {"device": "sim:0"})
     assert refused["outcome"]["message"] == "it has no kernel that only spins"
 
 

@@ -17,11 +17,11 @@ from itertools import takewhile
 from time import perf_counter
 from typing import Any
 
-from benchbench import worker
 from benchbench.backends.torch import Torch
 from benchbench.machine.environment import usable_threads
 from benchbench.measure import POLICIES
 from benchbench.model import Dtype
+from benchbench.worker.runner import build
 from benchbench.workloads.base import Workload
 from benchbench.workloads.convnet_train import ConvnetTrain
 from benchbench.workloads.gemm import Gemm
@@ -38,7 +38,7 @@ def step_of(workload: Workload) -> Step:
     backend = Torch()
     backend.load()
     session = backend.open("cpu", Dtype.FLOAT32, "eager", usable_threads())
-    return worker.build(backend, session, workload, Dtype.FLOAT32).step
+    return build(backend, session, workload, Dtype.FLOAT32).step
 
 
 def timed(step: Step, seconds: float) -> list[float]:

@@ -1,0 +1,116 @@
+"""A template process that imports one framework and forks a process per job.
+
+`python -m benchbench.worker BACKEND DESCRIPTOR PARENT`. One JSON line per message on the descriptor;
+standard output belongs to the frameworks. Standard library, NumPy and the framework only: it runs under
+foreign interpreters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchbench import folder
+from benchbench.backends.base import Backend
+from benchbench.worker.jobs import one_line, run
+from benchbench.worker.runner import Message
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(backend_name: str, descriptor: int, parent: int) -> None:
+    """Serve jobs until the channel closes."""
+    die_with_parent(parent)
+    with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
+        backend = folder.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
+        try:
+            version = backend.load()
+        except ImportError as error:
+            send(
+                lines,
+                {
+                    "status": "unavailable" if missing(backend, error) else "broken",
+                    "reason": one_line(error),
+                },
+            )
+            return
+        except Exception as error:  # noqa: BLE001 - a framework may fail to import in any way
+            send(lines, {"status": "broken", "reason": one_line(error)})
+            return
+        send(lines, {"status": "ready", "version": version})
+        for number, line in enumerate(lines):
+            serve(lines, backend, json.loads(line), number)
+
+
+def serve(lines: Any, backend: Backend, job: Message, number: int) -> None:
+    """Run one job in a fork, or in this process, and report how it ended."""
+    if not job["fork"]:
+        send(lines, {"exit": 0, "reply": run(backend, job)})
+        return
+    path = Path(f"reply-{number}.json")
+    pid = os.fork()
+    if pid == 0:
+        child(backend, job, path)
+    send(lines, {"pid": pid})
+    status = reap(pid)
+    reply = json.loads(path.read_bytes()) if status == 0 and path.exists() else None
+    path.unlink(missing_ok=True)
+    send(lines, {"exit": status, "reply": reply})
+
+
+def child(backend: Backend, job: Message, path: Path) -> None:
+    """The forked process: never returns. No clean-up is run: frameworks may hang in theirs."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        die_with_parent(os.getppid())
+        path.write_text(json.dumps(run(backend, job), allow_nan=False))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it was, this process must not become a second template
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def reap(pid: int) -> int:
+    """Wait for the job; end what it left running; its exit code, negative for a signal."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
+        os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def missing(backend: Backend, error: ImportError) -> bool:
+    """Whether what the backend needs is not installed, rather than broken."""
+    needed = {re.split(r"[^\w-]", each)[0] for each in backend.requirements}
+    return isinstance(error, ModuleNotFoundError) and error.name in needed
+
+
+def send(lines: Any, message: Message) -> None:
+    """One line, flushed."""
+    lines.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+    lines.flush()
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL this process when its parent is gone (Linux only); at once if it already is."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,127 @@
+"""What a worker is asked for: a job in, an answer out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import traceback
+from pathlib import Path
+
+from benchbench import verify
+from benchbench.backends import _xspans
+from benchbench.backends.base import Backend, Recording, Unread, Unsupported
+from benchbench.doctor import spin
+from benchbench.model import Cache, Dtype, Failure, Status
+from benchbench.worker.runner import Message, WrongResult, build, judge, open_case, workload_of
+from benchbench.worker.timed import Implausible, measure_case
+from benchbench.workloads.base import Operation
+
+WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
+
+
+def run(backend: Backend, job: Message) -> Message:
+    """Dispatch on the kind of job; expected failures come back as data."""
+    if job.get("affinity"):
+        os.sched_setaffinity(0, job["affinity"])
+    try:
+        return answer(backend, job)
+    except Unsupported as reason:
+        failure = Failure(status=Status.UNSUPPORTED, message=str(reason))
+    except Implausible as reason:
+        failure = Failure(status=Status.IMPLAUSIBLE, message=str(reason))
+    except WrongResult as wrong:
+        failure = Failure(status=Status.WRONG_RESULT, message=str(wrong), relative_error=wrong.error)
+    except Exception as error:  # noqa: BLE001 - a case that fails is a result
+        traceback.print_exc()
+        memory = backend.out_of_memory(error)
+        status = Status.OUT_OF_MEMORY if memory else Status.FAILED
+        failure = Failure(status=status, message=one_line(error))
+    return {"outcome": dataclasses.asdict(failure), "stages_s": {}}
+
+
+def answer(backend: Backend, job: Message) -> Message:
+    """What a job asks for."""
+    match job["kind"]:
+        case "probe":
+            return probe(backend)
+        case "reference":
+            return {"reference": verify.reference(workload_of(job), Dtype(job["dtype"]))}
+        case "verify":
+            return {"verified": verify_case(backend, job)}
+        case "trace":
+            return {"losses": trace_case(backend, job)}
+        case "profile":
+            return profile_case(backend, job)
+        case "read":
+            recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
+            return {"profile": dataclasses.asdict(_xspans.profile(Path(job["folder"]), recording, {}))}
+        case "spin":
+            return spin.answer(backend, job)
+    stages: dict[str, float] = {}
+    outcome = measure_case(backend, job, stages)
+    return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
+
+
+def probe(backend: Backend) -> Message:
+    """Devices, and why other kinds are not there."""
+    devices, absent = backend.devices()
+    return {
+        "devices": [dataclasses.asdict(device) for device in devices],
+        "missing": absent,
+        "missing_modes": backend.missing_modes(),
+    }
+
+
+def verify_case(backend: Backend, job: Message) -> float | None:
+    """Compute, or train at the small size: the relative error, or None for a simulated program.
+
+    Raises WrongResult.
+    """
+    case, workload, session = open_case(backend, job)
+    session.precision()
+    small = verify.checked_at(workload)
+    runner = build(backend, session, small, case.computes_in)
+    if runner.program.simulated:
+        return None
+    if isinstance(small, Operation):
+        error = verify.operation_error(small, runner.program, runner.step(), session, job["reference"])
+    else:
+        error = verify.training_error(
+            runner.program, runner.step, lambda: runner.state, session, job["reference"]
+        )
+    judge(error, small, case.computes_in)
+    return error
+
+
+def trace_case(backend: Backend, job: Message) -> list[float]:
+    """The losses of the first `steps` training steps at the case's own size."""
+    case, workload, session = open_case(backend, job)
+    runner = build(backend, session, workload, case.computes_in)
+    return [float(session.fetch(runner.step()).reshape(-1)[0]) for _ in range(job["steps"])]
+
+
+def profile_case(backend: Backend, job: Message) -> Message:
+    """Warm up, then some steps under the framework's profiler; its traces are left in the job's folder.
+
+    Raises Unsupported.
+    """
+    case, workload, session = open_case(backend, job)
+    if case.cache is Cache.COLD:
+        raise Unsupported("clearing the caches before each step would be profiled too")
+    session.precision()
+    runner = build(backend, session, workload, case.computes_in, case.cache)
+    for _ in range(WARM_STEPS):
+        session.wait(runner.step())
+    iterations, count = job["iterations"], job["count"]
+    plain = [block / iterations for block in session.timer().blocks(runner.step, iterations, count)]
+    try:
+        profile = session.profile(runner.step, iterations, count, Path(job["folder"]))
+    except Unread as unread:
+        return {"recording": dataclasses.asdict(unread.recording), "plain_step_s": plain}
+    return {"profile": dataclasses.asdict(profile), "plain_step_s": plain}
+
+
+def one_line(error: BaseException) -> str:
+    """The error's type and first line, for a table cell."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"[:500]
