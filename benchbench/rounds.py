@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from benchbench import __version__
+from benchbench.codec import outcome
 from benchbench.errors import UnreadableInput
 from benchbench.fleet import Fleet
 from benchbench.folder import load
@@ -34,7 +35,7 @@ from benchbench.model import (
 from benchbench.plan import Plan, Selection, check_devices, plan
 from benchbench.revision import commit_tag
 from benchbench.schedule import due
-from benchbench.store import new_id, outcome
+from benchbench.store import new_id
 from benchbench.suite import Entry
 from benchbench.workloads.base import Workload
 

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-import msgspec
-
+from benchbench import codec, disk
 from benchbench.artifacts import reasons
 from benchbench.errors import CannotWrite, UnreadableInput
-from benchbench.model import SCHEMA, Failure, Measurement, Record, Run, RunInfo, Status
+from benchbench.model import Record, Run, RunInfo
 
 T = TypeVar("T")
 
 RUNS, HEAD, RECORDS = "runs", "run.json", "records.jsonl"
-LINE_LIMIT = 8 * 2**20  # bytes; a record of 1000 blocks is 20 KiB
-HEAD_LIMIT = 64 * 2**20  # bytes; a plan of 10,000 cases is 4 MiB
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
 LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Line(Record):
-    """A record whose outcome is still JSON values: msgspec has no union of dataclasses."""
-
-    outcome: Any
 
 
 class IdSource:
@@ -67,13 +53,13 @@ class RunWriter:
         """Raises CannotWrite."""
         self._path = folder / RECORDS
         self._write = write
-        with _writing(self._path):
+        with disk.writing(self._path):
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
 
     def append(self, record: Record) -> None:
         """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
-        line = encode(record) + b"\n"
-        with _writing(self._path, f" (the record has {len(line)} bytes)"):
+        line = codec.encode(record) + b"\n"
+        with disk.writing(self._path, f" (the record has {len(line)} bytes)"):
             end = os.fstat(self._descriptor).st_size
             if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
                 line = b"\n" + line  # the last record was torn; this one must not be lost with it
@@ -108,14 +94,14 @@ def create(root: Path, info: RunInfo) -> RunWriter:
     if not NAME.fullmatch(info.id):
         raise ValueError(f"{info.id!r} cannot be the id of a run")
     folder = root / RUNS / info.id
-    with _writing(folder):
+    with disk.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
     try:
-        with _writing(folder):
+        with disk.writing(folder):
             (folder / RECORDS).touch()
-            _replace(folder / HEAD, _json(info, indent=1) + b"\n")
-            _sync(folder.parent)
+            disk.replace(folder / HEAD, codec.to_json(info, indent=1) + b"\n")
+            disk.sync(folder.parent)
         return RunWriter(folder)
     except CannotWrite:
         shutil.rmtree(folder, ignore_errors=True)
@@ -132,75 +118,17 @@ def keep(root: Path, run: Run) -> Path:
 
 def extend(folder: Path, run: Run) -> None:
     """Add the records of `run` to those in `folder`, whose head becomes that of `run`. Raises CannotWrite."""
-    with _writing(folder):
-        _replace(folder / HEAD, _json(run.info, indent=1) + b"\n")
+    with disk.writing(folder):
+        disk.replace(folder / HEAD, codec.to_json(run.info, indent=1) + b"\n")
     with RunWriter(folder) as writer:
         for record in run.records:
             writer.append(record)
 
 
-def save(path: Path, content: bytes) -> None:
-    """A file made from a run, its folder made if need be; never half of it. Raises CannotWrite."""
-    with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = path.resolve()  # else a link would be replaced, not what it points to
-        if target.is_file() or not target.exists():
-            _replace(target, content)
-        else:  # /dev/stdout, a pipe
-            target.write_bytes(content)
-
-
-def encode(record: Record) -> bytes:
-    """One line of JSON without its newline. Raises ValueError for NaN and infinity: JSON has neither."""
-    return _json(record)
-
-
-def decode(line: bytes) -> Record:
-    """The record in a line. Fields not known here are ignored. Raises UnreadableInput."""
-    if len(line) > LINE_LIMIT:
-        raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
-    found = _converted(_parsed(line), _Line)
-    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
-    return Record(**(fields | {"outcome": outcome(found.outcome)}))
-
-
-def outcome(raw: object) -> Measurement | Failure:
-    """A measurement or failure from JSON values, all numbers finite and none below zero.
-
-    Raises UnreadableInput.
-    """
-    if not isinstance(raw, dict):
-        raise UnreadableInput("outcome: not an object")
-    if raw.get("status") != Status.OK:
-        failure = _converted(raw, Failure, "outcome: ")
-        _check_numbers([failure.relative_error or 0.0])
-        return failure
-    found = _converted(raw, Measurement, "outcome: ")
-    if found.iterations < 1 or not found.block_s:
-        raise UnreadableInput("outcome: a measurement without a block or a step")
-    _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0, found.relative_error or 0.0])
-    _check_numbers([*found.warmup_block_s, *found.block_s])
-    _check_numbers([number for batch in found.batches for number in dataclasses.astuple(batch)])
-    _check_telemetry(found)
-    return found
-
-
-def _check_telemetry(found: Measurement) -> None:
-    if found.window:
-        _check_numbers(list(dataclasses.astuple(found.window)))
-    if found.telemetry:
-        names = [each.name for each in dataclasses.fields(found.telemetry) if each.name != "notes"]
-        values = [getattr(found.telemetry, name) for name in names]
-        columns = [value for value in values if isinstance(value, tuple)]
-        if {len(column) for column in columns} - {0, len(found.telemetry.at_s)}:
-            raise UnreadableInput("outcome: telemetry whose columns differ in length")
-        _check_numbers([found.telemetry.sampler_cpu_s, *(number for column in columns for number in column)])
-
-
 def head(path: Path) -> RunInfo:
     """Of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
     hint = f"The records in {path / RECORDS} need it: restore it from a copy."
-    return document(path / HEAD, RunInfo, hint)
+    return codec.document(path / HEAD, RunInfo, hint)
 
 
 def read(path: Path) -> Run:
@@ -215,7 +143,7 @@ def read(path: Path) -> Run:
         if line == b"\n":
             continue
         try:
-            records.append(decode(line.removesuffix(b"\n")))
+            records.append(codec.decode(line.removesuffix(b"\n")))
         except UnreadableInput as error:
             damaged.append(f"line {number}: {error}")
     return Run(info=info, records=tuple(records), damaged=tuple(damaged), unprofiled=reasons(path))
@@ -224,7 +152,7 @@ def read(path: Path) -> Run:
 def runs(root: Path) -> list[str]:
     """The ids of the stored runs, newest last. Raises UnreadableInput where they cannot be listed."""
     folder = root / RUNS
-    with _reading(folder):
+    with disk.reading(folder):
         if not folder.is_dir():
             return []
         found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and _is_run(each)]
@@ -275,103 +203,16 @@ def _is_run(folder: Path) -> bool:
     return False
 
 
-def document(path: Path, kind: type[T], hint: str) -> T:
-    """The JSON object in a file, as `kind`. Fields not known here are ignored. Raises UnreadableInput."""
-    with _reading(path):
-        if path.stat().st_size > HEAD_LIMIT:
-            raise UnreadableInput(f"{path}: larger than {HEAD_LIMIT} bytes", "It is no file of accelbench.")
-        text = path.read_bytes()
-    try:
-        return _converted(_parsed(text), kind)
-    except UnreadableInput as error:
-        raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
-
-
 def _lines(path: Path) -> Iterator[bytes]:
     """Lines with their newline; of one beyond the limit only the beginning."""
-    with _reading(path):
+    with disk.reading(path):
         if not path.exists():
             return
         if not path.is_file():
             raise UnreadableInput(f"{path} is not a file.")
         with path.open("rb") as file:
-            while line := file.readline(LINE_LIMIT + 2):
+            while line := file.readline(codec.LINE_LIMIT + 2):
                 rest = line
                 while rest and not rest.endswith(b"\n"):
-                    rest = file.readline(LINE_LIMIT)
+                    rest = file.readline(codec.LINE_LIMIT)
                 yield line
-
-
-def _parsed(text: bytes) -> dict[str, Any]:
-    try:
-        raw = msgspec.json.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableInput(f"not valid JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise UnreadableInput("not a JSON object")
-    schema = raw.get("schema")
-    if type(schema) is not int or schema < 1:
-        raise UnreadableInput("schema: not a version of this format")
-    if schema > SCHEMA:
-        raise UnreadableInput("written by a newer accelbench", "Update accelbench, then read it again.")
-    return raw
-
-
-def _converted(raw: object, kind: type[T], where: str = "") -> T:
-    try:
-        return msgspec.convert(raw, kind)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise UnreadableInput(f"{where}{str(error)[:200]}") from error
-
-
-def _check_numbers(numbers: list[float]) -> None:
-    if not all(0 <= number < math.inf for number in numbers):  # NaN fails this too
-        raise UnreadableInput("outcome: a number is negative or not finite")
-
-
-def _json(value: Any, indent: int | None = None) -> bytes:
-    separators = (",", ": ") if indent else (",", ":")
-    fields = dataclasses.asdict(value)
-    text = json.dumps(fields, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
-    return text.encode(errors="replace")  # half a surrogate pair, from a file name, is not worth a run
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Afterwards `path` holds `content`, or what it held before."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Names in a folder survive a power cut only once the folder itself is on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _writing(path: Path, detail: str = "") -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or path
-        hint = "Free space there or make it writable, or choose another folder."
-        raise CannotWrite(f"{where}: {error.strerror or error}{detail}", hint) from error
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UnreadableInput(f"{path}: {error.strerror or error}", "accelbench list runs") from error

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from benchbench import store
+from benchbench import codec
 from benchbench.backends.base import HostTimer
 from benchbench.doctor.spin import Shape, on_host
 from benchbench.measure import OVERHEAD, POLICIES, Samples, measure, sample, warm_up
@@ -126,7 +126,7 @@ def test_row_3_the_timer_takes_at_most_a_thousandth_of_a_block(step_s: float, co
 
 
 def test_row_3_the_record_says_what_timing_costs() -> None:
-    stored = json.loads(store.encode(a_record(a_measurement(timer_cost_s=6e-8))))
+    stored = json.loads(codec.encode(a_record(a_measurement(timer_cost_s=6e-8))))
     assert stored["outcome"]["timer_cost_s"] == 6e-8
 
 

@@ -12,12 +12,12 @@ import pytest
 from benchbench import caches
 from benchbench.backends.base import HostTimer, Session, Unsupported
 from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, OWN_BYTES, Fake
+from benchbench.codec import decode, encode
 from benchbench.machine.conditions import energy_j
 from benchbench.measure import POLICIES
 from benchbench.model import Cache, Device, DeviceClass, Dtype, Measurement, Phase, Status
 from benchbench.pace import launching
 from benchbench.stats import median
-from benchbench.store import decode, encode
 from benchbench.suite import parse
 from benchbench.worker import jobs, timed
 from tests.factories import a_case, a_measurement, a_record, a_watched

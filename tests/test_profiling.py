@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchbench import artifacts, store
+from benchbench import artifacts, disk, store
 from benchbench.launch import Answer
 from benchbench.model import Failure, Profile, Profiled, Status
 from benchbench.profiling import profiler
@@ -126,7 +126,7 @@ def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp
 def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
     files = artifacts.files(found, traces)
     for name, content in files.items():
-        store.save(run / artifacts.ARTIFACTS / name, content)
+        disk.save(run / artifacts.ARTIFACTS / name, content)
     return [run / artifacts.ARTIFACTS / name for name in files]
 
 
@@ -186,7 +186,7 @@ def test_a_profile_that_cannot_be_is_damaged_and_costs_only_itself(
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"schema":99}'], ids=len)
 def test_a_file_that_is_no_profile_is_damaged(tmp_path: Path, content: bytes) -> None:
-    store.save(tmp_path / artifacts.ARTIFACTS / "x.profile.json", content)
+    disk.save(tmp_path / artifacts.ARTIFACTS / "x.profile.json", content)
     assert artifacts.profiles(tmp_path)[1]
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import store
+from benchbench import codec, disk, store
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model import SCHEMA, Failure, Measurement, Record, Status, Telemetry, Window
 from tests.factories import (
@@ -48,7 +48,7 @@ def some_records(count: int) -> list[Record]:
 
 
 def fields_of(record: Record) -> Any:
-    return json.loads(store.encode(record))
+    return json.loads(codec.encode(record))
 
 
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -203,7 +203,7 @@ def test_a_head_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
         "except CannotWrite as error: print(error)\n"
     )
     out, error = python(code, str(tmp_path)).communicate(timeout=60)
-    assert (out, error) == (f"{tmp_path}/runs/a: File too large\n", "")
+    assert (out, error) == (f"{tmp_path}/runs/a/run.json: File too large\n", "")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -248,7 +248,7 @@ def test_a_full_disk_keeps_every_earlier_record(tmp_path: Path, write: Callable[
     with store.RunWriter(folder, write) as writer, pytest.raises(CannotWrite) as caught:
         writer.append(second)
     assert str(folder / "records.jsonl") in str(caught.value)
-    assert f"{len(store.encode(second)) + 1} bytes" in str(caught.value)
+    assert f"{len(codec.encode(second)) + 1} bytes" in str(caught.value)
     assert caught.value.exit_code == 6
     run = store.read(folder)
     assert (run.records, run.damaged) == ((first,), ())
@@ -335,44 +335,44 @@ records_ = st.builds(
 
 @given(records_)
 def test_a_record_survives_being_written_and_read(record: Record) -> None:
-    line = store.encode(record)
+    line = codec.encode(record)
     assert b"\n" not in line
-    assert store.decode(line) == record
+    assert codec.decode(line) == record
 
 
 def test_whether_a_case_was_measured_decides_the_type_of_its_outcome() -> None:
-    assert isinstance(store.decode(store.encode(a_record())).outcome, Measurement)
-    assert isinstance(store.decode(store.encode(a_record(a_failure()))).outcome, Failure)
+    assert isinstance(codec.decode(codec.encode(a_record())).outcome, Measurement)
+    assert isinstance(codec.decode(codec.encode(a_record(a_failure()))).outcome, Failure)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_json_cannot_say_is_not_written(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        store.encode(a_record(a_measurement(block_s=(1.0, value))))
+        codec.encode(a_record(a_measurement(block_s=(1.0, value))))
 
 
 def test_half_a_surrogate_pair_costs_a_character_not_the_record() -> None:
-    line = store.encode(a_record(a_failure(message="no file \udcff")))
-    assert store.decode(line).outcome == a_failure(message="no file ?")
+    line = codec.encode(a_record(a_failure(message="no file \udcff")))
+    assert codec.decode(line).outcome == a_failure(message="no file ?")
 
 
 def test_fields_of_a_later_minor_version_are_ignored() -> None:
     fields = fields_of(a_record()) | {"energy_j": 1.5}
     fields["outcome"]["clock_hz"] = [1, 2]
     fields["case"]["colour"] = None
-    assert store.decode(json.dumps(fields).encode()) == a_record()
+    assert codec.decode(json.dumps(fields).encode()) == a_record()
 
 
 def test_a_record_of_before_telemetry_was_kept_is_read() -> None:
     fields = fields_of(a_record(a_watched()))
     del fields["outcome"]["window"], fields["outcome"]["telemetry"]
-    assert store.decode(json.dumps(fields).encode()) == a_record(a_measurement())
+    assert codec.decode(json.dumps(fields).encode()) == a_record(a_measurement())
 
 
 def test_a_record_of_a_newer_schema_says_so() -> None:
     fields = fields_of(a_record()) | {"schema": SCHEMA + 1, "case": "something else by then"}
     with pytest.raises(UnreadableInput, match="written by a newer accelbench"):
-        store.decode(json.dumps(fields).encode())
+        codec.decode(json.dumps(fields).encode())
 
 
 def changed(**over: object) -> bytes:
@@ -387,18 +387,18 @@ def measured(**over: object) -> bytes:
 HOSTILE = {
     "NaN": measured(cold_s=float("nan")),
     "Infinity": measured(cold_s=float("inf")),
-    "1e999": store.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":1e999'),
-    "400 digits": store.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":' + b"1" * 400),
-    "5000 digits": store.encode(a_record()).replace(b'"iterations":10', b'"iterations":' + b"1" * 5000),
+    "1e999": codec.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":1e999'),
+    "400 digits": codec.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":' + b"1" * 400),
+    "5000 digits": codec.encode(a_record()).replace(b'"iterations":10', b'"iterations":' + b"1" * 5000),
     "deep array": b"[" * 100_000,
     "deep object": b'{"a":' * 100_000,
-    "deep outcome": store.encode(a_record())[:-1] + b',"more":' + b"[" * 5000 + b"]" * 5000 + b"}",
-    "lone surrogate": store.encode(a_record()).replace(b"gemm", rb"\ud800"),
-    "not UTF-8": store.encode(a_record()).replace(b"gemm", b"\xff"),
-    "byte order mark": b"\xef\xbb\xbf" + store.encode(a_record()),
-    "trailing data": store.encode(a_record()) + b"{}",
+    "deep outcome": codec.encode(a_record())[:-1] + b',"more":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "lone surrogate": codec.encode(a_record()).replace(b"gemm", rb"\ud800"),
+    "not UTF-8": codec.encode(a_record()).replace(b"gemm", b"\xff"),
+    "byte order mark": b"\xef\xbb\xbf" + codec.encode(a_record()),
+    "trailing data": codec.encode(a_record()) + b"{}",
     "NUL": b"\0" * 100,
-    "control character": store.encode(a_record()).replace(b"gemm", b"ge\x1bmm"),
+    "control character": codec.encode(a_record()).replace(b"gemm", b"ge\x1bmm"),
     "a number": b"1",
     "an array": b"[]",
     "an empty object": b"{}",
@@ -437,10 +437,10 @@ HOSTILE = {
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UnreadableInput):
-        store.decode(line)
+        codec.decode(line)
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
-    path.write_bytes(path.read_bytes() + line + b"\n" + store.encode(last) + b"\n")
+    path.write_bytes(path.read_bytes() + line + b"\n" + codec.encode(last) + b"\n")
     run = store.read(path.parent)
     assert run.records == (first, last)
     assert [each.split(":")[0] for each in run.damaged] == ["line 2"]
@@ -448,39 +448,39 @@ def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: b
 
 
 def test_of_duplicate_keys_the_last_counts() -> None:
-    line = store.encode(a_record(round=1)).replace(b'"round":1', b'"round":1,"round":2')
-    assert store.decode(line).round == 2
+    line = codec.encode(a_record(round=1)).replace(b'"round":1', b'"round":1,"round":2')
+    assert codec.decode(line).round == 2
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_crash_the_reader(line: bytes) -> None:
     with pytest.raises(UnreadableInput):
-        store.decode(line)
+        codec.decode(line)
 
 
 @given(st.data())
 def test_a_changed_byte_crashes_nothing(data: st.DataObject) -> None:
-    line = bytearray(store.encode(a_record()))
+    line = bytearray(codec.encode(a_record()))
     line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.integers(0, 255))
     with suppress(UnreadableInput):
-        assert isinstance(store.decode(bytes(line)), Record)
+        assert isinstance(codec.decode(bytes(line)), Record)
 
 
 def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path) -> None:
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
-    for extra in (1, 2, 3, store.LINE_LIMIT):
-        long = b" " * (store.LINE_LIMIT + extra - 1) + b"1"
-        path.write_bytes(store.encode(first) + b"\n" + long + b"\n" + store.encode(last) + b"\n")
+    for extra in (1, 2, 3, codec.LINE_LIMIT):
+        long = b" " * (codec.LINE_LIMIT + extra - 1) + b"1"
+        path.write_bytes(codec.encode(first) + b"\n" + long + b"\n" + codec.encode(last) + b"\n")
         run = store.read(path.parent)
         assert run.records == (first, last)
-        assert run.damaged == (f"line 2: longer than {store.LINE_LIMIT} bytes",)
+        assert run.damaged == (f"line 2: longer than {codec.LINE_LIMIT} bytes",)
 
 
 def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
-    path.write_bytes(b"\n" + store.encode(record) + b"\n\n")
+    path.write_bytes(b"\n" + codec.encode(record) + b"\n\n")
     run = store.read(path.parent)
     assert (run.records, run.damaged) == ((record,), ())
 
@@ -488,7 +488,7 @@ def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
 def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
-    path.write_bytes(store.encode(record).ljust(store.LINE_LIMIT) + b"\n")
+    path.write_bytes(codec.encode(record).ljust(codec.LINE_LIMIT) + b"\n")
     assert store.read(path.parent).records == (record,)
 
 
@@ -515,7 +515,7 @@ def test_a_broken_head_says_what_is_wrong_and_what_to_do(tmp_path: Path, head: b
 
 def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
-    os.truncate(folder / "run.json", store.HEAD_LIMIT + 1)
+    os.truncate(folder / "run.json", codec.HEAD_LIMIT + 1)
     with pytest.raises(UnreadableInput, match="larger than"):
         store.read(folder)
     (folder / "run.json").unlink()
@@ -630,14 +630,14 @@ def test_going_back_too_far_tells_how_far_one_can_go(tmp_path: Path) -> None:
 def test_a_saved_file_replaces_what_was_there_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.md"
     for content in (b"first", b"second"):
-        store.save(path, content)
+        disk.save(path, content)
     assert path.read_bytes() == b"second"
     assert [each.name for each in path.parent.iterdir()] == ["report.md"]
 
 
 def test_saving_through_a_link_keeps_the_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    store.save(tmp_path / "link", b"text")
+    disk.save(tmp_path / "link", b"text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_bytes() == b"text"
 
@@ -647,7 +647,7 @@ def test_saving_to_a_pipe_writes_into_it(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        store.save(pipe, b"text")
+        disk.save(pipe, b"text")
         assert pipe.is_fifo()
         assert os.read(reader, 100) == b"text"
     finally:
@@ -659,7 +659,7 @@ def test_what_cannot_be_saved_says_where(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotWrite, match=re.escape(str(tmp_path))):
-        store.save(tmp_path / place, b"text")
+        disk.save(tmp_path / place, b"text")
 
 
 def test_reading_leaves_what_it_reads_as_it_was(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from benchbench import store
+from benchbench import codec, disk, store
 from benchbench.comparing.digest import Digest, Side
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.machine.environment import fingerprint
@@ -68,7 +68,7 @@ def add(root: Path, name: str, found: Digest, *, replace: bool = False) -> list[
         raise UsageError(f"Run {found.id} has no case that succeeded.", "There is nothing to hold against.")
     folder = root / FOLDER / name / fingerprint(found.machine)
     before = [each for each in _sessions(folder) if each.id != found.id] if folder.is_dir() else []
-    store.save(folder / f"{found.id}.json", encode(found))
+    disk.save(folder / f"{found.id}.json", encode(found))
     ordered = sorted([*before, found], key=_age)
     gone = [each.id for each in (before if replace else ordered[:-KEPT])]
     for each in gone:
@@ -105,7 +105,7 @@ def encode(found: Digest) -> bytes:
 def _sessions(folder: Path) -> list[Digest]:
     hint = "Restore it from version control, or delete it: the other sessions are whole."
     files = sorted(folder.glob("*.json"))
-    return sorted((store.document(path, Digest, hint) for path in files), key=_age)
+    return sorted((codec.document(path, Digest, hint) for path in files), key=_age)
 
 
 def _age(found: Digest) -> tuple[str, str]:

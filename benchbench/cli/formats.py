@@ -78,7 +78,7 @@ def _ceilings(run: Run) -> tuple[Ceiling, ...]:
 
 def write_report(found: Report, format: str, output: Path | None, place: Path) -> None:
     """The same of a report; `place`: the folder for several files."""
-    from benchbench import store
+    from benchbench import disk
 
     files = exporter(format).export(found)
     if len(files) > 1:
@@ -86,7 +86,7 @@ def write_report(found: Report, format: str, output: Path | None, place: Path) -
         return
     (content,) = files.values()
     if output:
-        store.save(output, content)
+        disk.save(output, content)
         typer.echo(f"wrote {output}", err=True)
         return
     typer.echo(content.decode(), nl=False)

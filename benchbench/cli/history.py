@@ -98,7 +98,7 @@ def _plotted(found: list[Trend], format: HistoryFormat) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    from benchbench import store
+    from benchbench import disk
 
-    store.save(path, content)
+    disk.save(path, content)
     typer.echo(f"wrote {path}", err=True)

@@ -117,8 +117,8 @@ def color() -> bool:
 
 
 def save(files: Mapping[str, bytes], place: Path) -> None:
-    from benchbench import store
+    from benchbench import disk
 
     for name, content in files.items():
-        store.save(place / name, content)
+        disk.save(place / name, content)
         typer.echo(f"wrote {place / name}", err=True)

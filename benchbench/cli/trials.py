@@ -65,7 +65,7 @@ class Choice:
 
 def ceilings_of(choice: Choice) -> None:
     """Measure, keep and print the best rates of the devices chosen."""
-    from benchbench import store
+    from benchbench import disk
     from benchbench.doctor import ceilings, diagnosis
     from benchbench.fleet import Fleet
 
@@ -77,7 +77,7 @@ def ceilings_of(choice: Choice) -> None:
     if not found:
         raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
     kept = ceilings.merged(ceilings.stored(info.machine), found)
-    store.save(ceilings.place(info.machine), ceilings.encoded(info.machine, kept))
+    disk.save(ceilings.place(info.machine), ceilings.encoded(info.machine, kept))
     notes = ceilings.remarks(found, records)
     if choice.format is DataFormat.JSON:
         print_json({"ceilings": diagnosis.ceilings_fields(found), "notes": notes})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchbench import store
+from benchbench import disk
 from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
 from benchbench.environments.installer import SCRATCH, Site, Tell, installed
@@ -127,7 +127,7 @@ def site(request: Request, lock: int, *, dry_run: bool = False) -> Iterator[Site
             f"{error.filename}: {error.strerror}", "Make it writable, or free space."
         ) from error
     try:
-        store.save(folder / REQUEST, msgspec.json.encode(request))
+        disk.save(folder / REQUEST, msgspec.json.encode(request))
         yield Site(folder, lock, kept=not dry_run)
     finally:
         shutil.rmtree(folder if dry_run else folder / SCRATCH, ignore_errors=True)
@@ -151,7 +151,7 @@ def finish(place: Site, request: Request, tell: Tell) -> Environment:
         bytes=interpreters.bytes_in(place.folder),
     )
     text = msgspec.json.format(msgspec.json.encode(record), indent=1)
-    store.save(place.folder / interpreters.RECORD, text + b"\n")
+    disk.save(place.folder / interpreters.RECORD, text + b"\n")
     return record
 
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from benchbench import artifacts, store
+from benchbench import artifacts, disk
 from benchbench.artifacts import outcome
 from benchbench.errors import UnreadableInput
 from benchbench.fleet import Fleet
@@ -28,7 +28,7 @@ def kept(
     """Each profile once it is in the run's `folder`. Raises CannotWrite."""
     for found, traces in profiles(fleet, records, announce):
         for name, content in artifacts.files(found, traces).items():
-            store.save(folder / artifacts.ARTIFACTS / name, content)
+            disk.save(folder / artifacts.ARTIFACTS / name, content)
         yield found
 
 
