@@ -327,3 +327,8 @@ def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_p
     process.communicate()
     wait_for(lambda: not mentioning(f" {process.pid}"), 10)
     assert {row["workload"]: row["status"] for row in rows(tmp_path)}["honest"] == "ok"
+
+
+def test_help_shows_the_defaults_that_are_told_in_words(tmp_path: Path) -> None:
+    shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="200").stdout
+    assert "A suite's name or TOML file. [default: quick]" in shown

@@ -28,6 +28,7 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
+    argument,
     interpreters_given,
     option,
     split,
@@ -57,7 +58,7 @@ class GateFormat(StrEnum):
 @app.command("check")
 def check_(
     run: Annotated[
-        str | None, typer.Argument(help="The run to judge. [default: the baseline's cases, measured now]")
+        str | None, argument("The run to judge. [default: the baseline's cases, measured now]")
     ] = None,
     baseline: Annotated[str | None, option("--baseline", text="The baseline to hold it against.")] = None,
     ab: Annotated[

@@ -29,6 +29,7 @@ from benchbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     WorkloadOption,
+    argument,
     interpreters_given,
     option,
     split,
@@ -62,7 +63,7 @@ class Order(StrEnum):
 @app.command("compare")
 def compare_(
     ref: Annotated[str, typer.Argument(help="The run to compare with, or a side: see docs/comparing.md.")],
-    new: Annotated[str | None, typer.Argument(help="The run to judge. [default: latest]")] = None,
+    new: Annotated[str | None, argument("The run to judge. [default: latest]")] = None,
     ab: Annotated[
         bool, typer.Option("--ab", help="REF and NEW are sides, to be measured in turn now.")
     ] = False,

@@ -9,7 +9,7 @@ import typer
 
 from benchbench.cli.app import app
 from benchbench.cli.formats import exporter_type, formats, prices, write_run
-from benchbench.cli.options import ResultsOption
+from benchbench.cli.options import ResultsOption, option
 from benchbench.cli.report import RunArgument
 
 
@@ -19,7 +19,7 @@ def export(
     to: Annotated[str, typer.Option("--to", help=f"One of {', '.join(formats())}.", autocompletion=formats)],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File, or folder for several. [default: screen; the run]"),
+        option("--output", "-o", text="File, or folder for several. [default: screen; the run]"),
     ] = None,
     results: ResultsOption = Path("results"),
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
-from benchbench.cli.options import ResultsOption
+from benchbench.cli.options import ResultsOption, argument
 
 if TYPE_CHECKING:
     from benchbench.history.trend import Trend
@@ -30,9 +30,7 @@ PLOTS = (HistoryFormat.PNG, HistoryFormat.SVG)
 
 @app.command()
 def history(
-    case: Annotated[
-        list[str] | None, typer.Argument(help="Parts of case ids, or patterns. [default: all]")
-    ] = None,
+    case: Annotated[list[str] | None, argument("Parts of case ids, or patterns. [default: all]")] = None,
     metric: Annotated[
         str, typer.Option("--metric", help="A number of the rows, such as cold_s.")
     ] = "latency_s",

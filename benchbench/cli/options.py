@@ -25,7 +25,15 @@ class DataFormat(StrEnum):
 
 
 def option(*names: str, text: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, **more)
+    return typer.Option(*names, help=_unmarked(text), **more)
+
+
+def argument(text: str, **more: Any) -> Any:
+    return typer.Argument(help=_unmarked(text), **more)
+
+
+def _unmarked(text: str) -> str:
+    return text.replace("[", r"\[")  # else Rich takes `[default: all]` for markup and leaves it out
 
 
 Names = list[str] | None

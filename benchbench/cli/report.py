@@ -25,7 +25,7 @@ def report(
     ] = "terminal",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File, or folder for plots. [default: screen; the run]"),
+        option("--output", "-o", text="File, or folder for plots. [default: screen; the run]"),
     ] = None,
     price: Annotated[
         Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")
