@@ -19,8 +19,8 @@ from benchbench.stats import mad, median, median_interval
 
 POLICIES = {
     "quick": Policy(
-        name="quick", rounds=3, precision=0.02, min_s=0.2, max_s=0.7,
-        warmup_min_s=0.2, warmup_max_s=1.0, warmup_min_blocks=3,
+        name="quick", rounds=3, precision=0.02, min_s=0.5, max_s=2.5,
+        warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
     "default": Policy(name="default", rounds=5, continue_above=0.02),

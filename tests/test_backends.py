@@ -1,6 +1,8 @@
 """What cannot run here runs on fakes of the frameworks: CUDA events, device lists, broken installations."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -415,3 +417,19 @@ def test_a_backend_that_is_broken_leaves_its_cases_out_and_the_others_run(tmp_pa
     done = accelbench(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert "undefined symbol" in done.stderr
     assert "1 ok, 1 left out" in done.stderr
+
+
+def test_tensorflow_is_imported_without_jax_which_is_there_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "jax.py").write_text("")
+    (tmp_path / "tensorflow.py").write_text(
+        "try:\n    from jax import jit\nexcept ImportError:\n    __version__ = 'alone'\n"
+    )
+    code = "from benchbench.backends.tensorflow import TensorFlow; print(TensorFlow().load()); import jax"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +49,10 @@ class TensorFlow(Backend):
 
     def load(self) -> str:
         """Import TensorFlow."""
-        import tensorflow as tf
+        with _without(
+            "jax"
+        ):  # which TFLite's converter would import: a second, and whatever is wrong with it
+            import tensorflow as tf
 
         return str(tf.__version__)
 
@@ -272,3 +277,16 @@ def _require_tensor_cores(device: str) -> None:
         capability = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
     if capability[0] < 8:
         raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
+
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Meanwhile `module` cannot be imported, unless it has been."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]

@@ -56,7 +56,7 @@ CacheOption = Annotated[
     Names, option("--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]")
 ]
 ParamOption = Annotated[Names, option("--param", "-p", text="Override a size: batch=32,64.")]
-QuickOption = Annotated[bool, option("--quick", text="3 rounds of about a second: a first look.")]
+QuickOption = Annotated[bool, option("--quick", text="3 rounds of one to five seconds: a first look.")]
 RigorousOption = Annotated[bool, option("--rigorous", text="10 rounds, each to half a percent.")]
 RoundsOption = Annotated[int | None, option("--rounds", text="Processes per case, of noisy ones too.", min=1)]
 BudgetOption = Annotated[
