@@ -3,7 +3,7 @@
 `python -m tests.real_checks stored|turn|tenth [TIMES]` prints a line per check, then a count.
 
 - stored: `check` of part of `quick` against a baseline of `SESSIONS` runs made just before;
-- turn: the same measured in turn with itself, `check --ab rev:HEAD`;
+- turn: part of `quick` measured in turn with itself, `check --ab mode=eager`;
 - tenth: `compare --ab` of two revisions: ten products, and eleven.
 """
 
@@ -20,8 +20,9 @@ from pathlib import Path
 from tests.program import environment
 
 SESSIONS = 5
-SUBSET = ["-w", "gemm", "-w", "conv2d", "-w", "attention", "--suite", "quick", "-b", "torch,jax", "-d", "cpu"]
-MINE = ["-w", "chained", "-b", "torch", "-d", "cpu", "--quick"]
+SUBSET = ["-w", "gemm", "-w", "conv2d", "-w", "attention", "--suite", "quick", "-b", "torch", "-d", "cpu"]
+TURN = ["-w", "gemm", "-w", "attention", "--suite", "quick", "-b", "torch", "-d", "cpu"]
+MINE = ["-w", "chained", "-b", "torch", "-d", "cpu", "--quick", "--threads", "1"]
 WORK = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def stored(folder: Path) -> int:
 
 def turn(folder: Path) -> int:
     """1 where the gate fails."""
-    code, text = program(folder, "check", "--ab", "rev:HEAD", *MINE, "--format", "json")
+    code, text = program(folder, "check", "--ab", "mode=eager", *TURN, "--format", "json")
     print(code, told(text), flush=True)
     return int(code == 10)
 
@@ -97,7 +98,7 @@ def turn(folder: Path) -> int:
 def tenth(folder: Path) -> int:
     """1 where more work is found to be slower."""
     _, text = program(
-        folder, "compare", "--ab", "rev:HEAD~1", "rev:HEAD", *MINE, "--rounds", "5", "--format", "json"
+        folder, "compare", "--ab", "rev:HEAD~1", "rev:HEAD", *MINE, "--rounds", "10", "--format", "json"
     )
     (verdict,) = json.loads(text)["verdicts"]
     interval = [round(verdict[name], 3) for name in ("ratio", "low", "high")]
