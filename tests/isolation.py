@@ -1,7 +1,8 @@
 """Forked from a template, or a fresh process per case: the same headline, and the seconds a fork saves.
 
-`python -m tests.isolation [options of run]` runs each isolation twice in turn (fork, spawn, spawn, fork). It
-prints, per backend, the ratio of the headlines over its cases and the wall time of a case beyond its stages.
+`python -m tests.isolation [options of compare]` measures both in turn (`compare --ab isolation=fork
+isolation=spawn`). Per backend it prints the ratio spawn / fork over its cases and the wall time of a case
+beyond its stages; then in how many cases the test found a difference.
 """
 
 from __future__ import annotations
@@ -10,65 +11,53 @@ import json
 import math
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchbench import store
-from benchbench.metrics import steps_s
 from benchbench.model import Measurement, Record
-from benchbench.stats import median
-
-ORDER = ("fork", "spawn", "spawn", "fork")
 
 
-def measured(arguments: list[str], isolation: str, results: Path) -> tuple[Record, ...]:
-    """The records of one run."""
-    command = ["run", *arguments, "--isolation", isolation, "--allow-failed", "--results", str(results)]
-    subprocess.run([sys.executable, "-m", "benchbench.cli", *command], check=True)
-    return store.read(store.find(results, "latest")).records
+def compared(arguments: list[str], results: Path) -> dict[str, Any]:
+    """What `compare` says, as its fields."""
+    sides = ["--ab", "isolation=fork", "isolation=spawn"]
+    command = ["compare", *sides, *arguments, "--results", str(results), "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchbench.cli", *command], check=True, stdout=subprocess.PIPE, text=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
-def row(forked: list[Record], spawned: list[Record]) -> dict[str, Any]:
-    """Of one backend: ratio spawn / fork with its 95 % half width over cases, and seconds per case."""
+def around(records: list[Record]) -> float:
+    """Seconds of a case outside its stages: forking or starting, importing, waiting."""
+    return mean(r.stages_s["wall"] - sum(s for n, s in r.stages_s.items() if n != "wall") for r in records)
 
-    def medians(records: list[Record]) -> dict[str, float]:
-        found: dict[str, list[float]] = defaultdict(list)
-        for record in records:
-            assert isinstance(record.outcome, Measurement)
-            found[record.case.id].append(math.log(median(steps_s(record.outcome))))
-        return {name: mean(values) for name, values in found.items()}
 
-    def around(records: list[Record]) -> float:
-        return mean(
-            r.stages_s["wall"] - sum(s for n, s in r.stages_s.items() if n != "wall") for r in records
-        )
-
-    before, after = medians(forked), medians(spawned)
-    logs = [after[name] - before[name] for name in before if name in after]
-    half = 2 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-    return {
-        "cases": len(logs),
-        "ratio": math.exp(mean(logs)),
-        "half_width": half,
-        "fork_s": around(forked),
-        "spawn_s": around(spawned),
-    }
+def by_target(folder: Path) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in store.read(folder).records:
+        if isinstance(record.outcome, Measurement):
+            found[record.case.target].append(record)
+    return found
 
 
 def main() -> None:
-    """Print a line per backend."""
-    arguments = sys.argv[1:] or ["--suite", "quick"]
-    records: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    with TemporaryDirectory() as folder:
-        for isolation in ORDER:
-            for record in measured(arguments, isolation, Path(folder)):
-                if isinstance(record.outcome, Measurement):
-                    records[record.case.target, isolation].append(record)
-    for target in sorted({target for target, _ in records}):
-        print(json.dumps({"target": target} | row(records[target, "fork"], records[target, "spawn"])))
+    """Print a line per backend, and the verdicts."""
+    with TemporaryDirectory() as name:
+        found = compared(sys.argv[1:] or ["--suite", "quick"], Path(name))
+        forked, spawned = (by_target(store.find(Path(name), found[side]["id"])) for side in ("ref", "new"))
+    logs: dict[str, list[float]] = defaultdict(list)
+    for verdict in found["verdicts"]:
+        if verdict["ratio"]:
+            logs[verdict["case"].partition("@")[2].partition(":")[0]].append(math.log(verdict["ratio"]))
+    for target in sorted(forked):
+        line = {"target": target, "cases": len(logs[target]), "ratio": math.exp(mean(logs[target]))}
+        print(json.dumps(line | {"fork_s": around(forked[target]), "spawn_s": around(spawned[target])}))
+    print(json.dumps(Counter(verdict["verdict"] for verdict in found["verdicts"])))
 
 
 if __name__ == "__main__":
