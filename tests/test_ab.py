@@ -385,6 +385,14 @@ def test_two_option_sets_are_measured_in_turn(tmp_path: Path) -> None:
     assert "threads 1 → 2" in " ".join(found["changes"]) or usable_threads() == 1
 
 
+def test_what_is_measured_in_turn_may_be_cold(tmp_path: Path) -> None:
+    options = ("-w", "honest", "-b", "fake", "-d", "cpu", "--cache", "cold")
+    found = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path)
+    assert [verdict["case"] for verdict in found["verdicts"]] == [
+        "honest(size=32)/float32/eager/cold@fake:cpu"
+    ]
+
+
 def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path: Path) -> None:
     (tmp_path / "pace").write_text("broken")
     options = ("-w", "paced", "-b", "fake", "-d", "cpu")

@@ -13,6 +13,7 @@ from benchbench.cli.app import app
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
+    CacheOption,
     DeviceOption,
     DtypeOption,
     IsolationOption,
@@ -91,6 +92,7 @@ def check_(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     mode: ModeOption = None,
+    cache: CacheOption = None,
     param: ParamOption = None,
     quick: QuickOption = False,
     rigorous: RigorousOption = False,
@@ -121,7 +123,7 @@ def check_(
     )
     name = baseline or ("" if ab else config.check.baseline or "")
     if name:
-        _only_in_turn(workload, backend, device, dtype, mode, param, quick, rigorous, threads, seed)
+        _only_in_turn(workload, backend, device, dtype, mode, cache, param, quick, rigorous, threads, seed)
         found, judged, note = _against_stored(wanted, name, run, ab, rounds)
     elif ab and not run:
         request = requested(
@@ -130,6 +132,7 @@ def check_(
             device=device,
             dtype=dtype,
             mode=mode,
+            cache=cache,
             param=param,
             quick=quick,
             rigorous=rigorous,

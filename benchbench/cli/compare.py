@@ -13,6 +13,7 @@ from benchbench.cli.gating import first_in_turn
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
+    CacheOption,
     DeviceOption,
     DtypeOption,
     IsolationOption,
@@ -80,6 +81,7 @@ def compare_(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
     mode: ModeOption = None,
+    cache: CacheOption = None,
     param: ParamOption = None,
     quick: QuickOption = False,
     rigorous: RigorousOption = False,
@@ -112,6 +114,7 @@ def compare_(
             device=device,
             dtype=dtype,
             mode=mode,
+            cache=cache,
             param=param,
             quick=quick,
             rigorous=rigorous,
@@ -124,7 +127,7 @@ def compare_(
         )
         before, after = _in_turn(ref, new, split(backend), interpreters_given(python), request, results)
     else:
-        _only_with_ab(suite, workload, backend, python, device, dtype, mode, param)
+        _only_with_ab(suite, workload, backend, python, device, dtype, mode, cache, param)
         _only_with_ab(quick, rigorous, rounds, threads, seed)
         before, after = (store.read(store.find(results, each)) for each in (ref, new or "latest"))
     found = compare(before, after, chosen, smallest)
