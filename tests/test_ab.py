@@ -389,7 +389,7 @@ def test_what_is_measured_in_turn_may_be_cold(tmp_path: Path) -> None:
     options = ("-w", "honest", "-b", "fake", "-d", "cpu", "--cache", "cold")
     found = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path)
     assert [verdict["case"] for verdict in found["verdicts"]] == [
-        "honest(size=32)/float32/eager/cold@fake:cpu"
+        "honest(size=32)/float32/eager/cold@fake:cpu → compile/cold@fake:cpu"
     ]
 
 
