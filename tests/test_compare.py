@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from scipy import stats as oracle
 
-from benchbench import store
+from benchbench import artifacts, disk, store
 from benchbench.comparing import comparison
 from benchbench.comparing.verdicts import ALPHA, Comparison, Verdict, compare
 from benchbench.metrics import METRICS, Metric
@@ -41,8 +41,11 @@ from tests.factories import (
     a_machine,
     a_measurement,
     a_probe,
+    a_profile,
+    a_profiled,
     a_record,
     a_run,
+    an_operator,
     some_rounds,
 )
 from tests.program import accelbench
@@ -672,3 +675,18 @@ def test_what_is_typed_wrong_is_a_usage_error_with_a_hint(two_runs: Path, wrong:
 
 def test_a_run_that_is_not_there_is_unreadable_input(two_runs: Path) -> None:
     assert "No run 'C3'" in accelbench("compare", "A1", "C3", cwd=two_runs, code=5).stderr
+
+
+def test_a_slower_case_names_the_operators_behind_it_where_both_runs_have_profiles(two_runs: Path) -> None:
+    case = some_rounds(*times_of(1.0))[0].case
+    for name, clamp_s in (("A1", 0.02), ("B2", 0.04)):
+        operators = an_operator("aten::mm", 0.05), an_operator("aten::clamp", clamp_s)
+        found = a_profiled(a_profile(*operators, wall_s=0.06 + clamp_s), case=case)
+        for file, content in artifacts.files(found, {}).items():
+            disk.save(two_runs / "results/runs" / name / artifacts.ARTIFACTS / file, content)
+    assert "operators: aten::clamp +2.00 ms\n" in accelbench("compare", "A1", "B2", cwd=two_runs).stdout
+    shown = accelbench("compare", "A1", "B2", "--format", "json", cwd=two_runs).stdout
+    assert json.loads(shown)["verdicts"][0]["operators"] == ["aten::clamp +2.00 ms"]
+    faster = accelbench("compare", "B2", "A1", cwd=two_runs).stdout
+    memory = accelbench("compare", "A1", "B2", "--metric", "peak_host_bytes", cwd=two_runs).stdout
+    assert "operators: " not in faster + memory

@@ -100,7 +100,9 @@ def compare_(
     Examples: accelbench compare latest~1 latest; accelbench compare --ab mode=eager mode=compile -w gemm
     """
     from benchbench import store
+    from benchbench.artifacts import profiles
     from benchbench.comparing import comparison, evidence
+    from benchbench.comparing.blame import blamed
     from benchbench.comparing.verdicts import compare
     from benchbench.metrics import metric_named
     from benchbench.thresholds import fraction
@@ -131,6 +133,8 @@ def compare_(
         _only_with_ab(quick, rigorous, rounds, threads, seed)
         before, after = (store.read(store.find(results, each)) for each in (ref, new or "latest"))
     found = compare(before, after, chosen, smallest)
+    if not ab:
+        found = blamed(found, *(profiles(store.find(results, each))[0] for each in (ref, new or "latest")))
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
     write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])

@@ -44,11 +44,12 @@ def facts(verdict: Verdict) -> tuple[str, str, str, str, str]:
 
 
 def notes(verdict: Verdict) -> str:
-    """Why there is no other verdict, or what is suspect."""
+    """Why there is no other verdict, what is suspect, and which operators take longer."""
     stops = [stop for stop in verdict.stopped_by if stop != "precision"]
     matters = stops and verdict.ratio is not None and verdict.metric in SETTLED
     stopped = f"less precise than asked (stopped by {' and '.join(stops)})" if matters else ""
-    return fmt.visible("; ".join(filter(None, (verdict.reason, stopped))))
+    longer = f"operators: {', '.join(verdict.operators)}" if verdict.operators else ""
+    return fmt.visible("; ".join(filter(None, (verdict.reason, stopped, longer))))
 
 
 def _interval(verdict: Verdict) -> str:

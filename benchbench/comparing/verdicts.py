@@ -27,7 +27,8 @@ class Verdict:
     direction seen, adjusted for all compared cases, and at least the case's own two-sided p. `mde`
     (0.02: 2 %) is the smallest change that this pair finds significant with 80 % power after that.
     Absent values are None. `reason` says why there is no other verdict, or what is suspect.
-    `stopped_by`: what ended the processes' sampling, `precision` if all went well.
+    `stopped_by`: what ended the processes' sampling, `precision` if all went well. `operators`: those that a
+    slower case owes it to, where profiles tell.
     """
 
     case: str
@@ -45,6 +46,7 @@ class Verdict:
     steady: bool
     stopped_by: tuple[str, ...]
     reason: str
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

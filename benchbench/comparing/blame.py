@@ -1,0 +1,41 @@
+"""Which operators stand behind a slower case, where both runs were profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchbench import format as fmt
+from benchbench.comparing.digest import SETTLED
+from benchbench.comparing.verdicts import Comparison
+from benchbench.model import Judgement, Profile, Profiled
+from benchbench.profiling.profiles import Table, difference, table
+
+MOST = 3  # operators named; `accelbench profile REF NEW` has all
+
+
+def blamed(found: Comparison, ref: Sequence[Profiled], new: Sequence[Profiled]) -> Comparison:
+    """`found`, whose slower cases name the operators that take longer now, the most seconds first.
+
+    Only what a step takes is made of operators: other metrics are left as they are.
+    """
+    if found.metric.name not in SETTLED:
+        return found
+    before, after = _tables(ref), _tables(new)
+    verdicts = tuple(
+        replace(each, operators=_longer(before[each.case], after[each.case]))
+        if each.verdict is Judgement.SLOWER and each.case in before and each.case in after
+        else each
+        for each in found.verdicts
+    )
+    return replace(found, verdicts=verdicts)
+
+
+def _tables(profiles: Sequence[Profiled]) -> dict[str, Table]:
+    made = (table(each, each.outcome, None) for each in profiles if isinstance(each.outcome, Profile))
+    return {each.case: each for each in made}
+
+
+def _longer(ref: Table, new: Table) -> tuple[str, ...]:
+    changes = [each for each in difference(ref, new).changes if each.change_s > 0]
+    return tuple(f"{each.name} +{fmt.seconds(each.change_s)}" for each in changes[:MOST])
