@@ -41,7 +41,7 @@ from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Judgement, Run
+    from benchbench.model import Judgement, Profiled, Run
     from benchbench.rounds import Request
 
 
@@ -109,6 +109,7 @@ def compare_(
 
     wanted = [_judgement(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
+    profiled: list[list[Profiled]] = []
     if ab:
         request = requested(
             suite=suite,
@@ -131,10 +132,12 @@ def compare_(
     else:
         _only_with_ab(suite, workload, backend, python, device, dtype, mode, cache, param)
         _only_with_ab(quick, rigorous, rounds, threads, seed)
-        before, after = (store.read(store.find(results, each)) for each in (ref, new or "latest"))
+        folders = [store.find(results, each) for each in (ref, new or "latest")]
+        before, after = map(store.read, folders)
+        profiled = [profiles(each)[0] for each in folders]
     found = compare(before, after, chosen, smallest)
-    if not ab:
-        found = blamed(found, *(profiles(store.find(results, each))[0] for each in (ref, new or "latest")))
+    if profiled:
+        found = blamed(found, *profiled)
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
     write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])
