@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from benchbench.model import (
 )
 from benchbench.stats import median
 from benchbench.store import new_id
+from benchbench.tags import COMMIT, DIRTY, HASH
 
 TOOL = "pytest-benchmark"
 HOW_TO = "Make one with: pytest --benchmark-json=FILE"
@@ -67,13 +69,14 @@ class Session(msgspec.Struct):
     benchmarks: list[Benchmark]
     datetime: str
     version: str
+    commit_info: dict[str, Any] = {}
 
 
-def pytest_benchmark(paths: Sequence[Path]) -> Run:
+def pytest_benchmark(paths: Sequence[Path], tags: Mapping[str, str] | None = None) -> Run:
     """A case per benchmark, a round per file: each file is one process.
 
-    Raises UnreadableInput for what is no such file or holds no samples, UsageError for files of several
-    machines.
+    Filed under the commit that the files name, if they agree, unless `tags` name another. Raises
+    UnreadableInput for what is no such file or holds no samples, UsageError for files of several machines.
     """
     sessions = [_session(path) for path in paths]
     machines = [_machine(session.machine_info) for session in sessions]
@@ -89,6 +92,7 @@ def pytest_benchmark(paths: Sequence[Path]) -> Run:
         for order, benchmark in enumerate(session.benchmarks)
     ]
     info = _info(paths, sessions, machines[0], {record.case.id: record.case for record in records})
+    info = replace(info, tags={**_commit_tag(sessions), **(tags or {})})
     return Run(info=info, records=tuple(records))
 
 
@@ -116,6 +120,19 @@ def _check(benchmark: Benchmark, path: Path) -> None:
         hint = "Measure for a shorter time: pytest --benchmark-max-time=0.5"
         count = len(stats.data)
         raise UnreadableInput(f"{path}: {benchmark.fullname} has {count} samples, too many.", hint)
+
+
+def _commit_tag(sessions: Sequence[Session]) -> dict[str, str]:
+    found = {_commit(session.commit_info) for session in sessions}
+    return {COMMIT: found.pop()} if len(found) == 1 and found != {""} else {}
+
+
+def _commit(info: Mapping[str, Any]) -> str:
+    """As a run of ours names it; empty for `unversioned`, `unknown` and what is no hash."""
+    name = info.get("id")
+    if not (isinstance(name, str) and HASH.fullmatch(name)):
+        return ""
+    return name + DIRTY if info.get("dirty") else name
 
 
 def _machine(info: dict[str, Any]) -> Machine:

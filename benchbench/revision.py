@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchbench.errors import UsageError
 from benchbench.launch import Sources
-from benchbench.tags import COMMIT
+from benchbench.tags import COMMIT, DIRTY
 
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
@@ -29,7 +29,7 @@ def commit(folder: str = ".") -> str:
     if done.returncode or not found:
         return ""
     changed = any(not line.startswith("#") for line in done.stdout.splitlines())
-    return f"{found[1]}-dirty" if changed else found[1]
+    return found[1] + DIRTY if changed else found[1]
 
 
 def commit_tag() -> dict[str, str]:

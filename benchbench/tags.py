@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from benchbench.errors import UsageError
 
 COMMIT = "commit"  # filled in by itself where a run is made in a git checkout
+DIRTY = "-dirty"  # after a commit: files of it were changed
 BARE = "tag"  # the name of a value that was given none
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
 HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256

@@ -176,6 +176,40 @@ def test_files_of_several_machines_are_not_rounds_of_one_run(tmp_path: Path) -> 
         pytest_benchmark([a_file(tmp_path), other])
 
 
+HASH = "1f0c2a9b7d3e5a6c8b4d1f0c2a9b7d3e5a6c8b4d"
+
+
+@pytest.mark.parametrize(
+    ("commits", "tags"),
+    [
+        ([{"id": HASH, "dirty": False}], {"commit": HASH}),
+        ([{"id": HASH, "dirty": True}], {"commit": f"{HASH}-dirty"}),
+        ([{"id": HASH, "dirty": False}] * 2, {"commit": HASH}),
+        ([{"id": HASH, "dirty": False}, {"id": HASH, "dirty": True}], {}),
+        ([{"id": HASH}, {}], {}),
+        ([{"id": "unversioned"}], {}),
+        ([{"id": None}], {}),
+        ([{}], {}),
+    ],
+)
+def test_a_run_is_filed_under_the_commit_that_all_files_name(
+    tmp_path: Path, commits: list[dict[str, Any]], tags: dict[str, str]
+) -> None:
+    files = [a_file(tmp_path, name=f"{n}.json", commit_info=each) for n, each in enumerate(commits)]
+    run = pytest_benchmark(files)
+    assert run.info.tags == tags
+    (content, *_) = PytestBenchmark().export(report(run)).values()
+    back = json.loads(content)["commit_info"]
+    name = tags.get("commit", "unversioned")
+    assert (back["id"], back["dirty"]) == (name.removesuffix("-dirty"), name.endswith("-dirty"))
+
+
+def test_tags_given_are_added_and_come_first(tmp_path: Path) -> None:
+    file = a_file(tmp_path, commit_info={"id": HASH})
+    assert pytest_benchmark([file], {"branch": "main"}).info.tags == {"commit": HASH, "branch": "main"}
+    assert pytest_benchmark([file], {"commit": "v1"}).info.tags == {"commit": "v1"}
+
+
 def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
     (row,) = rows(pytest_benchmark([a_file(tmp_path, a_benchmark(0.0, 0.0, 1e-6))])).to_dict("records")
     assert row["status"] == "failed"
@@ -265,8 +299,9 @@ def test_a_round_of_ours_is_a_file_there_and_failures_are_left_out() -> None:
 
 def test_import_and_export_from_outside(files: list[Path], tmp_path: Path) -> None:
     accelbench("import", *map(str, files), cwd=tmp_path)
-    done = accelbench("import", str(files[0]), cwd=tmp_path)
+    done = accelbench("import", str(files[0]), "--tag", "branch=main", cwd=tmp_path)
     assert "accelbench report" in done.stderr
+    assert "1 value of branch in 1 run" in accelbench("history", "--by", "branch", cwd=tmp_path).stdout
     assert "insufficient" in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
     assert "call/s" in accelbench("report", "--format", "markdown", cwd=tmp_path).stdout
     text = accelbench("export", "latest", "--to", "pytest-benchmark", cwd=tmp_path).stdout

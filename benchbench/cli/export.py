@@ -9,7 +9,7 @@ import typer
 
 from benchbench.cli.app import app
 from benchbench.cli.formats import exporter_type, formats, prices, write_run
-from benchbench.cli.options import ResultsOption, option
+from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
 
 
@@ -38,16 +38,17 @@ def export(
 @app.command("import")
 def import_(
     files: Annotated[list[Path], typer.Argument(help="JSON of pytest-benchmark; each is one process.")],
+    tag: TagOption = None,
     results: ResultsOption = Path("results"),
 ) -> None:
     """A stored run of pytest-benchmark's results: a case per test, a round per file.
 
-    Examples: accelbench import before.json; accelbench import main-1.json main-2.json main-3.json
+    Examples: accelbench import before.json; accelbench import main-1.json main-2.json --tag branch=main
     """
-    from benchbench import store
+    from benchbench import store, tags
     from benchbench.importing import pytest_benchmark
 
-    run = pytest_benchmark(files)
+    run = pytest_benchmark(files, tags.parse(tag or []))
     store.keep(results, run)
     typer.echo(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}", err=True)
     typer.echo(f"next: accelbench report {run.info.id}", err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from benchbench.exporters.base import Exporter
 from benchbench.metrics import steps_s
 from benchbench.model import Machine, Measurement, Record
 from benchbench.report import Report
+from benchbench.tags import COMMIT, DIRTY, HASH
 
 FORMAT = "5.1.0"  # the version whose JSON this is, where the samples came from elsewhere
 NO_COMMIT = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}
@@ -40,12 +41,17 @@ def _file(report: Report, records: Sequence[Record]) -> bytes:
     started = min((record.started for record in records), default=0.0)
     content = {
         "machine_info": _machine(report.info.machine),
-        "commit_info": {**NO_COMMIT, "project": ""},
+        "commit_info": {**_commit(report.info.tags), "project": ""},
         "benchmarks": [_benchmark(record, outcome) for record, outcome in measured],
         "datetime": datetime.fromtimestamp(started, UTC).isoformat(),
         "version": next(iter(imported), FORMAT),
     }
     return f"{json.dumps(content, indent=4, allow_nan=False)}\n".encode()
+
+
+def _commit(tags: Mapping[str, str]) -> dict[str, Any]:
+    name = tags.get(COMMIT, "").removesuffix(DIRTY)
+    return {**NO_COMMIT, "id": name, "dirty": tags[COMMIT] != name} if HASH.fullmatch(name) else NO_COMMIT
 
 
 def _machine(machine: Machine) -> dict[str, Any]:
