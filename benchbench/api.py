@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from benchbench import artifacts, metrics, store
 from benchbench import suite as suites
-from benchbench.comparing import verdicts
+from benchbench.comparing import blame, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
 from benchbench.environments.targets import chosen
 from benchbench.errors import NothingToMeasure, UsageError, unknown
@@ -183,12 +183,16 @@ def compare(
 ) -> Comparison:
     """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
 
-    `threshold`: a smaller change is none, 0.03 for 3 %. Raises UsageError, UnreadableInput.
+    `threshold`: a smaller change is none, 0.03 for 3 %. Of runs that are named, not given, a slower case
+    has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
     """
-    before, after = (each if isinstance(each, Run) else load(each) for each in (ref, new))
+    sides = [each if isinstance(each, Run) else store.find(_root(None), str(each)) for each in (ref, new)]
+    before, after = (each if isinstance(each, Run) else store.read(each) for each in sides)
     if not 0 < threshold < 1:
         raise UsageError(f"{threshold!r} is not between 0 and 1.", "Three per cent are 0.03.")
-    return verdicts.compare(before, after, metrics.metric_named(metric), threshold)
+    found = verdicts.compare(before, after, metrics.metric_named(metric), threshold)
+    folders = [each for each in sides if isinstance(each, Path)]
+    return blame.blamed(found, *folders) if len(folders) == len(sides) else found
 
 
 def profile(

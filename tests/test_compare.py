@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from scipy import stats as oracle
 
+import benchbench
 from benchbench import artifacts, disk, store
 from benchbench.comparing import comparison
 from benchbench.comparing.verdicts import ALPHA, Comparison, Verdict, compare
@@ -677,7 +678,9 @@ def test_a_run_that_is_not_there_is_unreadable_input(two_runs: Path) -> None:
     assert "No run 'C3'" in accelbench("compare", "A1", "C3", cwd=two_runs, code=5).stderr
 
 
-def test_a_slower_case_names_the_operators_behind_it_where_both_runs_have_profiles(two_runs: Path) -> None:
+def test_a_slower_case_names_the_operators_behind_it_where_both_runs_have_profiles(
+    two_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = some_rounds(*times_of(1.0))[0].case
     for name, clamp_s in (("A1", 0.02), ("B2", 0.04)):
         operators = an_operator("aten::mm", 0.05), an_operator("aten::clamp", clamp_s)
@@ -687,6 +690,9 @@ def test_a_slower_case_names_the_operators_behind_it_where_both_runs_have_profil
     assert "operators: aten::clamp +2.00 ms\n" in accelbench("compare", "A1", "B2", cwd=two_runs).stdout
     shown = accelbench("compare", "A1", "B2", "--format", "json", cwd=two_runs).stdout
     assert json.loads(shown)["verdicts"][0]["operators"] == ["aten::clamp +2.00 ms"]
+    monkeypatch.chdir(two_runs)
+    assert benchbench.compare("A1", "B2").verdicts[0].operators == ("aten::clamp +2.00 ms",)
+    assert benchbench.compare(benchbench.load("A1"), "B2").verdicts[0].operators == ()
     faster = accelbench("compare", "B2", "A1", cwd=two_runs).stdout
     memory = accelbench("compare", "A1", "B2", "--metric", "peak_host_bytes", cwd=two_runs).stdout
     assert "operators: " not in faster + memory

@@ -41,7 +41,7 @@ from benchbench.errors import UsageError, unknown
 from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Judgement, Profiled, Run
+    from benchbench.model import Judgement, Run
     from benchbench.rounds import Request
 
 
@@ -100,7 +100,6 @@ def compare_(
     Examples: accelbench compare latest~1 latest; accelbench compare --ab mode=eager mode=compile -w gemm
     """
     from benchbench import store
-    from benchbench.artifacts import profiles
     from benchbench.comparing import comparison, evidence
     from benchbench.comparing.blame import blamed
     from benchbench.comparing.verdicts import compare
@@ -109,7 +108,7 @@ def compare_(
 
     wanted = [_judgement(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
-    profiled: list[list[Profiled]] = []
+    folders: list[Path] = []
     if ab:
         request = requested(
             suite=suite,
@@ -134,10 +133,9 @@ def compare_(
         _only_with_ab(quick, rigorous, rounds, threads, seed)
         folders = [store.find(results, each) for each in (ref, new or "latest")]
         before, after = map(store.read, folders)
-        profiled = [profiles(each)[0] for each in folders]
     found = compare(before, after, chosen, smallest)
-    if profiled:
-        found = blamed(found, *profiled)
+    if folders:
+        found = blamed(found, *folders)
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
     write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])

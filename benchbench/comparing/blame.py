@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from benchbench import artifacts
 from benchbench import format as fmt
 from benchbench.comparing.digest import SETTLED
 from benchbench.comparing.verdicts import Comparison
-from benchbench.model import Judgement, Profile, Profiled
+from benchbench.model import Judgement, Profile
 from benchbench.profiling.profiles import Table, difference, table
 
 MOST = 3  # operators named; `accelbench profile REF NEW` has all
 
 
-def blamed(found: Comparison, ref: Sequence[Profiled], new: Sequence[Profiled]) -> Comparison:
+def blamed(found: Comparison, ref: Path, new: Path) -> Comparison:
     """`found`, whose slower cases name the operators that take longer now, the most seconds first.
 
-    Only what a step takes is made of operators: other metrics are left as they are.
+    `ref`, `new`: the folders of the runs. Only what a step takes is made of operators: other metrics are
+    left as they are.
     """
-    if found.metric.name not in SETTLED:
+    slower = any(each.verdict is Judgement.SLOWER for each in found.verdicts)
+    if found.metric.name not in SETTLED or not slower:
         return found
     before, after = _tables(ref), _tables(new)
     verdicts = tuple(
@@ -31,7 +34,8 @@ def blamed(found: Comparison, ref: Sequence[Profiled], new: Sequence[Profiled]) 
     return replace(found, verdicts=verdicts)
 
 
-def _tables(profiles: Sequence[Profiled]) -> dict[str, Table]:
+def _tables(run: Path) -> dict[str, Table]:
+    profiles, _ = artifacts.profiles(run)
     made = (table(each, each.outcome, None) for each in profiles if isinstance(each.outcome, Profile))
     return {each.case: each for each in made}
 
