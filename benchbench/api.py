@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from benchbench import artifacts, metrics, store
+from benchbench import artifacts, config, metrics, store
 from benchbench import suite as suites
 from benchbench.comparing import blame, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
+from benchbench.doctor import ceilings
 from benchbench.environments.targets import chosen
-from benchbench.errors import NothingToMeasure, UsageError, unknown
+from benchbench.errors import NothingToMeasure, UnreadableInput, UsageError, unknown
 from benchbench.fleet import Fleet
 from benchbench.machine.environment import usable_threads
 from benchbench.measure import POLICIES, within
@@ -231,12 +233,20 @@ def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
     SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
     the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
     (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
+
+    Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
+    a warning. Raises UsageError where the nearest accelbench.toml is wrong.
     """
     import pandas as pd
 
     if per == "block":
         return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
-    found = metrics.rows(run)
+    try:
+        known = ceilings.stored(run.info.machine)
+    except UnreadableInput as error:
+        warnings.warn(f"{error} {error.hint}", stacklevel=2)
+        known = ()
+    found = metrics.rows(run, known, config.prices(config.nearest(Path())))
     for name in metrics.NUMBERS:
         found[name] = pd.to_numeric(found[name])
     return found

@@ -193,6 +193,24 @@ def test_a_frame_has_the_rows_with_numbers_as_numbers() -> None:
     assert frame["latency_s"].mean() == pytest.approx(1e-3)
 
 
+def test_a_frame_has_the_ceilings_and_prices_that_a_report_shows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = str(folder / "cache")
+    monkeypatch.setenv("ACCELBENCH_CACHE", own)
+    command = ("doctor", "--ceilings", "-b", "fake", "-d", "cpu", "--dtype", "float32")
+    accelbench(*command, cwd=folder, ACCELBENCH_CACHE=own)
+    (folder / "accelbench.toml").write_text('[price]\ncurrency = "EUR"\nper-hour = {"*" = 2.0}\n')
+    run = benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=1)
+    (row,) = benchbench.frame(run).to_dict("records")
+    assert row["flops_of_ceiling"] == pytest.approx(1)
+    assert row["items_per_cost"] == pytest.approx(row["items_per_s"] * 1800)
+    (path,) = (folder / "cache/ceilings").iterdir()
+    path.write_text("{")
+    with pytest.warns(UserWarning, match="ceilings"):
+        benchbench.frame(run)
+
+
 def test_every_number_of_a_row_is_one_of_a_frame() -> None:
     row = benchbench.frame(a_mixed_run()).to_dict("records")[0]
     assert {name for name, value in row.items() if isinstance(value, int | float)} == set(NUMBERS)
