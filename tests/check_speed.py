@@ -24,7 +24,7 @@ def timed(cases: int, sessions: int) -> dict[str, float]:
     medians = session_medians(source, (sessions + 1, cases, 5), 0.01, 0.01)
     with tempfile.TemporaryDirectory() as folder:
         for number, rows in enumerate(medians[:-1]):
-            found = a_session(rows, id=f"S{number}", started=f"2026-01-{number + 1:02}")
+            found = a_session(rows, day=number)
             baselines.add(Path(folder), "main", found)
         size = sum(path.stat().st_size for path in Path(folder).rglob("*.json"))
         start = time.perf_counter()

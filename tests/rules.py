@@ -150,7 +150,7 @@ def one_suite(
 ) -> dict[str, list[bool]]:
     """Rule → which of the 30 cases fail."""
     hours = session_medians(source, (count + 1, FAMILY, 12), spread, 0.01, stormy=stormy, count=10)
-    sessions = [a_session(rows[:, :3], id=f"S{number}") for number, rows in enumerate(hours[:-1])]
+    sessions = [a_session(rows[:, :3], day=number) for number, rows in enumerate(hours[:-1])]
     factors = np.ones((FAMILY, 1))
     factors[:3] = slow
     old, new, old_again, again = (hours[-1][:, part * 3 : part * 3 + 3] for part in range(4))

@@ -16,6 +16,7 @@ from benchbench.checking import gate
 from benchbench.checking.check import Check, Ending, Finding, check, endings, exit_code
 from benchbench.checking.confirm import Confirmation
 from benchbench.checking.gate import Gate
+from benchbench.checking.holding import sittings
 from benchbench.checking.trials import Rules
 from benchbench.comparing.digest import Digest, Side, digest
 from benchbench.metrics import METRICS, Metric
@@ -317,15 +318,18 @@ def test_several_metrics_are_one_family_and_each_has_its_verdict() -> None:
 
 
 def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
-    def run(seconds: float) -> Digest:
-        return records_of(some_rounds(0.001, cold_s=seconds), some_rounds(*STEADY, compile_cache="warm"))
+    def run(seconds: float, day: int = 9) -> Digest:
+        found = records_of(some_rounds(0.001, cold_s=seconds), some_rounds(*STEADY, compile_cache="warm"))
+        return replace(found, started=f"2026-01-0{day}")
 
     rules = replace(ONE_STAGE, metrics=(METRIC["cold_s"],))
-    sessions = [run(0.5 * factor) for factor in WEATHER]
+    sessions = [run(0.5 * factor, day) for day, factor in enumerate(WEATHER, start=1)]
     assert only(check(sessions, run(0.6), rules)).verdict is Judgement.SLOWER
     few = only(check(sessions[:4], run(0.6), rules))
     assert few.verdict is Judgement.INSUFFICIENT
-    assert few.reason == snapshot("cold_s is measured once a run: the baseline has 4 sessions, this needs 5")
+    assert few.reason == snapshot(
+        "cold_s is measured once a run: the baseline has 4 sessions an hour apart, this needs 5"
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -436,12 +440,45 @@ def test_the_order_of_sessions_does_not_matter(order: list[int], new: list[float
     assert shuffled.first.p_holm == pytest.approx(plain.first.p_holm)
 
 
+# Sessions of one hour
+
+
+def test_sessions_of_one_hour_are_one_and_do_not_tell_how_hours_differ() -> None:
+    calm = (1.0, 1.0005, 0.9995, 1.001, 0.999)
+    days = a_baseline(factors=calm)
+    hour = [replace(each, started=f"2026-01-01T00:{number}0:00Z") for number, each in enumerate(days)]
+    run = a_new(1.06)
+    assert only(check(days, run, ONE_STAGE)).verdict is Judgement.SLOWER
+    found = only(check(hour, run, ONE_STAGE))
+    assert (found.verdict, found.provisional) == (Judgement.INCONCLUSIVE, True)
+    assert found.first is not None
+    assert (found.first.against, found.spread) == (1, None)
+    assert found.first.mde == pytest.approx(only(check(days[:1], run, ONE_STAGE)).first.mde, rel=0.01)  # type: ignore[union-attr]
+    assert only(check(hour, a_new(1.3), ONE_STAGE)).verdict is Judgement.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("started", "numbers"),
+    [
+        ([], []),
+        (["2026-01-01T00:00:00Z", "2026-01-01T00:59:59Z", "2026-01-01T01:59:58Z"], [0, 0, 0]),
+        (["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"], [0, 1]),
+        (["2026-01-02", "2026-01-01", "2026-01-02"], [1, 0, 1]),
+        (["2026-01-01T02:00:00+00:00", "2026-01-01T00:30:00+00:00", "2026-01-01T01:29:00+00:00"], [0, 0, 0]),
+        (["2026-01-01", "once", "2026-01-01"], [0, 1, 0]),
+    ],
+)
+def test_a_sitting_begins_an_hour_after_the_last_session(started: list[str], numbers: list[int]) -> None:
+    assert sittings(started) == numbers
+
+
 @given(times, st.floats(1e-3, 1e3))
 @settings(max_examples=30)
 def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None:
     def found(scale: float) -> Finding:
         sessions = [
-            a_digest([(a_case(), [scale * v for v in times_of(each)])], id=f"S{each}") for each in WEATHER
+            a_digest([(a_case(), [scale * v for v in times_of(each)])], started=f"2026-01-0{day}")
+            for day, each in enumerate(WEATHER, start=1)
         ]
         return only(check(sessions, a_digest([(a_case(), [scale * v for v in new])]), ONE_STAGE))
 

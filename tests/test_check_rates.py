@@ -37,7 +37,7 @@ def stages(
 
 
 def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Rules) -> list[Judgement]:
-    sessions = [a_session(rows, id=f"S{number}") for number, rows in enumerate(hours)]
+    sessions = [a_session(rows, day=number) for number, rows in enumerate(hours)]
     ref = a_session(old) if rules.in_turn else None
     confirmation = Confirmation(new=a_session(again), ref=ref) if rules.confirm else None
     return [each.verdict for each in check(sessions, a_session(first), rules, confirmation).findings]
@@ -95,7 +95,7 @@ def test_a_lone_case_of_a_runner_whose_weather_lasts_rarely_alarms(
     for index in range(1, len(weather)):
         weather[index] += phi * weather[index - 1]
     medians = np.exp(spread * weather)[:, None] * session_medians(source, (runs + 10, 3), 0.0, 0.01)
-    digests = [a_session(row[None], id=f"S{number}") for number, row in enumerate(medians)]
+    digests = [a_session(row[None], day=number) for number, row in enumerate(medians)]
     for last in range(10, len(digests)):
         alarms += bool(
             endings(check(digests[last - 10 : last], digests[last], replace(RULES, confirm=False)))

@@ -162,7 +162,7 @@ def head(gate: Gate) -> list[str]:
     if any(each.provisional for each in found.findings):
         assumed = fmt.share(found.rules.assumed)
         lines.append(
-            f"provisional: fewer than {ENOUGH} sessions, which are taken to differ by {assumed} at least"
+            f"provisional: fewer than {ENOUGH} sessions an hour apart, taken to differ by {assumed} at least"
         )
     if again:
         turn = f" in turn with the baseline's code, {again.ref.id}" if again.ref else ""

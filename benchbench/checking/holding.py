@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from benchbench.checking.sessions import ENOUGH
 from benchbench.comparing.digest import ONCE, SETTLED, Digest, Side
@@ -17,14 +19,27 @@ from benchbench.comparing.matching import (
 from benchbench.metrics import Metric
 from benchbench.model import Judgement
 
-Sides = Sequence[tuple[Side, list[str]]]  # a case in each session that has it, and what bars that session
+SITTING_S = 3600.0  # sessions begun closer together share the machine's weather, and count as one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A case in one session: what bars that session, and the sitting it was made in, numbered from 0."""
+
+    side: Side
+    bars: list[str]
+    sitting: int = 0
+
+
+Sides = Sequence[Kept]  # oldest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A case and metric of a run, and the sessions that count for it, as logarithms of their processes.
 
-    `judgement` is None where a test is to decide, else `reason` says why none can.
+    Those of one sitting are one session. `judgement` is None where a test is to decide, else `reason` says
+    why none can.
     """
 
     case: str
@@ -50,13 +65,13 @@ class Held:
     @property
     def suite(self) -> str:
         """Of the case, as it was planned last."""
-        planned = [side.case for side in (*(side for side, _ in self.sides), self.new) if side.case]
+        planned = [side.case for side in (*(each.side for each in self.sides), self.new) if side.case]
         return planned[-1].suite if planned else ""
 
     @property
     def newest(self) -> Side:
         """The case in the last session in which it worked."""
-        return next((side for side, _ in reversed(self.sides) if side.rounds), Side())
+        return next((each.side for each in reversed(self.sides) if each.side.rounds), Side())
 
     @property
     def lost(self) -> bool:
@@ -66,24 +81,41 @@ class Held:
 
 def sides_of(sessions: Sequence[Digest], new: Digest, *, strict: bool) -> dict[str, Sides]:
     """Case → its sides in `sessions`; `strict`: other versions bar as well."""
-    found: dict[str, list[tuple[Side, list[str]]]] = {}
-    for session in sessions:
+    found: dict[str, list[Kept]] = {}
+    for session, sitting in zip(sessions, sittings([each.started for each in sessions]), strict=True):
         bars = run_bars(session, new) + (environment_changes(session, new) if strict else [])
         for case, side in session.cases.items():
-            found.setdefault(case, []).append((side, bars))
+            found.setdefault(case, []).append(Kept(side=side, bars=bars, sitting=sitting))
     return dict(found)
+
+
+def sittings(started: Sequence[str]) -> list[int]:
+    """The sitting of each session, from 0: one begins an hour after the session before began, or later."""
+    found, sitting, before = dict[int, int](), -1, -math.inf
+    for index in sorted(range(len(started)), key=lambda each: started[each]):
+        now = _moment(started[index])
+        sitting += not now - before < SITTING_S  # also where no date is known
+        found[index], before = sitting, now
+    return [found[index] for index in range(len(started))]
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return math.nan
 
 
 def hold(case: str, sides: Sides, new: Side, metric: Metric) -> Held:
     """`new` against `sides`, oldest first."""
-    working = [(side, bars + case_bars(side, new)) for side, bars in sides if side.rounds]
-    alike = [side for side, bars in working if not bars]
-    settled = [side for side in alike if not (metric.name in SETTLED and side.unsteady)]
+    working = [(each, each.bars + case_bars(each.side, new)) for each in sides if each.side.rounds]
+    alike = [each for each, bars in working if not bars]
+    settled = [each for each in alike if not (metric.name in SETTLED and each.side.unsteady)]
     needed = 1 if metric.name in ONCE else LEAST_PROCESSES
-    sessions = [each for each in (side.logs(metric) for side in settled) if len(each) >= needed]
+    sessions = _by_sitting(settled, metric, needed)
     logs = new.logs(metric)
     judgement, reason = (
-        _presence([side for side, _ in sides], new)
+        _presence([each.side for each in sides], new)
         or _bar([bars for _, bars in working])
         or _shortage(sessions, logs, needed, metric)
         or _unsteadiness(new, metric)
@@ -101,6 +133,15 @@ def hold(case: str, sides: Sides, new: Side, metric: Metric) -> Held:
     )
 
 
+def _by_sitting(settled: Sides, metric: Metric, needed: int) -> list[list[float]]:
+    found: dict[int, list[float]] = {}
+    for each in settled:
+        logs = each.side.logs(metric)
+        if len(logs) >= needed:
+            found.setdefault(each.sitting, []).extend(logs)
+    return list(found.values())
+
+
 def hold_in_turn(case: str, ref: Side, new: Side, metric: Metric) -> Held:
     """`new` against the baseline's code, measured in turn with it: a session of the same rounds."""
     pair = pair_in_turn(ref, new, metric)
@@ -108,7 +149,7 @@ def hold_in_turn(case: str, ref: Side, new: Side, metric: Metric) -> Held:
     return Held(
         case=case,
         metric=metric,
-        sides=((ref, []),),
+        sides=(Kept(side=ref, bars=[]),),
         new=new,
         logs=pair.new_logs,
         sessions=[pair.ref_logs],
@@ -154,7 +195,7 @@ def _shortage(
     if not sessions:
         return Judgement.INSUFFICIENT, f"no session has {metric.name} of {needed} steady processes"
     if metric.name in ONCE and len(sessions) < ENOUGH:
-        counts = f"the baseline has {len(sessions)} sessions, this needs {ENOUGH}"
+        counts = f"the baseline has {len(sessions)} sessions an hour apart, this needs {ENOUGH}"
         return Judgement.INSUFFICIENT, f"{metric.name} is measured once a run: {counts}"
     return None
 

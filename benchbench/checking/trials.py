@@ -53,7 +53,7 @@ def against_sessions(sessions: Sequence[Digest], new: Digest, rules: Rules) -> l
         _departing(hold(case, known, now, metric), rules)
         for case in dict.fromkeys([*sides, *new.cases])
         for known, now in [(sides.get(case, ()), new.cases.get(case, none))]
-        if not (now.absent and all(side.absent for side, _ in known))
+        if not (now.absent and all(each.side.absent for each in known))
         for metric in rules.metrics
     ]
 

@@ -32,6 +32,7 @@ def set_(
     """
     from benchbench import store
     from benchbench.checking import baselines
+    from benchbench.checking.holding import sittings
     from benchbench.comparing.digest import digest
 
     found = digest(store.read(store.find(results, run)))
@@ -41,7 +42,10 @@ def set_(
     failed = sum(bool(side.failure) for side in found.cases.values())
     if failed:
         typer.echo(f"{failed} cases of the run failed: check cannot hold anything against them", err=True)
-    count = len(baselines.sessions(results, name, found.machine))
+    sessions = baselines.sessions(results, name, found.machine)
+    count, hours = len(sessions), len(set(sittings([each.started for each in sessions])))
+    if hours < count:
+        typer.echo(f"sessions less than an hour apart count as one: {hours} of {count} count", err=True)
     typer.echo(f"{name}: {count} of {baselines.KEPT} sessions of {baselines.hardware(found.machine)}")
 
 
