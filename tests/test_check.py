@@ -32,6 +32,8 @@ from tests.factories import (
     a_machine,
     a_record,
     a_run,
+    a_telemetry,
+    a_watched,
     some_rounds,
 )
 
@@ -438,6 +440,66 @@ def test_the_order_of_sessions_does_not_matter(order: list[int], new: list[float
     assert shuffled.first is not None
     assert shuffled.first.ratio == pytest.approx(plain.first.ratio)
     assert shuffled.first.p_holm == pytest.approx(plain.first.p_holm)
+
+
+# Other programs
+
+BUSY = {"contended": "other processes used 0.8 of a core"}
+
+
+def test_what_is_slower_only_beside_other_programs_cannot_be_told() -> None:
+    sessions = a_baseline()
+    found = check(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
+    assert only(found).verdict is Judgement.INSUFFICIENT
+    assert only(found).reason == snapshot(
+        "flagged, not confirmed; slower, but other processes used 0.8 of a core meanwhile, "
+        "and not in the sessions"
+    )
+    assert (exit_code(found), exit_code(found, strict=True)) == (Ending.PASSED, Ending.INCONCLUSIVE)
+    once = check(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
+    assert only(once).verdict is Judgement.INSUFFICIENT
+
+
+@pytest.mark.parametrize(
+    ("sessions", "first", "second", "rules"),
+    [
+        (a_baseline(), {}, {}, RULES),
+        (a_baseline(), BUSY, {}, RULES),  # the second look decides, and had the machine for itself
+        (a_baseline()[:5] + a_baseline(side=BUSY)[5:], BUSY, BUSY, RULES),  # as the sessions had it
+        (a_baseline(), BUSY, BUSY, replace(RULES, metrics=(METRIC["peak_host_bytes"],))),
+    ],
+)
+def test_other_programs_excuse_nothing_else(
+    sessions: list[Digest], first: dict[str, Any], second: dict[str, Any], rules: Rules
+) -> None:
+    def heavier(found: Digest, factor: float) -> Digest:
+        return replace(
+            found,
+            cases={
+                name: replace(side, values={**side.values, "peak_host_bytes": (factor * 1e9,) * 3})
+                for name, side in found.cases.items()
+            },
+        )
+
+    stored = [heavier(each, 1.0) for each in sessions]
+    looked = again(1.2, side=second)
+    looked = replace(looked, new=heavier(looked.new, 1.2))
+    found = check(stored, heavier(a_new(1.2, side=first), 1.2), rules, looked)
+    assert only(found).verdict is Judgement.SLOWER
+
+
+def test_faster_and_the_same_are_told_beside_other_programs() -> None:
+    for factor, verdict in ((0.8, Judgement.FASTER), (1.0, Judgement.SAME)):
+        assert only(check(a_baseline(), a_new(factor, side=BUSY), ONE_STAGE)).verdict is verdict
+
+
+def test_a_digest_says_what_others_took_of_the_machine() -> None:
+    busy = a_watched(a_telemetry(busy_s=tuple(0.2 * number for number in range(11))))
+    records = [a_record(busy, round=number) for number in range(3)]
+    (side,) = digest(a_run(records)).cases.values()
+    assert side.contended == "other processes used 0.5 of a core"
+    (calm,) = digest(a_run(some_rounds(*STEADY))).cases.values()
+    assert calm.contended == ""
 
 
 # Sessions of one hour

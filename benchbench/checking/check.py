@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from benchbench.checking.confirm import Confirmation, Second, second_looks
+from benchbench.checking.holding import Held
 from benchbench.checking.looks import Look, Seen, family_of, looks
 from benchbench.checking.trials import Rules, Trial, against_sessions, in_turn
-from benchbench.comparing.digest import Digest, partnered
+from benchbench.comparing.digest import ONCE, SETTLED, Digest, Side, partnered
 from benchbench.comparing.matching import changes, suspect
 from benchbench.comparing.verdicts import ALPHA, ON_THE_EDGE
 from benchbench.model import Judgement
@@ -183,26 +184,37 @@ def _verdict(trial: Trial, first: Look | None, flagged: bool, second: Second | N
         assert trial.held.judgement
         return trial.held.judgement, trial.held.reason
     if not flagged:
-        return _judged(trial.seen, first, trial.limit.value)
+        return _judged(trial, trial.seen, first, trial.held.new)
     if second is None:
         return Judgement.INCONCLUSIVE, UNCONFIRMED
     if second.seen is None or second.look is None:
         assert second.judgement
         return second.judgement, second.reason
-    verdict, reason = _judged(second.seen, second.look, trial.limit.value)
+    verdict, reason = _judged(trial, second.seen, second.look, second.side)
     return verdict, reason if verdict is Judgement.SLOWER else f"flagged, not confirmed; {reason}".rstrip(
         "; "
     )
 
 
-def _judged(seen: Seen, look: Look, limit: float) -> tuple[Judgement, str]:
+def _judged(trial: Trial, seen: Seen, look: Look, new: Side) -> tuple[Judgement, str]:
     """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
+    limit = trial.limit.value
     margin = math.log1p(limit)
     if look.p_holm < ALPHA and abs(seen.worse.mid) >= margin:
-        return (Judgement.SLOWER if seen.worse.mid > 0 else Judgement.FASTER), ""
+        if seen.worse.mid < 0:
+            return Judgement.FASTER, ""
+        if not seen.in_turn and (others := _only_now(trial.held, new)):
+            return Judgement.INSUFFICIENT, f"slower, but {others} meanwhile, and not in the sessions"
+        return Judgement.SLOWER, ""
     if tost(seen.found, margin) < ALPHA:
         return Judgement.SAME, ""
     return Judgement.INCONCLUSIVE, TOO_NOISY if look.mde > limit else ON_THE_EDGE
+
+
+def _only_now(held: Held, new: Side) -> str:
+    """What others took of the machine, where they did not in the sessions and it matters to the metric."""
+    before = any(each.side.contended for each in held.sides)
+    return new.contended if held.metric.name in (*SETTLED, *ONCE) and not before else ""
 
 
 def _idle(rules: Sequence[Rule], trials: Sequence[Trial]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchbench.machine.conditions import energy_j
+from benchbench.machine.conditions import contended, energy_j
 from benchbench.metrics import NO_SPEED, Metric, steps_s
 from benchbench.model import (
     Case,
@@ -50,6 +50,7 @@ class Side:
     rounds: tuple[int, ...] = ()
     values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
     unsteady: int = 0  # processes still warming up when measured
+    contended: str = ""  # what others took of its device meanwhile, where that shows
     stopped_by: tuple[str, ...] = ()
     cost: Cost | None = None
     workload_version: int = 1
@@ -148,6 +149,7 @@ def _side(case: Case, records: Sequence[Record]) -> Side:
         rounds=tuple(record.round for record in done),
         values=_values(measured),
         unsteady=sum(not each.steady for each in measured),
+        contended="; ".join(note.removeprefix("contended: ") for note in contended(measured)),
         stopped_by=tuple(sorted({each.stop_reason for each in measured})),
         cost=measured[0].cost,
         workload_version=measured[0].workload_version,

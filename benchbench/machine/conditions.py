@@ -44,7 +44,7 @@ def remarks(measured: Sequence[Measurement], usual: float | None = None) -> list
     `usual`: the device's SM clock in MHz, from `usual_mhz`.
     """
     seen = _seen(measured)
-    found = [*_throttled(seen, usual), *_contended(measured), *_short_of_memory(measured)]
+    found = [*_throttled(seen, usual), *contended(measured), *_short_of_memory(measured)]
     return found + list(dict.fromkeys(note for each in seen for note in each.telemetry.notes))
 
 
@@ -128,7 +128,8 @@ def _rate(amounts: Sequence[tuple[float, float]]) -> float | None:
     return max(sum(amount for amount, _ in amounts) / span, 0.0) if span >= LEAST_SPAN_S else None
 
 
-def _contended(measured: Sequence[Measurement]) -> list[str]:
+def contended(measured: Sequence[Measurement]) -> list[str]:
+    """What others took of the CPUs or the GPU meanwhile, where it was enough to show in a step."""
     telemetry = [each.telemetry for each in _seen(measured)]
     limit = tolerated_cores(max((each.cpus for each in telemetry), default=1))
     found = []
