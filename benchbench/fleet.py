@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -109,18 +109,31 @@ class Fleet:
                 break
         return answer
 
-    def ask_together(self, jobs: Sequence[tuple[Case, dict[str, Any]]]) -> dict[str, Answer]:
-        """Case id → answer. Targets work side by side, so nothing timed may be asked for here."""
-        begin = time.perf_counter()
+    def ask_together(
+        self, jobs: Sequence[tuple[Case, dict[str, Any]]], meanwhile: Callable[[], None]
+    ) -> dict[str, Answer]:
+        """Case id → answer. Targets work side by side, so nothing timed may be asked for here.
+
+        `meanwhile`: what this process has to do itself; it may ask for references.
+        """
         waiting = {name: [each for each in jobs if each[0].target == name] for name in self._targets}
         found: dict[str, Answer] = {}
-        while wave := [queue.pop(0) for queue in waiting.values() if queue]:
-            for case, job in wave:
-                self._worker_for(case).post({**job, "case": dataclasses.asdict(case)}, fork=True)
-            for case, _ in wave:
+        wave = self._posted(waiting)
+        meanwhile()
+        begin = time.perf_counter()
+        while wave:
+            for case in wave:
                 found[case.id] = self._workers[case.target].collect(self._settings.timeout_s)
+            wave = self._posted(waiting)
         self._charge("verify_training", begin)
         return found
+
+    def _posted(self, waiting: dict[str, list[tuple[Case, dict[str, Any]]]]) -> list[Case]:
+        """The next case of each target, now under way."""
+        wave = [queue.pop(0) for queue in waiting.values() if queue]
+        for case, job in wave:
+            self._worker_for(case).post({**job, "case": dataclasses.asdict(case)}, fork=True)
+        return [case for case, _ in wave]
 
     def _spawned(self, case: Case, job: dict[str, Any]) -> Answer:
         return self._alone(self._targets[case.target], job)

@@ -14,6 +14,7 @@ from benchbench.errors import UsageError, unknown
 
 T = TypeVar("T")
 
+DRAWN = "ACCELBENCH_DRAWN"  # where the workers of a run keep the numbers they draw
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH
 
 

@@ -60,13 +60,14 @@ def sources() -> Sources:
 
 
 class Workshop:
-    """The private folder of one run: compile caches, the workers' logs and working folders."""
+    """The private folder of one run: compile caches, drawn numbers, the workers' logs and working folders."""
 
     def __init__(self, code: Sources | None = None) -> None:
         """`code`: where the user's is found; by default where this process was told."""
         self._code = code
         self.path = Path(tempfile.mkdtemp(prefix="accelbench-"))
         (self.path / "package").mkdir()
+        (self.path / "drawn").mkdir()
         # A link, so that a foreign interpreter finds this package and nothing else beside it.
         (self.path / "package" / "benchbench").symlink_to(Path(__file__).parent, target_is_directory=True)
         self._count = 0
@@ -90,6 +91,7 @@ class Workshop:
         if target.python == sys.executable:  # another interpreter must not see this one's packages
             own += code.python_path
         extra["PYTHONPATH"] = os.pathsep.join(own)
+        extra[folder.DRAWN] = str(self.path / "drawn")
         extra[folder.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 

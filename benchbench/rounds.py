@@ -154,14 +154,16 @@ def _computes(case: Case) -> bool:
     return load("benchbench.workloads", case.workload, Workload).build_fake is not Workload.build_fake  # type: ignore[type-abstract]
 
 
-def verified(fleet: Fleet, cases: Sequence[Case], found: References) -> dict[str, float | Failure | None]:
+def verified(
+    fleet: Fleet, training: Sequence[Case], found: References, meanwhile: Callable[[], None]
+) -> dict[str, float | Failure | None]:
     """Training case id → relative error at the small size; a Failure where it is wrong or has no answer."""
     jobs = [
         (case, {"kind": "verify", "reference": found.get(case.work)})
-        for case in cases
-        if case.phase is Phase.TRAIN and not isinstance(found.get(case.work), str)
+        for case in training
+        if not isinstance(found.get(case.work), str)
     ]
-    return {name: _error_in(answer) for name, answer in fleet.ask_together(jobs).items()}
+    return {name: _error_in(answer) for name, answer in fleet.ask_together(jobs, meanwhile).items()}
 
 
 def _error_in(answer: Answer) -> float | Failure | None:
@@ -184,16 +186,24 @@ class Recorder:
         watch: Watch,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Computes the references and verifies training."""
+        """Computes the references and verifies training: its references first, the others meanwhile."""
         self._fleet = fleet
         self._policy = info.policy
-        self._references = references(fleet, info.plan, announce)
+        training = [case for case in info.plan if case.phase is Phase.TRAIN]
+        others = [case for case in info.plan if case.phase is not Phase.TRAIN]
+        self._references = references(fleet, training, announce)
         self._versions = {probe.target.name: probe.version for probe in info.probes}
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
-        announce("verifying training at a small size")
-        self._verified = verified(fleet, info.plan, self._references)
+        if training:
+            announce("verifying training at a small size")
+        self._verified = verified(
+            fleet,
+            training,
+            self._references,
+            lambda: self._references.update(references(fleet, others, announce)),
+        )
         self._watch = watch
         self._clock = clock
         self._order = 0

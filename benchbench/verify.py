@@ -75,10 +75,10 @@ def checked_at(workload: Workload) -> Workload:
     return workload.tiny() if isinstance(workload, Training) else workload
 
 
-def reference(workload: Workload, dtype: Dtype) -> list[float]:
+def reference(workload: Workload, draw: Draw) -> list[float]:
     """What `checked_at(workload)` must give, in float64: sampled elements, or losses then gradient norms."""
     workload = checked_at(workload)
-    arrays = workload.arrays(Draw(dtype))
+    arrays = workload.arrays(draw)
     if isinstance(workload, Operation):
         return [float(value) for value in workload.reference(arrays, sample_index(workload))]
     assert isinstance(workload, Training)

@@ -74,7 +74,7 @@ class Built:
 
 
 def error(built: Built, work: Workload, dtype: Dtype) -> float:
-    expected = verify.reference(work, dtype)
+    expected = verify.reference(work, Draw(dtype))
     if isinstance(work, Operation):
         output = built.step()
         built.session.wait(output)
@@ -207,5 +207,5 @@ def test_a_result_that_is_not_finite_is_infinitely_wrong() -> None:
         def fetch(self, output: Any) -> NDArray[np.float64]:
             return np.full(1, math.nan)
 
-    expected = verify.reference(work, Dtype.FLOAT32)
+    expected = verify.reference(work, Draw(Dtype.FLOAT32))
     assert verify.operation_error(work, Program(lambda: None), None, Reader(), expected) == math.inf

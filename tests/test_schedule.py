@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,8 @@ class Scripted:
     def reference(self, case: Case) -> list[float]:
         return []
 
-    def ask_together(self, jobs: Any) -> dict[str, Answer]:
+    def ask_together(self, jobs: Any, meanwhile: Callable[[], None]) -> dict[str, Answer]:
+        meanwhile()
         return {}
 
     def start(self, names: list[str]) -> None:

@@ -12,9 +12,10 @@ from benchbench.backends import _xspans
 from benchbench.backends.base import Backend, Recording, Unread, Unsupported
 from benchbench.doctor import spin
 from benchbench.model import Cache, Dtype, Failure, Status
+from benchbench.worker import drawn
 from benchbench.worker.runner import Message, WrongResult, build, judge, open_case, workload_of
 from benchbench.worker.timed import Implausible, measure_case
-from benchbench.workloads.base import Operation
+from benchbench.workloads.base import Draw, Operation
 
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
@@ -45,7 +46,8 @@ def answer(backend: Backend, job: Message) -> Message:
         case "probe":
             return probe(backend)
         case "reference":
-            return {"reference": verify.reference(workload_of(job), Dtype(job["dtype"]))}
+            draw = Draw(Dtype(job["dtype"]), standard=drawn.kept)
+            return {"reference": verify.reference(workload_of(job), draw)}
         case "verify":
             return {"verified": verify_case(backend, job)}
         case "trace":

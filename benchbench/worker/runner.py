@@ -10,6 +10,7 @@ from typing import Any
 from benchbench import caches, folder, verify
 from benchbench.backends.base import Backend, Session
 from benchbench.model import Cache, Case, Dtype, Phase
+from benchbench.worker import drawn
 from benchbench.workloads.base import Draw, Program, Workload
 
 Message = dict[str, Any]
@@ -40,7 +41,7 @@ def build(
 ) -> Runner:
     """The workload's program for this framework, in the session's mode."""
     builder = getattr(workload, f"build_{backend.framework}")
-    arrays = workload.arrays(Draw(dtype))
+    arrays = workload.arrays(Draw(dtype, standard=drawn.kept))
     program: Program = builder(session, arrays)
     inputs, note = caches.turns(cache, session, program.inputs, lambda: builder(session, arrays).inputs)
     compiled = session.compile(program.step, len(program.state))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[np.generic]]
+    Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], NDArray[Any]]
 
 SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
 LEARNING_RATE, MOMENTUM = 0.001, 0.9  # SGD of every training workload
@@ -64,16 +65,18 @@ class Draw:
     hardware (baidu-research/DeepBench#104: about 15 %).
     """
 
-    def __init__(self, dtype: Dtype, seed: int = SEED) -> None:
+    def __init__(self, dtype: Dtype, seed: int = SEED, standard: Standard | None = None) -> None:
+        """`standard`: what draws, `standard_normal` or something that gives the same numbers."""
         self._dtype = dtype
         self._seed = seed
+        self._standard = standard or standard_normal
 
     def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[Any]:
         """Array of `shape`, N(mean, scale²), of values the dtype can represent: float64 or float32."""
         import numpy as np
 
         real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
-        values = self._source(name).standard_normal(shape, dtype=real)
+        values = self._standard(self._key(name), shape, real)
         if scale != 1.0:
             values *= real(scale)
         if mean:
@@ -82,12 +85,22 @@ class Draw:
 
     def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
         """int64 class indices of shape (count,)."""
-        return self._source(name).integers(0, classes, size=count)
+        return generator(self._key(name)).integers(0, classes, size=count)
 
-    def _source(self, name: str) -> np.random.Generator:
-        import numpy as np
+    def _key(self, name: str) -> tuple[int, int]:
+        return self._seed, crc32(name.encode())
 
-        return np.random.default_rng([self._seed, crc32(name.encode())])
+
+def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
+    """N(0, 1) of `shape` in float64 or float32, the same for the same key."""
+    return generator(key).standard_normal(shape, dtype=real)
+
+
+def generator(key: tuple[int, int]) -> np.random.Generator:
+    """Of the numbers that belong to a seed and a name."""
+    import numpy as np
+
+    return np.random.default_rng(key)
 
 
 def rounded(values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
