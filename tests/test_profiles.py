@@ -88,6 +88,16 @@ def test_a_few_slow_steps_are_no_fault_of_the_profiler() -> None:
     assert note == "the mean step is 90% longer than the median: something held up a few of them"
 
 
+@pytest.mark.parametrize(
+    ("calls", "steps", "told"),
+    [(80, 10, False), (78, 10, False), (77, 10, True), (73, 10, True), (14, 3, False), (5, 10, True)],
+)
+def test_parts_of_a_call_are_events_that_were_lost(calls: int, steps: int, told: bool) -> None:
+    found = a_table(an_operator("mm", 0.05, calls=calls), an_operator("relu", 0.0005, calls=5), steps=steps)
+    lost = [note for note in found.notes if "lost" in note]
+    assert lost == ([f"mm ran {calls / steps:.2f} times a step: the profiler may have lost events"] * told)
+
+
 def test_the_operator_that_slowed_is_named_first_with_its_part_of_the_difference() -> None:
     ref = a_table(an_operator("clamp", 0.02), an_operator("mm", 0.06))
     new = a_table(an_operator("clamp", 0.062), an_operator("mm", 0.0605), wall_s=0.14)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -106,6 +107,21 @@ def test_torch_memory_has_a_timeline_and_goes_to_the_operator_that_asked() -> No
     assert operators(found)["aten::empty"].allocated_bytes == 64
     assert found.memory_at_s == pytest.approx((2e-3, 9e-3))
     assert found.memory_bytes == (164, 100)
+
+
+def test_torch_flops_and_memory_come_from_a_recording_of_their_own() -> None:
+    times = _chrome.profile(torch_trace(x("aten::empty", 1, 2), x("aten::mm", 4, 5)), RECORDING, {})
+    events = [x("aten::empty", 1, 4), memory_event(2, 64, 164), x("aten::new", 8, 1)]
+    details = _chrome.profile(torch_trace(*events), RECORDING, {"aten::empty": 7.0})
+    found = _chrome.detailed(times, replace(details, wall_s=2 * times.wall_s))
+    empty, product = operators(found)["aten::empty"], operators(found)["aten::mm"]
+    assert (empty.allocated_bytes, empty.flops, empty.host_self_s) == pytest.approx((64, 7, 2e-3))
+    assert product.allocated_bytes is None
+    assert product.flops is None
+    assert product.host_self_s == pytest.approx(5e-3)
+    assert set(operators(found)) == {"aten::empty", "aten::mm"}
+    assert found.memory_at_s == pytest.approx((1e-3,))
+    assert found.memory_bytes == (164,)
 
 
 def test_cuda_kernels_are_charged_to_the_operator_that_launched_them() -> None:

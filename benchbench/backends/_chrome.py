@@ -45,6 +45,22 @@ def profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping[str, 
     )
 
 
+def detailed(times: Profile, details: Profile) -> Profile:
+    """`times`, with FLOPs and memory of a second recording of as many steps, its moments scaled."""
+    known = {each.name: each for each in details.operators}
+    return replace(
+        times,
+        operators=tuple(
+            replace(each, flops=found.flops, allocated_bytes=found.allocated_bytes)
+            if (found := known.get(each.name))
+            else each
+            for each in times.operators
+        ),
+        memory_at_s=tuple(at * times.wall_s / details.wall_s for at in details.memory_at_s),
+        memory_bytes=details.memory_bytes,
+    )
+
+
 def _window(events: Iterable[Event]) -> tuple[float, float]:
     """Where the steps begin, in the trace's microseconds, and how many seconds they last."""
     host = [event for event in events if event.get("cat") == "user_annotation"]  # each is on the GPU too

@@ -19,7 +19,7 @@ from benchbench.model import Case, Failure, Measurement, Profile, Profiled, Reco
 from benchbench.stats import median
 
 PROFILED_S = 0.5  # of steps at least, unless they are many
-FEWEST, MOST = 3, 1000  # steps
+FEWEST, MOST = 5, 1000  # steps
 
 
 def kept(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.metrics import rows as rows_of
@@ -14,6 +15,8 @@ from benchbench.profiling.kinds import Kind, kind
 from benchbench.stats import median
 
 DISTURBED = 0.15  # steps that differ by more are told
+NOTABLE = 0.01  # of a step: operators that take less may be the profiler's own, or the allocator's
+CUT_OFF = 2  # calls, one at either end of the recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,11 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
         memory_at_s=profile.memory_at_s,
         memory_bytes=profile.memory_bytes,
         traces=profile.traces,
-        notes=(*profile.notes, *_disturbed(profile.step_s or (step_s,), plain_s, measured_s)),
+        notes=(
+            *profile.notes,
+            *_disturbed(profile.step_s or (step_s,), plain_s, measured_s),
+            *islice(_lost(rows, profile.steps), 1),
+        ),
     )
 
 
@@ -169,6 +176,13 @@ def _disturbed(blocks: Sequence[float], plain_s: float | None, measured_s: float
         yield f"the mean step is {how} than the median: something held up a few of them"
     if measured_s and (how := _off(plain_s or traced_s, measured_s)):
         yield f"without the profiler too, a step took {how} than when it was timed: the machine changed"
+
+
+def _lost(rows: Iterable[Row], steps: int) -> Iterator[str]:
+    """Steps are alike: a part of a call is an event that is not there; at the ends two may be cut off."""
+    for row in rows:
+        if row.share >= NOTABLE and round(abs(row.calls - round(row.calls)) * steps) > CUT_OFF:
+            yield f"{row.name} ran {row.calls:.2f} times a step: the profiler may have lost events"
 
 
 def _off(step_s: float, expected_s: float) -> str:
