@@ -101,9 +101,10 @@ def torch_adaptive(step: Step, seconds: float) -> float:
 
 
 def _torch_timer(step: Step) -> Any:
+    from torch import get_num_threads
     from torch.utils.benchmark import Timer
 
-    return Timer("step()", globals={"step": step})
+    return Timer("step()", globals={"step": step}, num_threads=get_num_threads())  # by default it sets 1
 
 
 TOOLS: dict[str, Tool] = {
