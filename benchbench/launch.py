@@ -5,6 +5,7 @@ The parent blocks on the channel while a case is timed: it never spins.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import msgspec
@@ -30,6 +31,8 @@ from benchbench.model import Settings, Status, Target
 IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken
 GRACE_S = 5.0  # between asking a job to end and ending it
 MOST_BYTES = 8 * 2**20  # of one answer
+WORKSHOP = "accelbench-run-"  # how the names of runs' private folders begin
+YOUNG_S = 60.0  # such a folder may have been made and not be locked yet
 LOG_TAIL = 4096  # bytes of a worker's output kept with a failure
 
 Message = dict[str, Any]
@@ -65,7 +68,10 @@ class Workshop:
     def __init__(self, code: Sources | None = None) -> None:
         """`code`: where the user's is found; by default where this process was told."""
         self._code = code
-        self.path = Path(tempfile.mkdtemp(prefix="accelbench-"))
+        sweep()
+        self.path = Path(tempfile.mkdtemp(prefix=WORKSHOP))
+        self._lock = os.open(self.path, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
         (self.path / "package").mkdir()
         (self.path / "drawn").mkdir()
         # A link, so that a foreign interpreter finds this package and nothing else beside it.
@@ -98,6 +104,21 @@ class Workshop:
     def close(self) -> None:
         """Remove it all."""
         shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def sweep() -> None:
+    """Remove what runs that were killed left: folders of this user that no process has locked."""
+    for path in Path(tempfile.gettempdir()).glob(f"{WORKSHOP}*"):
+        with suppress(OSError):  # it is in use, not ours, or gone meanwhile
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(descriptor)
+                if found.st_uid == os.getuid() and time() - found.st_mtime > YOUNG_S:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 class Worker:

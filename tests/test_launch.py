@@ -1,7 +1,9 @@
 """One worker, asked directly: what it answers, and how its ends are told apart."""
 
 import dataclasses
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
@@ -25,6 +27,31 @@ def workshop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     yield found
     found.close()
     assert not found.path.exists()
+
+
+def test_a_run_removes_what_killed_runs_left_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    running, kept = Workshop(), tmp_path / "kept"
+    kept.mkdir()
+    for name in ("accelbench-run-killed", "accelbench-other", "accelbench-run-young"):
+        (tmp_path / name / "drawn").mkdir(parents=True)
+    (tmp_path / "accelbench-run-link").symlink_to(kept)
+    for path in tmp_path.iterdir():
+        if "young" not in path.name:
+            os.utime(path, (0, 0))
+    Workshop().close()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {
+        running.path.name,
+        "kept",
+        "accelbench-other",
+        "accelbench-run-young",
+        "accelbench-run-link",
+    }
+    running.close()
+    assert not running.path.exists()
 
 
 def job(workload: str, **params: Any) -> dict[str, Any]:
