@@ -82,6 +82,20 @@ def test_other_hardware_is_a_boundary_and_no_change() -> None:
     assert "other hardware from run08" in text([found])
 
 
+def test_machines_that_take_turns_have_a_history_each() -> None:
+    machines = [(a_machine(), 1.0), (a_machine(cpu="Another CPU"), 0.5)]
+    runs = [
+        a_run_at(2 * i + which, factor * (1.3e-3 if i >= 6 else 1e-3) * NOISE[i % 8], machine=machine)
+        for i in range(12)
+        for which, (machine, factor) in enumerate(machines)
+    ]
+    (found,) = trends(runs, LATENCY)
+    assert found.boundaries == (12,)
+    assert [change.index for change in found.history.changes] == [6, 18]
+    assert [point.run for point in found.points[11:13]] == ["run22", "run01"]
+    assert "run00" in labels(drawn([found]))  # runs, not days, which would go back and forth
+
+
 def test_cases_are_chosen_by_a_part_of_their_id_or_a_pattern() -> None:
     assert len(trends(stepped(), LATENCY, ["gemm"])) == 1
     assert len(trends(stepped(), LATENCY, ["gemm*torch:cpu"])) == 1

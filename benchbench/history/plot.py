@@ -187,14 +187,15 @@ def _places(axes: Axes, trend: Trend) -> Sequence[float]:
 
 
 def _times(points: Sequence[Point]) -> list[float] | None:
-    """When each run began, as matplotlib counts days; None where one of them does not say so."""
+    """When each run began, in matplotlib's days; None where one does not say so, or machines took turns."""
     from matplotlib.dates import date2num
 
     try:
         found = [datetime.fromisoformat(point.started) for point in points]
     except ValueError:
         return None
-    return [float(date2num(each if each.tzinfo else each.replace(tzinfo=UTC))) for each in found]
+    times = [float(date2num(each if each.tzinfo else each.replace(tzinfo=UTC))) for each in found]
+    return times if times == sorted(times) else None
 
 
 def _scale(trend: Trend) -> tuple[float, str]:

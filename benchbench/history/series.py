@@ -43,9 +43,9 @@ def series(
 ) -> list[Series]:
     """A series per case whose id holds or matches one of `patterns`; runs may come in any order.
 
-    Ordered by time. With `by`, runs of one value of that tag on one machine are a point, from the processes
-    of all of them; points are ordered by when their value was first seen, each machine's after the other's.
-    Runs measured in turn are left out: one of them may be of code long gone.
+    Ordered by time, each machine's points after the other's. With `by`, runs of one value of that tag on one
+    machine are a point, from the processes of all of them, ordered by when their value was first seen. Runs
+    measured in turn are left out: one of them may be of code long gone.
 
     Raises UsageError where no run has the tag.
     """
@@ -126,9 +126,11 @@ def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
 def _series(
     case: str, points: Sequence[Point], metric: Metric, places: Mapping[str, int], by: str | None
 ) -> Series:
-    if by is None:
-        return Series(case=case, points=tuple(points))
     machines = list(dict.fromkeys(point.hardware for point in points))
+    if by is None:
+        return Series(
+            case=case, points=tuple(sorted(points, key=lambda point: machines.index(point.hardware)))
+        )
     groups: dict[tuple[int, int], list[Point]] = {}
     for point in points:
         if point.tag is not None:
