@@ -74,6 +74,14 @@ def test_ten_sessions_of_a_machine_are_kept_and_the_oldest_goes(tmp_path: Path) 
     assert kept(tmp_path) == [f"RUN{number:02}" for number in range(2, 12)]
 
 
+def test_sessions_of_one_hour_push_each_other_out_and_not_those_of_other_days(tmp_path: Path) -> None:
+    days = [a_session(number) for number in range(1, 11)]
+    hour = [replace(a_session(20), id=f"HOUR{n}", started=f"2026-01-21T00:{n}0:00Z") for n in range(3)]
+    dropped = [baselines.add(tmp_path, "main", each) for each in (*days, *hour)]
+    assert dropped[10:] == [["RUN01"], ["HOUR0"], ["HOUR1"]]
+    assert kept(tmp_path) == [*(f"RUN{number:02}" for number in range(2, 11)), "HOUR2"]
+
+
 def test_machines_do_not_push_each_other_out(tmp_path: Path) -> None:
     for number in range(baselines.KEPT):
         baselines.add(tmp_path, "main", a_session(number))

@@ -16,7 +16,7 @@ from benchbench.checking import gate
 from benchbench.checking.check import Check, Ending, Finding, check, endings, exit_code
 from benchbench.checking.confirm import Confirmation
 from benchbench.checking.gate import Gate
-from benchbench.checking.holding import sittings
+from benchbench.checking.sessions import sittings
 from benchbench.checking.trials import Rules
 from benchbench.comparing.digest import Digest, Side, digest
 from benchbench.metrics import METRICS, Metric

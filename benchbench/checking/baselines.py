@@ -1,7 +1,7 @@
 """Accepted runs as files to commit: `<root>/baselines/<name>/<machine>/<run>.json`, a session each.
 
 A file has one line per case, so that a diff shows what moved. Adding writes one file and touches no other;
-only then are the oldest beyond `KEPT` removed.
+only then are those beyond `KEPT` removed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from benchbench import codec, disk, store
+from benchbench.checking.sessions import sittings
 from benchbench.comparing.digest import Digest, Side
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.machine.environment import fingerprint
@@ -69,10 +71,19 @@ def add(root: Path, name: str, found: Digest, *, replace: bool = False) -> list[
     folder = root / FOLDER / name / fingerprint(found.machine)
     before = [each for each in _sessions(folder) if each.id != found.id] if folder.is_dir() else []
     disk.save(folder / f"{found.id}.json", encode(found))
-    ordered = sorted([*before, found], key=_age)
-    gone = [each.id for each in (before if replace else ordered[:-KEPT])]
+    gone = [each.id for each in (before if replace else _surplus([*before, found]))]
     for each in gone:
         (folder / f"{each}.json").unlink(missing_ok=True)
+    return gone
+
+
+def _surplus(found: Sequence[Digest]) -> list[Digest]:
+    """All but `KEPT`: first the oldest of those that share their hour with another, then the oldest."""
+    left, gone = sorted(found, key=_age), []
+    while len(left) > KEPT:
+        numbers = sittings([each.started for each in left])
+        crowded = (place for place, number in enumerate(numbers) if numbers.count(number) > 1)
+        gone.append(left.pop(next(crowded, 0)))
     return gone
 
 

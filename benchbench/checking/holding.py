@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from benchbench.checking.sessions import ENOUGH
+from benchbench.checking.sessions import ENOUGH, sittings
 from benchbench.comparing.digest import ONCE, SETTLED, Digest, Side
 from benchbench.comparing.matching import (
     LEAST_PROCESSES,
@@ -18,8 +16,6 @@ from benchbench.comparing.matching import (
 )
 from benchbench.metrics import Metric
 from benchbench.model import Judgement
-
-SITTING_S = 3600.0  # sessions begun closer together share the machine's weather, and count as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +83,6 @@ def sides_of(sessions: Sequence[Digest], new: Digest, *, strict: bool) -> dict[s
         for case, side in session.cases.items():
             found.setdefault(case, []).append(Kept(side=side, bars=bars, sitting=sitting))
     return dict(found)
-
-
-def sittings(started: Sequence[str]) -> list[int]:
-    """The sitting of each session, from 0: one begins an hour after the session before began, or later."""
-    found, sitting, before = dict[int, int](), -1, -math.inf
-    for index in sorted(range(len(started)), key=lambda each: started[each]):
-        now = _moment(started[index])
-        sitting += not now - before < SITTING_S  # also where no date is known
-        found[index], before = sitting, now
-    return [found[index] for index in range(len(started))]
-
-
-def _moment(text: str) -> float:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return math.nan
 
 
 def hold(case: str, sides: Sides, new: Side, metric: Metric) -> Held:

@@ -1,13 +1,15 @@
-"""One run against the stored sessions of a baseline: how far it departs from them. Pure."""
+"""The stored sessions of a baseline: which count as one, and how far a run departs from them. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from benchbench.stats import Difference, deviation, mean
 
+SITTING_S = 3600.0  # sessions begun closer together share the machine's weather, and count as one
 ENOUGH = 5  # fewer sessions say too little of how sessions differ: then a spread is assumed as well
 ASSUMED_SHARED, ASSUMED_DEDICATED = 0.02, 0.005  # relative, between sessions of a machine
 ASSUMED_DEGREES = 9  # an assumed spread counts as much as one seen in ten sessions
@@ -51,6 +53,23 @@ def departure(
         degrees = ASSUMED_DEGREES
     error = math.sqrt(max(between, within))
     return Departure(Difference(mean(new) - mean(places), error, degrees), spread, provisional)
+
+
+def sittings(started: Sequence[str]) -> list[int]:
+    """The sitting of each session, from 0: one begins an hour after the session before began, or later."""
+    found, sitting, before = dict[int, int](), -1, -math.inf
+    for index in sorted(range(len(started)), key=lambda each: started[each]):
+        now = _moment(started[index])
+        sitting += not now - before < SITTING_S  # also where no date is known
+        found[index], before = sitting, now
+    return [found[index] for index in range(len(started))]
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return math.nan
 
 
 def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:

@@ -26,13 +26,13 @@ def set_(
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Accept a run: add it to the sessions of its machine; the eleventh drops the oldest.
+    """Accept a run: add it to the sessions of its machine; the eleventh drops one (docs/checking.md).
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
     from benchbench import store
     from benchbench.checking import baselines
-    from benchbench.checking.holding import sittings
+    from benchbench.checking.sessions import sittings
     from benchbench.comparing.digest import digest
 
     found = digest(store.read(store.find(results, run)))
