@@ -71,7 +71,8 @@ class Workshop:
         sweep()
         self.path = Path(tempfile.mkdtemp(prefix=WORKSHOP))
         self._lock = os.open(self.path, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
+        with suppress(OSError):  # a file system without locks: no run there can take it for left over
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
         (self.path / "package").mkdir()
         (self.path / "drawn").mkdir()
         # A link, so that a foreign interpreter finds this package and nothing else beside it.
