@@ -32,7 +32,9 @@ AGREEMENTS = 3  # consecutive windows that must agree
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
 MOST_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
 PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
-PAIRS = 6  # of blocks compared at most
+PAIRS = 6  # of blocks compared at least, before a timer is called wrong
+PATIENCE_S = 1.0  # and for as long: a busy neighbour may slow six short ones
+MOST_PAIRS = 1000
 CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 
@@ -212,7 +214,8 @@ def premature(
 
     `finish(output)` must return only when `output` has been computed: it reads it. The smallest ratio of
     pairs of a timed block and one that is read (less what reading costs): the first pair that is not
-    longer than `PREMATURE` ends it, so that a busy neighbour would have to hit every second block of all.
+    longer than `PREMATURE` ends it, so that a busy neighbour would have to hit every second block for
+    `PATIENCE_S`, and of at least `PAIRS`.
     """
 
     def read() -> float:
@@ -225,8 +228,10 @@ def premature(
         return 2 * done - start - timer.now()
 
     read()  # the first reading may compile something
-    ratio = math.inf
-    for _ in range(PAIRS):
+    ratio, began = math.inf, timer.now()
+    for pair in range(MOST_PAIRS):
+        if pair >= PAIRS and timer.now() - began >= PATIENCE_S:
+            break
         ratio = min(ratio, read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S))
         if ratio <= PREMATURE:
             break

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, cycle, repeat
 from typing import Any
 
 import numpy as np
@@ -270,6 +270,14 @@ def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: 
 def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
     script = constant(seconds)
     assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
+
+
+def test_a_neighbour_that_slows_reading_for_half_a_second_is_no_fault_of_the_timer() -> None:
+    first, read, block = [1e-3] * 8, [3e-3] * 8, [1e-3] * 8
+    script = Script(chain(first, (read + block) * 15, repeat(1e-3)))
+    assert premature(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
+    always = Script(chain(first, cycle(read + block)))
+    assert premature(always.step, lambda output: None, always, 8) == pytest.approx(3.0)
 
 
 def test_programs_compiled_while_blocks_are_timed_are_counted_and_those_of_warm_up_are_not() -> None:
