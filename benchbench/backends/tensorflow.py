@@ -209,7 +209,9 @@ class TensorFlowSession(Session):
         """The TensorFlow profiler; XLA's instructions have names of TensorFlow's operators."""
         import tensorflow as tf
 
-        tf.profiler.experimental.start(str(folder))
+        # At its default, 2, kernels that TensorFlow has come to think cheap are not in the trace.
+        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
+        tf.profiler.experimental.start(str(folder), options=options)
         try:
             self.wait(step())
             name = f"tf.profiler {tf.__version__}"
