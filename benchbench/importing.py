@@ -37,7 +37,7 @@ from benchbench.model import (
 )
 from benchbench.stats import median
 from benchbench.store import new_id
-from benchbench.tags import COMMIT, DIRTY, HASH
+from benchbench.tags import COMMIT, HASH, commit
 
 TOOL = "pytest-benchmark"
 HOW_TO = "Make one with: pytest --benchmark-json=FILE"
@@ -132,7 +132,7 @@ def _commit(info: Mapping[str, Any]) -> str:
     name = info.get("id")
     if not (isinstance(name, str) and HASH.fullmatch(name)):
         return ""
-    return name + DIRTY if info.get("dirty") else name
+    return commit(name, dirty=bool(info.get("dirty")))
 
 
 def _machine(info: dict[str, Any]) -> Machine:

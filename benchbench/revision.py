@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchbench import tags
 from benchbench.errors import UsageError
 from benchbench.launch import Sources
-from benchbench.tags import COMMIT, DIRTY
 
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
@@ -29,13 +29,13 @@ def commit(folder: str = ".") -> str:
     if done.returncode or not found:
         return ""
     changed = any(not line.startswith("#") for line in done.stdout.splitlines())
-    return found[1] + DIRTY if changed else found[1]
+    return tags.commit(found[1], dirty=changed)
 
 
 def commit_tag() -> dict[str, str]:
     """`commit` of the working folder as a tag, if it lies in a checkout."""
     found = commit()
-    return {COMMIT: found} if found else {}
+    return {tags.COMMIT: found} if found else {}
 
 
 @contextmanager

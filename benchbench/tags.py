@@ -37,6 +37,11 @@ def checked(tags: Mapping[str, str]) -> dict[str, str]:
     return dict(tags)
 
 
+def commit(name: str, *, dirty: bool) -> str:
+    """A commit's hash as a tag has it, told apart where files of it were changed."""
+    return name + DIRTY if dirty else name
+
+
 def short(value: str) -> str:
     """With hashes cut to twelve digits."""
     return HASH.sub(r"\1", value)
