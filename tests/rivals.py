@@ -92,19 +92,20 @@ def _pyperf(step: Step, *arguments: str) -> Any:
 
 
 def torch_blocked(step: Step, seconds: float) -> float:
-    return float(_torch_timer(step).blocked_autorange(min_run_time=seconds).median)
+    return float(torch_timer(step).blocked_autorange(min_run_time=seconds).median)
 
 
 def torch_adaptive(step: Step, seconds: float) -> float:
     """At most so long; it stops sooner where the spread is small."""
-    return float(_torch_timer(step).adaptive_autorange(max_run_time=seconds).median)
+    return float(torch_timer(step).adaptive_autorange(max_run_time=seconds).median)
 
 
-def _torch_timer(step: Step) -> Any:
+def torch_timer(step: Step) -> Any:
+    """With all threads: by default it sets one."""
     from torch import get_num_threads
     from torch.utils.benchmark import Timer
 
-    return Timer("step()", globals={"step": step}, num_threads=get_num_threads())  # by default it sets 1
+    return Timer("step()", globals={"step": step}, num_threads=get_num_threads())
 
 
 TOOLS: dict[str, Tool] = {
