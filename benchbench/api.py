@@ -181,14 +181,19 @@ def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
 
 
 def compare(
-    ref: Run | str | Path, new: Run | str | Path, metric: str = "latency_s", threshold: float = THRESHOLD
+    ref: Run | str | Path,
+    new: Run | str | Path,
+    metric: str = "latency_s",
+    threshold: float = THRESHOLD,
+    *,
+    results: str | Path | None = None,
 ) -> Comparison:
     """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
 
     `threshold`: a smaller change is none, 0.03 for 3 %. Of runs that are named, not given, a slower case
     has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
     """
-    sides = [each if isinstance(each, Run) else store.find(_root(None), str(each)) for each in (ref, new)]
+    sides = [each if isinstance(each, Run) else store.find(_root(results), str(each)) for each in (ref, new)]
     before, after = (each if isinstance(each, Run) else store.read(each) for each in sides)
     if not 0 < threshold < 1:
         raise UsageError(f"{threshold!r} is not between 0 and 1.", "Three per cent are 0.03.")

@@ -413,6 +413,7 @@ def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path:
         (("check", "--ab", "rev:HEAD", "-b", "fake", "-w", "gemm"), 2, "needs workloads in a git repository"),
         (("check", "latest", "--ab", "rev:HEAD"), 2, "Which baseline?"),
         (("check", "--baseline", "main", "-w", "gemm"), 2, "A baseline says what is measured"),
+        (("check", "--baseline", "main", "--seed", "0"), 2, "A baseline says what is measured"),
     ],
 )
 def test_what_cannot_be_measured_in_turn_has_its_code(

@@ -1,7 +1,10 @@
 """The functions of `benchbench` itself: the command line's work, without its printing."""
 
+import ast
 import doctest
+import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +35,16 @@ def test_the_documentation_runs_as_it_is_written(folder: Path) -> None:
     result = doctest.testfile(str(ROOT / "docs/api.md"), module_relative=False)
     assert result.attempted >= 8
     assert result.failed == 0
+
+
+def test_the_documentation_tells_every_parameter() -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    for name in benchbench.__all__:
+        signatures = re.findall(rf"`benchbench\.{name}\(([^`]*)\)`", text)
+        (told,) = (ast.parse(f"def f({each}): ...").body[0] for each in signatures)
+        assert isinstance(told, ast.FunctionDef)
+        given = [each.arg for each in (*told.args.args, *told.args.kwonlyargs)]
+        assert given == list(inspect.signature(getattr(benchbench, name)).parameters), name
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
@@ -122,9 +135,9 @@ def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest
         store.keep(folder / "there", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
     assert benchbench.load("A", "there").info.id == "A1"
     assert benchbench.load(folder / "there/runs/A1").info.id == "A1"
-    monkeypatch.setenv("ACCELBENCH_RESULTS", "there")
-    (verdict,) = benchbench.compare("A1", "latest").verdicts
+    (verdict,) = benchbench.compare("A1", "latest", results="there").verdicts
     assert verdict.verdict is Judgement.SLOWER
+    monkeypatch.setenv("ACCELBENCH_RESULTS", "there")
     (verdict,) = benchbench.compare("latest", "A1", metric="items_per_s", threshold=0.3).verdicts
     assert verdict.verdict is not Judgement.SLOWER
     with pytest.raises(UnreadableInput):

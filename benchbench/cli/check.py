@@ -209,7 +209,7 @@ def _cases(found: Check) -> list[Case]:
 
 
 def _only_in_turn(*options: object) -> None:
-    if any(options):
+    if any(each is not None and each is not False for each in options):  # a seed may be 0
         raise UsageError(
             "A baseline says what is measured.", "What to measure is for --ab without --baseline."
         )
