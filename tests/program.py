@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 WORKLOADS = Path(__file__).parent / "workloads"
-ABSENT = Path(__file__).parent / "absent"
+ABSENT = Path(__file__) / "absent"  # below a file: a test that writes to it without naming another fails
 
 
 def environment(**more: str) -> dict[str, str]:

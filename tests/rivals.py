@@ -1,6 +1,7 @@
 """Other tools that measure a callable, each driven in this process and asked for the median step in seconds.
 
-pyperf and pytest-benchmark headline a mean and a minimum; their medians are kinder to them.
+pyperf and pytest-benchmark headline a mean and a minimum; their medians are kinder to them. `clock` is what
+they measure by: their own, or one that a script moves.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from benchbench.backends.base import HostTimer
-from benchbench.measure import POLICIES, measure
+from benchbench.measure import POLICIES, Stopwatch, measure
 from benchbench.model import Policy
 from benchbench.stats import median
 
 Step = Callable[[], Any]
+Clock = Callable[[], float]
 
 
 class Tool(Protocol):
@@ -28,9 +30,9 @@ class Tool(Protocol):
         """Seconds of a step."""
 
 
-def accelbench_by(policy: Policy, step: Step) -> float:
+def accelbench_by(policy: Policy, step: Step, timer: Stopwatch | None = None) -> float:
     """The pipeline, on a step that is done when it returns."""
-    found = measure(step, HostTimer(lambda output: None), policy)
+    found = measure(step, timer or HostTimer(lambda output: None), policy)
     return median(found.block_s) / found.iterations
 
 
@@ -42,7 +44,7 @@ def accelbench(step: Step, seconds: float) -> float:
     )
 
 
-def pytest_benchmark(step: Step, seconds: float) -> float:
+def pytest_benchmark(step: Step, seconds: float, clock: Clock = perf_counter) -> float:
     """Its fixture with the options' defaults but --benchmark-max-time."""
     from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -51,7 +53,7 @@ def pytest_benchmark(step: Step, seconds: float) -> float:
     fixture = BenchmarkFixture(
         node=SimpleNamespace(name="step", nodeid="step"),
         disable_gc=False,
-        timer=SimpleNamespace(target=perf_counter),
+        timer=SimpleNamespace(target=clock),
         min_rounds=5,
         min_time=5e-6,
         max_time=seconds,
@@ -74,38 +76,58 @@ def pytest_benchmark(step: Step, seconds: float) -> float:
 
 
 def pyperf(step: Step, seconds: float) -> float:
-    """One of its worker processes, in this one: loops calibrated to 0.1 s, a warm-up, then values."""
-    loops = _pyperf(step, "--calibrate-loops", "-w", "1", "-n", "3").get_metadata()["calibrate_loops"]
+    """One of its worker processes, in this one."""
+    return pyperf_values(step, seconds, pyperf_loops(step))
+
+
+def pyperf_loops(step: Step, clock: Clock = perf_counter) -> int:
+    """Calibrated to 0.1 s, in a worker of its own."""
+    found: int = _pyperf(step, clock, "--calibrate-loops", "-w", "1", "-n", "3").get_metadata()[
+        "calibrate_loops"
+    ]
+    return found
+
+
+def pyperf_values(step: Step, seconds: float, loops: int, clock: Clock = perf_counter) -> float:
+    """A warm-up, then values."""
     values = max(1, round(seconds / 0.1))
-    value: float = _pyperf(step, "-l", str(loops), "-w", "1", "-n", str(values)).median()
+    value: float = _pyperf(step, clock, "-l", str(loops), "-w", "1", "-n", str(values)).median()
     return value
 
 
-def _pyperf(step: Step, *arguments: str) -> Any:
+def _pyperf(step: Step, clock: Clock, *arguments: str) -> Any:
     from pyperf import Runner
+
+    def timed(loops: int) -> float:
+        """As its `bench_func` does."""
+        counted = range(loops)
+        start = clock()
+        for _ in counted:
+            step()
+        return clock() - start
 
     Runner._created.clear()  # it allows one a process, against mistakes that are not made here
     runner = Runner()
     runner.parse_args(["--worker", *arguments])
     with redirect_stdout(io.StringIO()):
-        return runner.bench_func("step", step)
+        return runner.bench_time_func("step", timed)
 
 
-def torch_blocked(step: Step, seconds: float) -> float:
-    return float(torch_timer(step).blocked_autorange(min_run_time=seconds).median)
+def torch_blocked(step: Step, seconds: float, clock: Clock | None = None) -> float:
+    return float(torch_timer(step, clock).blocked_autorange(min_run_time=seconds).median)
 
 
-def torch_adaptive(step: Step, seconds: float) -> float:
+def torch_adaptive(step: Step, seconds: float, clock: Clock | None = None) -> float:
     """At most so long; it stops sooner where the spread is small."""
-    return float(torch_timer(step).adaptive_autorange(max_run_time=seconds).median)
+    return float(torch_timer(step, clock).adaptive_autorange(max_run_time=seconds).median)
 
 
-def torch_timer(step: Step) -> Any:
-    """With all threads: by default it sets one."""
+def torch_timer(step: Step, clock: Clock | None = None) -> Any:
+    """With all threads: by default it sets one. By its own clock, which waits for accelerators."""
     from torch import get_num_threads
-    from torch.utils.benchmark import Timer
+    from torch.utils.benchmark import Timer, timer
 
-    return Timer("step()", globals={"step": step}, num_threads=get_num_threads())
+    return Timer("step()", timer=clock or timer, globals={"step": step}, num_threads=get_num_threads())
 
 
 TOOLS: dict[str, Tool] = {

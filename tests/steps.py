@@ -1,9 +1,12 @@
-"""A step for other tools to measure: `python tests/steps.py WORKLOAD pyperf|blocked|adaptive [options]`."""
+"""A step for others to measure: `python tests/steps.py WORKLOAD pyperf|blocked|adaptive|trace [options]`."""
 
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from benchbench.workloads.base import Workload
@@ -47,9 +50,24 @@ def timed(name: str, kind: str) -> float:
     return float((timer.blocked_autorange() if kind == "blocked" else timer.adaptive_autorange()).median)
 
 
+def trace(name: str, seconds: float, out: Path) -> None:
+    """Every step of a process from its first, one after the other; `out` has their seconds as doubles."""
+    step, found = step_of(name), array("d")
+    before = perf_counter()
+    end = before + seconds
+    while before < end:
+        step()
+        after = perf_counter()
+        found.append(after - before)
+        before = after
+    out.write_bytes(found.tobytes())
+
+
 if __name__ == "__main__":
     wanted, tool = sys.argv[1:3]
     if tool == "pyperf":
         pyperf(wanted)
+    elif tool == "trace":
+        trace(wanted, float(sys.argv[3]), Path(sys.argv[4]))
     else:
         print(timed(wanted, tool))

@@ -26,7 +26,7 @@ from benchbench.measure import OVERHEAD, POLICIES, Samples, measure, sample, war
 from benchbench.model import Batch
 from benchbench.stats import deviation, mean, median, median_interval
 from tests.factories import a_measurement, a_record
-from tests.test_measure import Script
+from tests.script import Script
 
 Series = NDArray[np.float64]
 DEFAULT = POLICIES["default"]
