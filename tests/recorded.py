@@ -115,7 +115,7 @@ def record(folder: Path, turns: int) -> None:
     with tempfile.TemporaryDirectory() as name, (folder / "commands.jsonl").open("a") as log:
         for turn in range(first, first + turns):
             jobs: list[tuple[str, str, Program | None, int]] = [("", each, None, 1) for each in WORKLOADS]
-            if turn % COMMANDS_EVERY == 3:
+            if turn % COMMANDS_EVERY == 0:
                 jobs += [(tool, each, run, count) for each in WORKLOADS for tool, run, count in programs()]
             source.shuffle(jobs)
             for tool, workload, run, count in jobs:

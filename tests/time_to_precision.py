@@ -1,11 +1,11 @@
 """How long until a tool is right? `python -m tests.time_to_precision FOLDER [TURNS]` prints figures.
 
 Not a test: it times. gemm 512³ and convnet_train with torch on the CPU. A shared machine drifts, so tools
-that take turns see different machines; here all of them see the same one. Each turn notes in FOLDER every
-step of a fresh process of each workload, from its first. Then every tool measures each of those
-processes, by its own code on a clock that the noted steps move. So the callable is the same to all, and
-what is true of it is known: the median of its steps in the long run, which begins a third into the
-recording.
+that take turns see different machines; here all of them see the same one. Each of ten turns, or TURNS,
+notes in FOLDER every step of a fresh process of each workload, from its first. Then every tool measures
+each of those processes, by its own code on a clock that the noted steps move. So the callable is the same
+to all, and what is true of it is known: the median of its steps in the long run, which begins a third
+into the recording.
 
 It is done twice: with the steps as they were, and with the host's drift divided out, since tools cannot
 be told apart at 1 % by processes that themselves differ by more from one second to the next.
@@ -13,7 +13,7 @@ be told apart at 1 % by processes that themselves differ by more from one second
 A tool at its own settings, or asked to measure for longer, tells a value of each process, and of several
 processes their median; a trial draws them. What counts is the wall time of the fewest processes with
 which 90 % of trials are within 1 % (2, 5 %) of the truth. A process costs the seconds measured and those
-around them, which are known from the tools' own programs, run in some of the turns: accelbench and pyperf
+around them, which are known from the tools' own programs, run in every tenth turn: accelbench and pyperf
 start processes themselves, at a fixed cost and a cost for each; the others measure in the process they
 are called in, so their command is repeated by hand.
 """
@@ -217,7 +217,7 @@ def table(processes: Sequence[Steps], made: Sequence[Made]) -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    record(folder, int((sys.argv[2:] or ["0"])[0]))
+    record(folder, int((sys.argv[2:] or ["10"])[0]))
     for workload in WORKLOADS:
         processes, made = recorded(folder, workload)
         for host, seen in {
