@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from benchbench import artifacts, config, metrics, store
 from benchbench import suite as suites
+from benchbench.choices import Allocator, Isolation
 from benchbench.comparing import blame, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
 from benchbench.doctor import ceilings
@@ -24,18 +25,7 @@ from benchbench.errors import NothingToMeasure, UnreadableInput, UsageError, unk
 from benchbench.fleet import Fleet
 from benchbench.machine.environment import usable_threads
 from benchbench.measure import POLICIES, within
-from benchbench.model import (
-    Allocator,
-    Cache,
-    Dtype,
-    Isolation,
-    Measurement,
-    Policy,
-    Record,
-    Run,
-    Scalar,
-    Settings,
-)
+from benchbench.model import Cache, Dtype, Measurement, Policy, Record, Run, Scalar, Settings
 from benchbench.plan import Selection, select
 from benchbench.profiling import profiler, profiles
 from benchbench.profiling.profiles import Difference, Table

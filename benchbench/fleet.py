@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchbench.backends.base import Backend
+from benchbench.choices import Isolation
 from benchbench.folder import load
 from benchbench.launch import IMPORT_TIMEOUT_S, Answer, Sources, Worker, Workshop
-from benchbench.model import Case, Device, DeviceClass, Isolation, Probe, Settings, Status, Target
+from benchbench.model import Case, Device, DeviceClass, Probe, Settings, Status, Target
 
 LATE_S = 0.5  # for a message that came in while another worker was waited for
 

@@ -12,17 +12,16 @@ from typing import Any
 import msgspec
 
 from benchbench import __version__
+from benchbench.choices import Allocator, Isolation
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.machine.environment import fingerprint, os_name
 from benchbench.measure import POLICIES, precise
 from benchbench.model import (
     CALL,
-    Allocator,
     Case,
     Device,
     DeviceClass,
     Failure,
-    Isolation,
     Machine,
     Measurement,
     Memory,

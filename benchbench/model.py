@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from benchbench.choices import Allocator, Isolation
+
 SCHEMA = 1  # of run.json and records.jsonl. 1: first
 
 Scalar = int | bool | str
@@ -100,21 +102,6 @@ class DeviceClass(StrEnum):
 
     CPU = "cpu"
     ACCELERATOR = "accelerator"
-
-
-class Isolation(StrEnum):
-    """How a case gets its process: forked from a template, started anew, or shared with other cases."""
-
-    FORK = "fork"
-    SPAWN = "spawn"
-    SHARED = "shared"
-
-
-class Allocator(StrEnum):
-    """What the C library does with freed memory: keep it, as in a long-running process, or as it likes."""
-
-    STEADY = "steady"
-    SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

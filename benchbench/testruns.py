@@ -14,6 +14,7 @@ from benchbench.calls import PYTHON, version
 from benchbench.checking import baselines, gate
 from benchbench.checking.check import check
 from benchbench.checking.trials import Rules
+from benchbench.choices import Allocator, Isolation
 from benchbench.comparing import evidence
 from benchbench.comparing.digest import digest
 from benchbench.comparing.verdicts import compare
@@ -21,11 +22,9 @@ from benchbench.errors import UsageError
 from benchbench.machine.environment import fingerprint, machine, usable_threads
 from benchbench.metrics import METRICS
 from benchbench.model import (
-    Allocator,
     Case,
     Device,
     Failure,
-    Isolation,
     Judgement,
     Measurement,
     Policy,

@@ -14,6 +14,7 @@ from inline_snapshot import snapshot
 
 from benchbench.checking.check import Ending, check_in_turn, exit_code
 from benchbench.checking.trials import Rules
+from benchbench.choices import Allocator, Isolation
 from benchbench.comparing import comparison, variants
 from benchbench.comparing.digest import digest
 from benchbench.comparing.replan import Variant, again, altered
@@ -22,19 +23,7 @@ from benchbench.errors import UsageError
 from benchbench.launch import Sources
 from benchbench.machine.environment import usable_threads
 from benchbench.metrics import METRICS
-from benchbench.model import (
-    Allocator,
-    Case,
-    Dtype,
-    Isolation,
-    Judgement,
-    Partner,
-    Record,
-    Run,
-    Settings,
-    Status,
-    Target,
-)
+from benchbench.model import Case, Dtype, Judgement, Partner, Record, Run, Settings, Status, Target
 from benchbench.revision import checked_out
 from tests.factories import (
     a_case,

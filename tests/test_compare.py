@@ -17,21 +17,11 @@ from scipy import stats as oracle
 
 import benchbench
 from benchbench import artifacts, disk, store
+from benchbench.choices import Allocator, Isolation
 from benchbench.comparing import comparison
 from benchbench.comparing.verdicts import ALPHA, Comparison, Verdict, compare
 from benchbench.metrics import METRICS, Metric
-from benchbench.model import (
-    Allocator,
-    Case,
-    Isolation,
-    Judgement,
-    Memory,
-    Policy,
-    Record,
-    Run,
-    Settings,
-    Status,
-)
+from benchbench.model import Case, Judgement, Memory, Policy, Record, Run, Settings, Status
 from benchbench.stats import Difference, detectable, holm, tost, welch
 from tests.factories import (
     a_case,

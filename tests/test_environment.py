@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from benchbench.choices import Allocator
 from benchbench.machine import environment
-from benchbench.model import Allocator, Machine, Settings
+from benchbench.model import Machine, Settings
 from tests.factories import a_machine
 from tests.machines import Files, tree
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchbench.choices import Allocator, Isolation
 from benchbench.cli.app import app
 from benchbench.cli.options import (
     AllocatorOption,
@@ -37,7 +38,6 @@ from benchbench.cli.options import (
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.cli.request import requested
 from benchbench.errors import UsageError
-from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.checking.check import Check

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchbench.choices import Allocator, Isolation
 from benchbench.cli.app import app
 from benchbench.cli.gating import first_in_turn
 from benchbench.cli.options import (
@@ -38,7 +39,6 @@ from benchbench.cli.options import (
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.cli.request import requested
 from benchbench.errors import UsageError, unknown
-from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.model import Judgement, Run

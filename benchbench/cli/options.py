@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchbench.choices import Allocator, Isolation
 from benchbench.errors import UsageError
-from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.model import Target

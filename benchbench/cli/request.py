@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from benchbench.choices import Allocator, Isolation
 from benchbench.cli.options import Names, seconds_in, split
 from benchbench.errors import UsageError
-from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.rounds import Request

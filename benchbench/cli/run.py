@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchbench.choices import Allocator, Isolation
 from benchbench.cli.app import app, signals
 from benchbench.cli.formats import prices, write_run
 from benchbench.cli.measuring import measured
@@ -38,7 +39,6 @@ from benchbench.cli.options import (
 )
 from benchbench.cli.request import requested
 from benchbench.cli.screen import print_json, width
-from benchbench.model import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.model import RunInfo

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from benchbench import folder
+from benchbench.choices import Allocator, Isolation
 from benchbench.comparing.replan import Variant
 from benchbench.environments.targets import by_hand, targets
 from benchbench.errors import UsageError, unknown
-from benchbench.model import Allocator, Cache, Dtype, Isolation, Target
+from benchbench.model import Cache, Dtype, Target
 
 T = TypeVar("T", bound=StrEnum)
 REVISION = "rev:"
