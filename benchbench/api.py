@@ -14,23 +14,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from benchbench import artifacts, config, metrics, store
-from benchbench import suite as suites
-from benchbench.choices import Allocator, Isolation
-from benchbench.comparing import blame, verdicts
+from benchbench.analyse import metrics
+from benchbench.comparing import attribution, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
-from benchbench.doctor import ceilings
+from benchbench.diagnosis import ceilings
 from benchbench.environments.targets import chosen
 from benchbench.errors import NothingToMeasure, UnreadableInput, UsageError, unknown
-from benchbench.fleet import Fleet
+from benchbench.launch.pool import Fleet
 from benchbench.machine.environment import usable_threads
-from benchbench.measure import POLICIES, within
-from benchbench.model import Cache, Dtype, Measurement, Policy, Record, Run, Scalar, Settings
-from benchbench.plan import Selection, select
-from benchbench.profiling import profiler, profiles
-from benchbench.profiling.profiles import Difference, Table
-from benchbench.rounds import Request, measure, prepare
-from benchbench.tags import checked
+from benchbench.model.case import Cache, Dtype, Scalar
+from benchbench.model.measurement import Measurement
+from benchbench.model.options import Allocator, Isolation
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run, Settings
+from benchbench.plan import config
+from benchbench.plan import suite as suites
+from benchbench.plan.cases import Selection, select
+from benchbench.profiling import tables
+from benchbench.profiling.tables import Difference, Table
+from benchbench.running import profile_pass
+from benchbench.running.rounds import Request, measure, prepare
+from benchbench.store import artifacts, runs
+from benchbench.store.tags import checked
+from benchbench.timing.policy import POLICIES, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +116,7 @@ def run(
         info = prepare(fleet, wanted)
         if not info.plan:
             raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
-        with store.create(_root(results), info) as writer:
+        with runs.create(_root(results), info) as writer:
             records = []
             for record in measure(fleet, info, on_stage or _unheard):
                 writer.append(record)
@@ -118,8 +124,8 @@ def run(
                 if on_record:
                     on_record(record)
             if profile:
-                folder = _root(results) / store.RUNS / info.id
-                for _ in profiler.kept(fleet, records, folder, on_stage or _unheard):
+                folder = _root(results) / runs.RUNS / info.id
+                for _ in profile_pass.kept(fleet, records, folder, on_stage or _unheard):
                     pass
     return load(info.id, results)
 
@@ -167,7 +173,7 @@ def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
 
     `results`: the folder that keeps runs, `results` or $ACCELBENCH_RESULTS. Raises UnreadableInput.
     """
-    return store.read(store.find(_root(results), str(run)))
+    return runs.read(runs.find(_root(results), str(run)))
 
 
 def compare(
@@ -183,13 +189,13 @@ def compare(
     `threshold`: a smaller change is none, 0.03 for 3 %. Of runs that are named, not given, a slower case
     has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
     """
-    sides = [each if isinstance(each, Run) else store.find(_root(results), str(each)) for each in (ref, new)]
-    before, after = (each if isinstance(each, Run) else store.read(each) for each in sides)
+    sides = [each if isinstance(each, Run) else runs.find(_root(results), str(each)) for each in (ref, new)]
+    before, after = (each if isinstance(each, Run) else runs.read(each) for each in sides)
     if not 0 < threshold < 1:
         raise UsageError(f"{threshold!r} is not between 0 and 1.", "Three per cent are 0.03.")
     found = verdicts.compare(before, after, metrics.metric_named(metric), threshold)
     folders = [each for each in sides if isinstance(each, Path)]
-    return blame.blamed(found, *folders) if len(folders) == len(sides) else found
+    return attribution.blamed(found, *folders) if len(folders) == len(sides) else found
 
 
 def profile(
@@ -200,9 +206,9 @@ def profile(
     `cases`: parts of cases' ids, or patterns of whole ones; none means all. Why a case has no profile is in
     the run's `unprofiled`. Raises UsageError, UnreadableInput.
     """
-    path = store.find(_root(results), run.info.id if isinstance(run, Run) else str(run))
+    path = runs.find(_root(results), run.info.id if isinstance(run, Run) else str(run))
     found, _ = artifacts.profiles(path)
-    return profiles.tables(store.read(path), profiles.chosen(found, _names(cases)))
+    return tables.tables(runs.read(path), tables.chosen(found, _names(cases)))
 
 
 def compare_profiles(
@@ -219,7 +225,7 @@ def compare_profiles(
     Raises UsageError, UnreadableInput.
     """
     before, after = (profile(each, cases=cases, results=results) for each in (ref, new))
-    return [profiles.difference(*pair) for pair in profiles.pairs(before, after)]
+    return [tables.difference(*pair) for pair in tables.pairs(before, after)]
 
 
 def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:

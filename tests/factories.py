@@ -5,34 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchbench.comparing.digest import Digest, Side
-from benchbench.model import (
-    Case,
-    Cost,
-    Device,
-    DeviceClass,
-    Dtype,
-    Failure,
-    Gaps,
-    LeftOut,
-    Machine,
-    Measurement,
-    Memory,
-    Operator,
-    Phase,
-    Policy,
-    Probe,
-    Profile,
-    Profiled,
-    Record,
-    Run,
-    RunInfo,
-    Settings,
-    Status,
-    Target,
-    Telemetry,
-    Window,
-)
+from benchbench.analyse.digest import Digest, Side
+from benchbench.model.case import Case, Dtype, LeftOut, Phase
+from benchbench.model.device import Device, DeviceClass, Machine, Probe, Target
+from benchbench.model.measurement import Cost, Failure, Measurement, Memory, Telemetry, Window
+from benchbench.model.profile import Gaps, Operator, Profile, Profiled
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run, RunInfo, Settings
+from benchbench.model.status import Status
 
 VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="Example CPU")

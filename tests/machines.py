@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchbench.doctor.checks.base import Host
+from benchbench.diagnosis.checks.base import Host
 from benchbench.machine.kernel import CpuTimes
 from benchbench.machine.nvml import GpuSettings, GpuState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchbench.model import Batch
+from benchbench.model.measurement import Batch
 
 
 class Script:

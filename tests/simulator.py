@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchbench.comparing.digest import Digest
-from benchbench.model import Case, Run
+from benchbench.analyse.digest import Digest
+from benchbench.model.case import Case
+from benchbench.model.run import Run
 from tests.factories import a_case, a_digest, a_run, some_rounds
 
 Array = NDArray[np.float64]

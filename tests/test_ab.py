@@ -12,19 +12,24 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.checking.check import Ending, check_in_turn, exit_code
-from benchbench.checking.trials import Rules
-from benchbench.choices import Allocator, Isolation
-from benchbench.comparing import comparison, variants
-from benchbench.comparing.digest import digest
-from benchbench.comparing.replan import Variant, again, altered
+from benchbench.analyse.digest import digest
+from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import compare
+from benchbench.documents import comparison
 from benchbench.errors import UsageError
-from benchbench.launch import Sources
+from benchbench.gate.cases import Rules
+from benchbench.gate.decide import Ending, check_in_turn, exit_code
+from benchbench.launch.process import Sources
 from benchbench.machine.environment import usable_threads
-from benchbench.metrics import METRICS
-from benchbench.model import Case, Dtype, Judgement, Partner, Record, Run, Settings, Status, Target
-from benchbench.revision import checked_out
+from benchbench.model.case import Case, Dtype
+from benchbench.model.device import Target
+from benchbench.model.options import Allocator, Isolation
+from benchbench.model.record import Record
+from benchbench.model.run import Partner, Run, Settings
+from benchbench.model.status import Judgement, Status
+from benchbench.plan import variants
+from benchbench.plan.rerun import Variant, again, altered
+from benchbench.plan.revision import checked_out
 from tests.factories import (
     a_case,
     a_cost,

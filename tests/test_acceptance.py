@@ -1,7 +1,7 @@
 """Rows 1 to 7 of what measuring has to show, on scripted clocks and seeded series.
 
-On a real clock rows 2 and 4 are figures, not tests: `python -m tests.spin_comparison`. `accelbench doctor
---selftest` is rows 4 and 5 for anyone's machine.
+On a real clock rows 2 and 4 are figures, not tests: `python -m tests.studies.spin_comparison`.
+`accelbench doctor --selftest` is rows 4 and 5 for anyone's machine.
 """
 
 import json
@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from benchbench import codec
 from benchbench.backends.base import HostTimer
-from benchbench.doctor.spin import Shape, on_host
-from benchbench.measure import OVERHEAD, POLICIES, Samples, measure, sample, warm_up
-from benchbench.model import Batch
+from benchbench.model.measurement import Batch
 from benchbench.stats import deviation, mean, median, median_interval
+from benchbench.store import codec
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.sampling import OVERHEAD, Samples, measure, sample, warm_up
+from benchbench.timing.spin import Shape, on_host
 from tests.factories import a_measurement, a_record
 from tests.script import Script
 

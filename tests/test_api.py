@@ -14,10 +14,12 @@ import pandas as pd
 import pytest
 
 import benchbench
-from benchbench import store
+from benchbench.analyse.metrics import COLUMNS, NUMBERS
 from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
-from benchbench.metrics import COLUMNS, NUMBERS
-from benchbench.model import Judgement, Record, Run
+from benchbench.model.record import Record
+from benchbench.model.run import Run
+from benchbench.model.status import Judgement
+from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench, rows
 from tests.test_architecture import HEAVY, ROOT
@@ -86,7 +88,7 @@ def test_a_run_is_stored_as_the_command_line_stores_it(
         on_record=seen.append,
         on_stage=stages.append,
     )
-    assert run == store.read(store.find(folder / "results", "latest"))
+    assert run == runs.read(runs.find(folder / "results", "latest"))
     assert list(run.records) == seen
     assert len(seen) == 4
     assert any("round 2: " in stage for stage in stages)
@@ -132,7 +134,7 @@ def test_a_mistake_is_the_command_lines_own_error_with_its_hint(
 
 def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, factor in (("A1", 1.0), ("B2", 1.2)):
-        store.keep(folder / "there", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
+        runs.keep(folder / "there", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
     assert benchbench.load("A", "there").info.id == "A1"
     assert benchbench.load(folder / "there/runs/A1").info.id == "A1"
     (verdict,) = benchbench.compare("A1", "latest", results="there").verdicts

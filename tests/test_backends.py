@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
-from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Unsupported
+from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
 from benchbench.backends.torch_xla import TorchXla
-from benchbench.model import Cache, Device, DeviceClass, Dtype, Phase, Settings
+from benchbench.model.case import Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.run import Settings
+from benchbench.traces.recording import Unsupported
 from tests.program import accelbench
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench import store
-from benchbench.checking import baselines, shelf
-from benchbench.comparing.digest import Digest, digest
+from benchbench.analyse.digest import Digest, digest
+from benchbench.analyse.metrics import METRICS
+from benchbench.documents import baseline_listing
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.metrics import METRICS
+from benchbench.gate import baselines
+from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
 from tests.program import accelbench
 
@@ -148,11 +149,11 @@ def test_a_damaged_session_is_named_and_not_passed_over(tmp_path: Path, content:
 def test_the_spread_shown_is_that_between_sessions(tmp_path: Path) -> None:
     for number, factor in enumerate((1.0, 1.1)):
         baselines.add(tmp_path, "main", digest(a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}")))
-    (row,) = shelf.shown(baselines.read(tmp_path, "main"), LATENCY)
+    (row,) = baseline_listing.shown(baselines.read(tmp_path, "main"), LATENCY)
     assert row["value"] == pytest.approx(0.001 * 1.1**0.5, rel=1e-6)
     assert row["spread"] == pytest.approx(0.0674, rel=1e-3)
     assert (row["sessions"], row["processes"]) == (2, 6)
-    (text,) = shelf.shown_text([row], LATENCY)
+    (text,) = baseline_listing.shown_text([row], LATENCY)
     assert text["latency_s"] == snapshot("1.05 ms")
     assert text["spread"] == snapshot("6.74 %")
 
@@ -161,7 +162,7 @@ def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path)
     records = [*some_rounds(0.001, 0.001, 0.001), a_record(a_failure(), case=a_case(params={"m": 2}))]
     for name in ("A1", "B2"):
         found = a_run(records, id=name)
-        with store.create(tmp_path / "results", found.info) as writer:
+        with runs.create(tmp_path / "results", found.info) as writer:
             for record in found.records:
                 writer.append(record)
     done = accelbench("baseline", "set", "main", "A1", cwd=tmp_path)

@@ -9,17 +9,21 @@ from typing import Any, cast
 
 import pytest
 
-from benchbench import caches
-from benchbench.backends.base import HostTimer, Session, Unsupported
+from benchbench.analyse.launch_bound import launching
+from benchbench.backends.base import HostTimer, Session
 from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, OWN_BYTES, Fake
-from benchbench.codec import decode, encode
 from benchbench.machine.conditions import energy_j
-from benchbench.measure import POLICIES
-from benchbench.model import Cache, Device, DeviceClass, Dtype, Measurement, Phase, Status
-from benchbench.pace import launching
+from benchbench.model.case import Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Measurement
+from benchbench.model.status import Status
+from benchbench.plan.suite import parse
 from benchbench.stats import median
-from benchbench.suite import parse
-from benchbench.worker import jobs, timed
+from benchbench.store.codec import decode, encode
+from benchbench.timing.policy import POLICIES
+from benchbench.traces.recording import Unsupported
+from benchbench.worker import case as timed
+from benchbench.worker import input_rotation, jobs
 from tests.factories import a_case, a_measurement, a_record, a_watched
 from tests.program import accelbench, rows
 
@@ -152,7 +156,7 @@ class Sized:
 
 
 def turning(*inputs: int) -> tuple[Sequence[tuple[int, ...]], str]:
-    found, note = caches.turns(
+    found, note = input_rotation.turns(
         Cache.ROTATE, cast(Session, Sized()), inputs, lambda: tuple(-x for x in inputs)
     )
     return list(islice(found, 6)), note
@@ -175,10 +179,10 @@ def test_inputs_that_are_nothing_or_next_to_it_cannot_rotate() -> None:
         with pytest.raises(Unsupported, match="no inputs"):
             turning(*inputs)
     with pytest.raises(Unsupported, match="no inputs"):
-        caches.turns(Cache.ROTATE, cast(Session, Sized()), (), tuple)
+        input_rotation.turns(Cache.ROTATE, cast(Session, Sized()), (), tuple)
     session = cast(Session, SimpleNamespace(cache_bytes=lambda: 2**24, nbytes=lambda array: array))
     with pytest.raises(Unsupported, match="copies"):
-        caches.turns(Cache.ROTATE, session, (64,), tuple)
+        input_rotation.turns(Cache.ROTATE, session, (64,), tuple)
 
 
 def test_on_the_host_caches_are_cleared_and_that_is_waited_for_before_the_clock_starts(

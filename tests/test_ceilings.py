@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from benchbench.doctor import ceilings, diagnosis
+from benchbench.analyse.roofline import Ceiling
+from benchbench.diagnosis import ceilings
+from benchbench.documents import doctor
 from benchbench.errors import UnreadableInput
-from benchbench.model import Dtype, Record
-from benchbench.roofline import Ceiling
+from benchbench.model.case import Dtype
+from benchbench.model.record import Record
 from tests.factories import (
     CPU,
     a_case,
@@ -113,7 +115,7 @@ def test_neighbours_that_held_a_ceiling_down_are_told() -> None:
     record = a_record(busy, case=a_product(1024, 1e11).case)
     found = ceilings.best(a_run_info(), [record])
     assert ceilings.remarks(found, [record]) == ["contended: other processes used 0.5 of a core"]
-    shown = diagnosis.ceilings_text(found, ["contended: \x1b[31m"], None)
+    shown = doctor.ceilings_text(found, ["contended: \x1b[31m"], None)
     assert shown.endswith("contended: \\x1b[31m\n")
 
 
@@ -168,12 +170,12 @@ def test_a_share_of_the_datasheet_is_shown_where_it_is_known() -> None:
         a_ceiling("memory", 4.32e12, device="NVIDIA H200", threads=None),
         a_ceiling("float64", 6e13, device="NVIDIA H200", threads=None),
     ]
-    assert [each["of_datasheet"] for each in diagnosis.ceilings_fields(found)] == [
+    assert [each["of_datasheet"] for each in doctor.ceilings_fields(found)] == [
         pytest.approx(0.5),
         pytest.approx(0.9),
         None,
     ]
-    shown = diagnosis.ceilings_text(found, [], None).splitlines()
+    shown = doctor.ceilings_text(found, [], None).splitlines()
     assert shown[0].split() == ["DEVICE", "OF", "RATE", "OF", "DATASHEET", "REACHED", "BY"]
     assert shown[1].split()[:-1] == ["NVIDIA", "H200", "bfloat16", "GEMM", "494", "TFLOP/s", "50.0", "%"]
     assert shown[2].split()[:-1] == ["NVIDIA", "H200", "copy", "4.32", "TB/s", "90.0", "%"]

@@ -12,16 +12,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.checking import gate
-from benchbench.checking.check import Check, Ending, Finding, check, endings, exit_code
-from benchbench.checking.confirm import Confirmation
-from benchbench.checking.gate import Gate
-from benchbench.checking.sessions import sittings
-from benchbench.checking.trials import Rules
-from benchbench.comparing.digest import Digest, Side, digest
-from benchbench.metrics import METRICS, Metric
-from benchbench.model import Case, Judgement, Memory, Settings
-from benchbench.thresholds import Rule
+from benchbench.analyse.digest import Digest, Side, digest
+from benchbench.analyse.metrics import METRICS, Metric
+from benchbench.documents import gate
+from benchbench.documents.gate import Gate
+from benchbench.gate.cases import Rules
+from benchbench.gate.confirm import Confirmation
+from benchbench.gate.decide import Check, Ending, Finding, check, endings, exit_code
+from benchbench.gate.spread import sittings
+from benchbench.model.case import Case
+from benchbench.model.measurement import Memory
+from benchbench.model.run import Settings
+from benchbench.model.status import Judgement
+from benchbench.plan.thresholds import Rule
 from tests.factories import (
     a_case,
     a_cost,

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchbench.checking.check import check, endings
-from benchbench.checking.confirm import Confirmation
-from benchbench.checking.trials import Rules
-from benchbench.metrics import METRICS
-from benchbench.model import Judgement
+from benchbench.analyse.metrics import METRICS
+from benchbench.gate.cases import Rules
+from benchbench.gate.confirm import Confirmation
+from benchbench.gate.decide import check, endings
+from benchbench.model.status import Judgement
 from tests.simulator import Array, a_session, allowed, session_medians
 
 RULES = Rules(metrics=METRICS[:1])

@@ -14,14 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import store
-from benchbench.comparing import evidence
 from benchbench.comparing.verdicts import Comparison, compare
+from benchbench.documents import verdict_text
+from benchbench.documents.run import Judged, report
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.github import Github
-from benchbench.folder import load, names
-from benchbench.model import Case, Record, Run, Status
-from benchbench.report import Judged, report
+from benchbench.model.case import Case
+from benchbench.model.record import Record
+from benchbench.model.run import Run
+from benchbench.model.status import Status
+from benchbench.registry import load, names
+from benchbench.store import runs
 from tests.factories import a_case, a_cost, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
 
@@ -37,7 +40,7 @@ def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, 
 
 
 def judgements(found: Comparison) -> list[Judged]:
-    return [evidence.judged(verdict) for verdict in found.verdicts]
+    return [verdict_text.judged(verdict) for verdict in found.verdicts]
 
 
 def only(files: Mapping[str, str]) -> str:
@@ -346,7 +349,7 @@ def test_the_same_case_in_two_suites_keeps_two_series() -> None:
 def two_runs(tmp_path: Path) -> Path:
     found = one_of_each()
     for name, run in (("A1", found.ref), ("B2", found.new)):
-        with store.create(tmp_path / "results", replace(run.info, id=name)) as writer:
+        with runs.create(tmp_path / "results", replace(run.info, id=name)) as writer:
             for record in run.records:
                 writer.append(record)
     return tmp_path

@@ -16,13 +16,17 @@ from inline_snapshot import snapshot
 from scipy import stats as oracle
 
 import benchbench
-from benchbench import artifacts, disk, store
-from benchbench.choices import Allocator, Isolation
-from benchbench.comparing import comparison
+from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.comparing.verdicts import ALPHA, Comparison, Verdict, compare
-from benchbench.metrics import METRICS, Metric
-from benchbench.model import Case, Judgement, Memory, Policy, Record, Run, Settings, Status
+from benchbench.documents import comparison
+from benchbench.model.case import Case
+from benchbench.model.measurement import Memory
+from benchbench.model.options import Allocator, Isolation
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run, Settings
+from benchbench.model.status import Judgement, Status
 from benchbench.stats import Difference, detectable, holm, tost, welch
+from benchbench.store import artifacts, disk, runs
 from tests.factories import (
     a_case,
     a_cost,
@@ -634,7 +638,7 @@ def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
 def two_runs(tmp_path: Path) -> Path:
     for name, factor in (("A1", 1.0), ("B2", 1.2)):
         found = a_run(some_rounds(*times_of(factor)), id=name)
-        with store.create(tmp_path / "results", found.info) as writer:
+        with runs.create(tmp_path / "results", found.info) as writer:
             for record in found.records:
                 writer.append(record)
     return tmp_path

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.machine import conditions
-from benchbench.model import Measurement, Telemetry
+from benchbench.model.measurement import Measurement, Telemetry
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched
 
 SAMPLES = 11

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchbench import folder, verify
-from benchbench.backends.base import Backend, HostTimer, Session, Unsupported
-from benchbench.model import DeviceClass, Dtype
-from benchbench.worker import timed
-from benchbench.worker.runner import build
+from benchbench import registry
+from benchbench.backends.base import Backend, HostTimer, Session
+from benchbench.model.case import Dtype
+from benchbench.model.device import DeviceClass
+from benchbench.traces.recording import Unsupported
+from benchbench.worker import case, verify
+from benchbench.worker.program import build
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
 from benchbench.workloads.gemm import Gemm
 
-WORKLOADS = folder.names("benchbench.workloads")
+WORKLOADS = registry.names("benchbench.workloads")
 REAL = ["torch", "tensorflow", "jax"]  # in this process, beside each other; all of them in test_matrix.py
 INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
 THREADS = 2
@@ -31,14 +33,14 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def workload(name: str) -> Workload:
-    return folder.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    return registry.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
 
 
 @cache
 def backend(name: str) -> Backend:
     if name not in INSTALLED:
         pytest.skip(f"{name} is not installed")
-    loaded = folder.load("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    loaded = registry.load("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
     loaded.load()
     return loaded
 
@@ -137,12 +139,12 @@ def test_tf32_is_refused_where_it_would_be_something_else(framework: str) -> Non
 @pytest.mark.real
 def test_a_product_that_is_not_waited_for_is_implausible() -> None:
     work = Gemm(m=1024, n=1024, k=1024)
-    for wait, expected in ((False, timed.Implausible), (True, None)):
+    for wait, expected in ((False, case.Implausible), (True, None)):
         session = backend("jax").open("cpu", Dtype.FLOAT32, "jit", THREADS)
         timer = session.timer() if wait else HostTimer(lambda output: None)
         runner = build(backend("jax"), session, work, Dtype.FLOAT32)
         with pytest.raises(expected) if expected else nullcontext():
-            timed.check_waited(work, runner, session, timer, 1)
+            case.check_waited(work, runner, session, timer, 1)
 
 
 @pytest.mark.real
@@ -155,7 +157,7 @@ def test_devices_are_named_and_absent_kinds_explained(framework: str) -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
-    whole = folder.load("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
+    whole = registry.load("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
     tiny = whole.tiny()
     for work in (whole, tiny):
         cost = work.cost(Dtype.FLOAT32)

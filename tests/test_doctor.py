@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from benchbench.doctor import diagnosis, findings
-from benchbench.doctor.checks import clocks
-from benchbench.doctor.checks.base import Host, Level
-from benchbench.doctor.checks.table import CHECKS
+from benchbench.diagnosis import findings
+from benchbench.diagnosis.checks import clocks
+from benchbench.diagnosis.checks.base import Host, Level
+from benchbench.diagnosis.checks.table import CHECKS
+from benchbench.documents import doctor
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.kernel import CPUS, CpuTimes
 from tests.machines import FakeNvml, Files, a_host, a_state, some_settings, ticking
@@ -375,7 +376,7 @@ def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
     shown = ("load", "CPU quota", "memory", "clock source", "huge pages")
     host = a_host(tmp_path, files, busiest=(("cc1plus", 0.92),), **used(0.48))
     found = [each for each in findings.examine(host) if each.check in shown]
-    assert f"```\n{diagnosis.findings(found, 110)}```" in DOCUMENT
+    assert f"```\n{doctor.findings(found, 110)}```" in DOCUMENT
 
 
 def test_the_document_names_every_check_once() -> None:
@@ -384,7 +385,7 @@ def test_the_document_names_every_check_once() -> None:
 
 def test_names_of_processes_cannot_act(tmp_path: Path) -> None:
     host = a_host(tmp_path, busiest=(("\x1b]0;evil[/red]\n", 1.0),))
-    shown = diagnosis.findings(findings.examine(host), None)
+    shown = doctor.findings(findings.examine(host), None)
     assert "\x1b" not in shown
     assert "[/red]" in shown
 

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchbench.folder import DRAWN
-from benchbench.launch import Workshop
-from benchbench.model import Dtype, Settings, Target
-from benchbench.worker.drawn import MOST, kept
+from benchbench.launch.process import Workshop
+from benchbench.model.case import Dtype
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.registry import DRAWN
+from benchbench.worker.random_cache import MOST, kept
 from benchbench.workloads.base import Draw, standard_normal
 
 KEY = (1, 2)

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.backends.base import PrecisionMismatch, Unsupported
+from benchbench.backends.base import PrecisionMismatch
 from benchbench.backends.onnxruntime import WIDENED, OnnxRuntime, OnnxSession
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch_xla import TorchXla, XlaSession
-from benchbench.model import DeviceClass, Dtype, Settings
+from benchbench.model.case import Dtype
+from benchbench.model.device import DeviceClass
+from benchbench.model.run import Settings
+from benchbench.traces.recording import Unsupported
 
 pytest.importorskip("torch")
 

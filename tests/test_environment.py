@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchbench.choices import Allocator
 from benchbench.machine import environment
-from benchbench.model import Machine, Settings
+from benchbench.model.device import Machine
+from benchbench.model.options import Allocator
+from benchbench.model.run import Settings
 from tests.factories import a_machine
 from tests.machines import Files, tree
 

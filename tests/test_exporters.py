@@ -16,6 +16,8 @@ from inline_snapshot import snapshot
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
+from benchbench.analyse.metrics import COLUMNS
+from benchbench.documents.run import report
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
@@ -23,11 +25,11 @@ from benchbench.exporters.markdown import Markdown, escaped
 from benchbench.exporters.png import Png
 from benchbench.exporters.svg import Svg
 from benchbench.exporters.terminal import Terminal
-from benchbench.folder import load, names
 from benchbench.format import visible
-from benchbench.metrics import COLUMNS
-from benchbench.model import Phase, Run, Status
-from benchbench.report import report
+from benchbench.model.case import Phase
+from benchbench.model.run import Run
+from benchbench.model.status import Status
+from benchbench.registry import load, names
 from tests.factories import (
     a_case,
     a_cost,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchbench import config
-from benchbench.pricing import Prices
+from benchbench.analyse.pricing import Prices
+from benchbench.plan import config
 from tests.program import accelbench
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "paced,honest")
@@ -121,7 +121,7 @@ def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(bench: Ben
 
 def fingerprint_of(fields: dict[str, Any]) -> str:
     from benchbench.machine.environment import fingerprint
-    from benchbench.model import Machine
+    from benchbench.model.device import Machine
 
     return fingerprint(Machine(**{**fields, "accelerators": tuple(fields["accelerators"])}))
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from benchbench.analyse.launch_bound import DISAGREEMENT
 from benchbench.backends.torch import Torch
-from benchbench.measure import MOST_ITERATIONS, POLICIES, Samples, measure
-from benchbench.model import Dtype
-from benchbench.pace import DISAGREEMENT
+from benchbench.model.case import Dtype
 from benchbench.stats import median
-from benchbench.worker.runner import build
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.sampling import MOST_ITERATIONS, Samples, measure
+from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
 from benchbench.workloads.convnet_train import ConvnetTrain
 from benchbench.workloads.gemm import Gemm

@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats as oracle
 
-from benchbench.history.changes import History, Segment, _partition, change_points
+from benchbench.trends.change_points import History, Segment, _partition, change_points
 
 Logs = NDArray[np.float64]
 HERE = Path(__file__).parent

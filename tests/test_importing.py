@@ -15,13 +15,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
+from benchbench.analyse.metrics import rows
 from benchbench.comparing.verdicts import compare
+from benchbench.documents.run import report
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.exporters.pytest_benchmark import PytestBenchmark, summary
-from benchbench.importing import pytest_benchmark
-from benchbench.metrics import rows
-from benchbench.model import Judgement, Measurement, Run
-from benchbench.report import report
+from benchbench.model.measurement import Measurement
+from benchbench.model.run import Run
+from benchbench.model.status import Judgement
+from benchbench.store.import_pytest_benchmark import pytest_benchmark
 from tests.factories import a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench
 

@@ -11,7 +11,7 @@ import pytest
 from benchbench.environments import interpreters
 from benchbench.environments.targets import by_hand, from_variable, targets
 from benchbench.errors import CannotWrite, UsageError
-from benchbench.model import Target
+from benchbench.model.device import Target
 from tests.program import accelbench, rows
 
 RECORD = {

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch import Worker, Workshop
-from benchbench.measure import POLICIES
-from benchbench.model import Settings, Status, Target
+from benchbench.launch.process import Worker, Workshop
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.model.status import Status
+from benchbench.timing.policy import POLICIES
 from tests.factories import a_case
 from tests.program import WORKLOADS
 

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from benchbench import verify
 from benchbench.environments.targets import targets
-from benchbench.model import Dtype
-from tests.losses import NETWORKS, STEPS, float64_losses, losses, network
+from benchbench.model.case import Dtype
+from benchbench.worker import verify
+from tests.studies.losses import NETWORKS, STEPS, float64_losses, losses, network
 
 FRAMEWORKS = ["torch", "tensorflow", "jax", "torch_xla"]
 

@@ -9,26 +9,28 @@ from typing import Any
 
 import pytest
 
-from benchbench import folder
+from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments.targets import targets
-from benchbench.fleet import Fleet
+from benchbench.launch.pool import Fleet
 from benchbench.machine.environment import usable_threads
-from benchbench.model import Device, DeviceClass, Dtype, Phase, Probe, Settings
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.device import Device, DeviceClass, Probe
+from benchbench.model.run import Settings
 from benchbench.workloads.base import Workload
 from tests.factories import a_case
 
 pytestmark = pytest.mark.real
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
-BACKENDS = [name for name in folder.names("benchbench.backends") if name != "fake"]
+BACKENDS = [name for name in registry.names("benchbench.backends") if name != "fake"]
 NO_KERNEL = {("onnxruntime", "conv2d", Dtype.FLOAT64), ("onnxruntime", "resnet50_infer", Dtype.FLOAT64)}
 
 
 def works() -> list[Workload]:
     """Every workload at its tiny size, and with every truth value it has turned."""
     found = []
-    for name in folder.names("benchbench.workloads"):
-        tiny = folder.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    for name in registry.names("benchbench.workloads"):
+        tiny = registry.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
         flags = [key for key, value in tiny.params.items() if isinstance(value, bool)]
         found += [tiny] + [type(tiny)(**{**tiny.params, flag: not tiny.params[flag]}) for flag in flags]
     return found
@@ -42,7 +44,7 @@ def name_of(work: Workload) -> str:
 def matrix() -> Iterator[Any]:
     """What is not refused; large networks in further dtypes of further modes only when asked for."""
     for backend, work, dtype in itertools.product(BACKENDS, works(), Dtype):
-        kind = folder.load("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+        kind = registry.load("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
         for mode in kind.modes:
             if kind().refuses(CPU, dtype, mode, Phase(work.phase)):
                 continue

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.measure import (
-    POLICIES,
+from benchbench.model.measurement import Batch
+from benchbench.model.run import Policy
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.sampling import (
     PREMATURE,
     batch,
     block_size,
@@ -24,7 +26,6 @@ from benchbench.measure import (
     timer_cost,
     warm_up,
 )
-from benchbench.model import Batch, Policy
 from tests.script import Script
 
 DEFAULT = POLICIES["default"]

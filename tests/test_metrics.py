@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.metrics import COLUMNS, METRICS, P99_SAMPLES, Row, rows
-from benchbench.model import Failure, Measurement, Memory, Record, Run, Status
+from benchbench.analyse.metrics import COLUMNS, METRICS, P99_SAMPLES, Row, rows
+from benchbench.model.measurement import Failure, Measurement, Memory
+from benchbench.model.record import Record
+from benchbench.model.run import Run
+from benchbench.model.status import Status
 from tests.factories import (
     a_case,
     a_cost,

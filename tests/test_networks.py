@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.errors import UsageError
-from benchbench.model import Dtype
-from benchbench.verify import STEPS, sample_index, tolerance
+from benchbench.model.case import Dtype
+from benchbench.worker.verify import STEPS, sample_index, tolerance
 from benchbench.workloads import _float64 as f64
 from benchbench.workloads import _resnet50 as resnet50
 from benchbench.workloads import _resnet50_models as resnet50_models

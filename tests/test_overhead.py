@@ -9,8 +9,9 @@ import pytest
 
 from benchbench.backends.base import HostTimer
 from benchbench.machine.sampler import Watch, take
-from benchbench.measure import POLICIES, sample
-from benchbench.model import Batch
+from benchbench.model.measurement import Batch
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.sampling import sample
 from tests.factories import a_case
 
 ITERATIONS = 10_000

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchbench.metrics import rows
-from benchbench.model import Batch
-from benchbench.pace import launching, remarks
+from benchbench.analyse.launch_bound import launching, remarks
+from benchbench.analyse.metrics import rows
+from benchbench.model.measurement import Batch
 from tests.factories import a_measurement, a_record, a_run
 
 

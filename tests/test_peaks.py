@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from benchbench.machine.peaks import TABLE, TERA, peaks
-from benchbench.model import Dtype
+from benchbench.model.case import Dtype
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import pytest
 
 from benchbench.errors import UsageError
-from benchbench.measure import POLICIES
-from benchbench.model import Device, DeviceClass, Dtype, Probe, Status, Target
-from benchbench.plan import (
+from benchbench.model.case import Dtype
+from benchbench.model.device import Device, DeviceClass, Probe, Target
+from benchbench.model.status import Status
+from benchbench.plan.cases import (
     Plan,
     Selection,
     check_devices,
@@ -15,7 +16,8 @@ from benchbench.plan import (
     plan,
     select,
 )
-from benchbench.suite import Entry, Suite
+from benchbench.plan.suite import Entry, Suite
+from benchbench.timing.policy import POLICIES
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="a CPU")
 GPU0 = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="a GPU")

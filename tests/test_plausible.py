@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import describe
+from benchbench.analyse.metrics import COLUMNS, Row, rows
+from benchbench.analyse.plausible import implausible, remarks, too_parallel
 from benchbench.comparing.verdicts import compare
-from benchbench.metrics import COLUMNS, Row, rows
-from benchbench.model import Case, Dtype, Judgement, Measurement, Run
-from benchbench.plausible import implausible, remarks, too_parallel
+from benchbench.documents import lists
+from benchbench.model.case import Case, Dtype
+from benchbench.model.measurement import Measurement
+from benchbench.model.run import Run
+from benchbench.model.status import Judgement
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info
 
 H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 3.35 TB/s
@@ -183,6 +186,6 @@ def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
 
 def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
     wild = a_wild_run()
-    assert describe.failing(wild.records)
-    assert not describe.failing(a_wild_run(2.0).records)
-    assert describe.summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")
+    assert lists.failing(wild.records)
+    assert not lists.failing(a_wild_run(2.0).records)
+    assert lists.summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")

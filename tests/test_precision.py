@@ -6,10 +6,10 @@ from statistics import median
 import numpy as np
 import pytest
 
-from benchbench.measure import POLICIES
-from tests import rivals
-from tests.recorded import Made
-from tests.time_to_precision import (
+from benchbench.timing.policy import POLICIES
+from tests.studies import rivals
+from tests.studies.recorded import Made
+from tests.studies.time_to_precision import (
     STARTING_S,
     Cost,
     Replay,

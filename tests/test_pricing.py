@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench.analyse.metrics import COLUMNS, Row, rows
+from benchbench.analyse.pricing import FIELDS, Prices, checked, fields, typed
+from benchbench.documents.run import report
 from benchbench.errors import UsageError
-from benchbench.metrics import COLUMNS, Row, rows
-from benchbench.pricing import FIELDS, Prices, checked, fields, typed
-from benchbench.report import report
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
 from tests.program import accelbench
 

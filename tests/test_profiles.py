@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from benchbench.documents import profile as operators
 from benchbench.errors import UsageError
-from benchbench.model import Operator, Profile
-from benchbench.profiling import operators
+from benchbench.model.profile import Operator, Profile
 from benchbench.profiling.kinds import Kind, kind
-from benchbench.profiling.profiles import Table, chosen, difference, pairs, table
+from benchbench.profiling.tables import Table, chosen, difference, pairs, table
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 
 HERE = Path("results/runs/R/artifacts")

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from benchbench import artifacts, disk, store
-from benchbench.launch import Answer
-from benchbench.model import Failure, Profile, Profiled, Status
-from benchbench.profiling import profiler
+from benchbench.launch.process import Answer
+from benchbench.model.measurement import Failure
+from benchbench.model.profile import Profile, Profiled
+from benchbench.model.status import Status
+from benchbench.running import profile_pass
+from benchbench.store import artifacts, disk, runs
 from tests.factories import (
     a_case,
     a_failure,
@@ -209,7 +211,7 @@ def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
     step_s: float, iterations: int, expected: tuple[int, int]
 ) -> None:
     measured = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
-    assert profiler.size(measured) == expected
+    assert profile_pass.size(measured) == expected
 
 
 class FakeFleet:
@@ -234,7 +236,7 @@ RECORDING = {"profiler": "torch_xla.debug.profiler 2.9", "steps": 3, "step_s": [
 
 
 def passed(fleet: FakeFleet) -> tuple[Profiled, dict[str, bytes]]:
-    (found,) = profiler.profiles(fleet, [a_record()], lambda text: None)  # type: ignore[arg-type]
+    (found,) = profile_pass.profiles(fleet, [a_record()], lambda text: None)  # type: ignore[arg-type]
     return found
 
 
@@ -278,11 +280,11 @@ def test_a_profile_without_an_operator_is_none() -> None:
 
 def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:
     info = a_run_info()
-    with store.create(tmp_path, info) as writer:
+    with runs.create(tmp_path, info) as writer:
         writer.append(a_record())
     run = tmp_path / "runs" / info.id
     keep(run, a_profiled(a_failure(message="it broke")))
-    assert store.read(run).unprofiled == {a_case().id: "it broke"}
+    assert runs.read(run).unprofiled == {a_case().id: "it broke"}
 
 
 def test_the_commands_of_the_documentation_do_what_it_says(tmp_path: Path) -> None:

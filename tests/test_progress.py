@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.model import Status
-from benchbench.progress import Forecast, duration, line
+from benchbench.model.status import Status
+from benchbench.running.progress import Forecast, duration, line
 from tests.factories import a_case, a_failure, a_measurement, a_record
 from tests.program import started
 

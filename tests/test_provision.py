@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import folder
+from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.environments import interpreters, provision
+from benchbench.environments import build, interpreters
 from benchbench.environments.installer import check_room
 from benchbench.environments.wheels import Download
 from benchbench.errors import CannotWrite, UsageError
@@ -154,7 +154,7 @@ def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -
     assert "interrupted: accelbench env create fake@slow goes on from here" in errors
     assert not naming(str(home.environments))
     assert [each["health"] for each in home.listed()] == ["incomplete"]
-    request = json.loads((home.environments / "fake@slow" / provision.REQUEST).read_bytes())
+    request = json.loads((home.environments / "fake@slow" / build.REQUEST).read_bytes())
     assert request["requirements"] == [str(source), "numpy"]
 
 
@@ -167,7 +167,7 @@ def test_what_was_cut_short_is_finished_as_it_was_asked_for_and_nothing_half_the
     half.mkdir(parents=True)
     (half / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.2\n")
     asked = {"name": "fake@own", "backend": "fake", "base": sys.executable, "chosen": True}
-    (folder / provision.REQUEST).write_text(json.dumps(asked | {"requirements": ["extra==1.2", "numpy"]}))
+    (folder / build.REQUEST).write_text(json.dumps(asked | {"requirements": ["extra==1.2", "numpy"]}))
     home.run("env", "create", "fake@own")
     (found,) = home.listed()
     assert (found["health"], found["requirements"]) == ("ready", ["extra==1.2", "numpy"])
@@ -243,14 +243,14 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_installed_follows_the_label_unless_it_is_said(
     name: str, given_: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
-    assert provision.requested(name, given_).requirements == wanted
+    assert build.requested(name, given_).requirements == wanted
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = folder.load("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
+    torch = registry.load("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
     monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
-    found = provision.requested("torch@2.8", ())
+    found = build.requested("torch@2.8", ())
     assert found.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
 
 
@@ -267,7 +267,7 @@ def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_cannot_be_installed_is_a_mistake(name: str, given_: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        provision.requested(name, given_)
+        build.requested(name, given_)
 
 
 @pytest.mark.usefixtures("nowhere")
@@ -275,12 +275,12 @@ def test_a_path_is_made_absolute_since_pip_runs_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert provision.requested("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
+    assert build.requested("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
 
 
 def test_every_backend_says_what_its_environment_holds() -> None:
-    for name in folder.names("benchbench.backends"):
-        backend = folder.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+    for name in registry.names("benchbench.backends"):
+        backend = registry.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         assert "numpy" in backend.requirements, name
 
 
@@ -300,12 +300,12 @@ def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
 def test_every_create_in_the_documentation_is_understood() -> None:
     text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("accelbench env create")]
-    known = folder.names("benchbench.backends")
+    known = registry.names("benchbench.backends")
     for line in lines:
         _, _, _, name, *options = shlex.split(line, comments=True)
         requirements = [value for flag, value in pairwise(options) if flag == "--with"]
         if name.partition("@")[0] in known:
-            assert provision.requested(name, requirements).requirements
+            assert build.requested(name, requirements).requirements
     assert len(lines) >= 4
 
 

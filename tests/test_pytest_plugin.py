@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchbench import store
-from benchbench.metrics import rows
-from benchbench.model import Measurement
+from benchbench.analyse.metrics import rows
+from benchbench.model.measurement import Measurement
+from benchbench.store import runs
 from tests.program import accelbench
 from tests.test_architecture import HEAVY, ROOT
 
@@ -24,9 +24,9 @@ def test_sum(accelbench):
 SUM = "test_it.py::test_sum@python:cpu"
 VIRTUAL = """
 import os
-from benchbench import calls
+from benchbench.pytest_plugin import function
 
-class Virtual(calls.HostTimer):
+class Virtual(function.HostTimer):
     clock = 0.0
 
     def now(self):
@@ -37,7 +37,7 @@ class Virtual(calls.HostTimer):
         self.clock += block * count
         return [block] * count
 
-calls.HostTimer = Virtual
+function.HostTimer = Virtual
 """
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 
@@ -46,7 +46,7 @@ def pytest_in(
     folder: Path, *options: str, code: int = 0, plugins: tuple[str, ...] = (), step: float = 0.0
 ) -> str:
     """What pytest prints, with our plugin and no other."""
-    names = ["benchbench.pytest_plugin", *plugins]
+    names = ["benchbench.pytest_plugin.plugin", *plugins]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     loaded = [word for name in names for word in ("-p", name)]
     done = subprocess.run(
@@ -62,9 +62,7 @@ def pytest_in(
 
 
 def stored(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
-    found: list[dict[Any, Any]] = rows(store.read(store.find(folder / "results", selector))).to_dict(
-        "records"
-    )
+    found: list[dict[Any, Any]] = rows(runs.read(runs.find(folder / "results", selector))).to_dict("records")
     return found
 
 
@@ -101,7 +99,7 @@ def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path
 def test_warm_up_and_blocks_are_those_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     pytest_in(tmp_path)
-    (record,) = store.read(store.find(tmp_path / "results", "latest")).records
+    (record,) = runs.read(runs.find(tmp_path / "results", "latest")).records
     assert isinstance(record.outcome, Measurement)
     assert record.outcome.warmup_block_s
     assert min(record.outcome.block_s) > 0
@@ -142,7 +140,7 @@ def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> No
     assert row["rounds"] == 3
     assert row["latency_s"] == pytest.approx(1e-3, rel=1e-3)
     assert row["latency_low_s"] < row["latency_s"] < row["latency_high_s"]
-    assert store.read(sessions / "results/runs/main").info.policy.rounds == 3
+    assert runs.read(sessions / "results/runs/main").info.policy.rounds == 3
 
 
 def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_path: Path) -> None:
@@ -242,16 +240,19 @@ def test_tests_side_by_side_are_not_measured(tmp_path: Path) -> None:
 
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
-    program = "import sys\nimport benchbench.pytest_plugin\nprint(*sys.modules)"
+    program = "import sys\nimport benchbench.pytest_plugin.plugin\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & (HEAVY | {"msgspec", "typer", "psutil"})
-    assert [name for name in loaded if name.startswith("benchbench.")] == ["benchbench.pytest_plugin"]
+    assert [name for name in sorted(loaded) if name.startswith("benchbench.")] == [
+        "benchbench.pytest_plugin",
+        "benchbench.pytest_plugin.plugin",
+    ]
 
 
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"accelbench": "benchbench.pytest_plugin"}
+    assert project["entry-points"]["pytest11"] == {"accelbench": "benchbench.pytest_plugin.plugin"}
 
 
 def test_the_example_of_the_documentation_is_a_test(tmp_path: Path) -> None:

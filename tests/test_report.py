@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.model import Dtype, Memory, Record, Status
-from benchbench.report import Group, Report, report
+from benchbench.documents.run import Group, Report, report
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Memory
+from benchbench.model.record import Record
+from benchbench.model.status import Status
 from tests.factories import (
     a_case,
     a_cost,

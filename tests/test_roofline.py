@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.metrics import COLUMNS, Row, rows
-from benchbench.model import Dtype, Settings
-from benchbench.report import report
-from benchbench.roofline import FIELDS, Ceiling, Roofs, position
+from benchbench.analyse.metrics import COLUMNS, Row, rows
+from benchbench.analyse.roofline import FIELDS, Ceiling, Roofs, position
+from benchbench.documents.run import report
+from benchbench.model.case import Dtype
+from benchbench.model.run import Settings
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
 
 H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 67 in float32, 3.35 TB/s

@@ -14,7 +14,7 @@ import pytest
 
 from benchbench.machine import kernel, nvml, rapl
 from benchbench.machine.sampler import MOST_SAMPLES, Sample, Sampler, Sources, Watch, take, telemetry
-from benchbench.model import Measurement, Telemetry, Window
+from benchbench.model.measurement import Measurement, Telemetry, Window
 from tests.factories import a_case, a_failure, a_measurement, a_watched
 from tests.machines import FakeNvml, Files, a_state, some_settings, tree
 from tests.program import accelbench, rows

@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import rounds
+from benchbench.analyse.metrics import COLUMNS, rows
 from benchbench.cli.options import seconds_in
 from benchbench.errors import UsageError
-from benchbench.launch import Answer
-from benchbench.measure import POLICIES, within
-from benchbench.metrics import COLUMNS, rows
-from benchbench.model import Case, Policy, Record, Status
-from benchbench.schedule import Standing, due, half_width, in_words, rounds_of, widest
+from benchbench.launch.process import Answer
+from benchbench.model.case import Case
+from benchbench.model.record import Record
+from benchbench.model.run import Policy
+from benchbench.model.status import Status
+from benchbench.plan.schedule import Standing, due, widest
+from benchbench.running import rounds
+from benchbench.timing.policy import POLICIES, half_width, in_words, rounds_of, within
 from tests.factories import a_case, a_measurement, a_run, a_run_info, some_rounds
 from tests.program import accelbench
 from tests.program import rows as stored_rows

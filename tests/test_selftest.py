@@ -15,14 +15,18 @@ from typing import Any
 import pytest
 
 from benchbench import format as fmt
-from benchbench.backends.base import Unsupported
 from benchbench.backends.torch import CudaSession
-from benchbench.doctor import diagnosis, selftest, spin
-from benchbench.doctor.selftest import HOST, Trial, results
-from benchbench.doctor.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
-from benchbench.launch import Answer
-from benchbench.measure import POLICIES
-from benchbench.model import Batch, Device, DeviceClass, Status
+from benchbench.diagnosis import selftest
+from benchbench.diagnosis.selftest import HOST, Trial, results
+from benchbench.documents import doctor
+from benchbench.launch.process import Answer
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Batch
+from benchbench.model.status import Status
+from benchbench.timing import spin
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
+from benchbench.traces.recording import Unsupported
 from tests.factories import a_probe
 from tests.program import accelbench, started
 
@@ -199,7 +203,7 @@ def test_a_single_interruption_is_forgiven() -> None:
 def test_a_trial_without_an_answer_fails_and_says_why(answer: Answer, note: str) -> None:
     (found,) = results("host", None, HOST[:1], lambda job: answer)
     assert (found.passed, found.note, found.measured_s) == (False, note, None)
-    assert note in diagnosis.selftest_text([found], [], None)
+    assert note in doctor.selftest_text([found], [], None)
 
 
 def test_a_devices_drift_widens_its_limit() -> None:
@@ -278,7 +282,7 @@ def test_the_documents_example_is_what_is_shown() -> None:
         )
         for trial, truth, error in [(HOST[2], 1.001e-3, 1e-3), (HOST[-1], 1.33e-3, 1.64e-3)]
     ]
-    assert f"```\n{diagnosis.selftest_text(found, [], None)}```" in DOCUMENT
+    assert f"```\n{doctor.selftest_text(found, [], None)}```" in DOCUMENT
 
 
 def test_the_document_has_every_limit() -> None:

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from benchbench.checking.sessions import ASSUMED_DEGREES, departure
+from benchbench.gate.spread import ASSUMED_DEGREES, departure
 from benchbench.stats import deviation, holm, mean, paired
 
 logs = st.lists(st.floats(-5, 5), min_size=3, max_size=6)

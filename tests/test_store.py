@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import codec, disk, store
 from benchbench.errors import CannotWrite, UnreadableInput
-from benchbench.model import SCHEMA, Failure, Measurement, Record, Status, Telemetry, Window
+from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
+from benchbench.model.record import SCHEMA, Record
+from benchbench.model.status import Status
+from benchbench.store import codec, disk, runs
 from tests.factories import (
     a_case,
     a_failure,
@@ -36,8 +38,8 @@ PROJECT = Path(__file__).parent.parent
 
 
 def a_stored_run(root: Path, *records: Record, name: str = "") -> Path:
-    info = a_run_info(id=name or store.new_id())
-    with store.create(root, info) as writer:
+    info = a_run_info(id=name or runs.new_id())
+    with runs.create(root, info) as writer:
         for record in records:
             writer.append(record)
     return root / "runs" / info.id
@@ -64,31 +66,32 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 def test_an_id_is_a_ulid_of_the_published_alphabet_and_starts_with_the_time() -> None:
     # 01ARYZ6S41 is the time part of the example in the ULID specification.
-    made = store.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
+    made = runs.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
     assert made == "01ARYZ6S41" + "0" * 16
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
 def test_ids_of_one_process_increase_whatever_the_clock_does(times: list[float]) -> None:
-    source = store.IdSource()
+    source = runs.IdSource()
     made = [source(now) for now in times]
     assert made == sorted(set(made))
-    assert all(store.ULID.fullmatch(each) for each in made)
+    assert all(runs.ULID.fullmatch(each) for each in made)
 
 
 def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
-    source = store.IdSource()
+    source = runs.IdSource()
     source(now=1.0, randomness=lambda count: b"\xff" * count)
     assert copy.copy(source)(now=1.0) != copy.copy(source)(now=1.0)
 
 
 def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from benchbench import store; from tests import factories\n"
+        "import sys; from pathlib import Path\n"
+        "from benchbench.store import runs; from tests import factories\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(10):\n"
-        "    info = factories.a_run_info(id=store.new_id())\n"
-        "    with store.create(Path(sys.argv[1]), info) as writer: writer.append(factories.a_record())\n"
+        "    info = factories.a_run_info(id=runs.new_id())\n"
+        "    with runs.create(Path(sys.argv[1]), info) as writer: writer.append(factories.a_record())\n"
         "    print(info.id)\n"
     )
     processes = [python(code, str(tmp_path)) for _ in range(8)]
@@ -103,26 +106,26 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
     assert {error for _, error in answers} == {""}
     made = [name for out, _ in answers for name in out.split()]
     assert len(made) == 80
-    assert store.runs(tmp_path) == sorted(set(made))
+    assert runs.runs(tmp_path) == sorted(set(made))
     assert len(set(made)) == 80
 
 
 def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     records = (a_record(), a_record(a_failure(), round=1))
-    info = a_run_info(id=store.new_id())
-    with store.create(tmp_path, info) as writer:
+    info = a_run_info(id=runs.new_id())
+    with runs.create(tmp_path, info) as writer:
         for record in records:
             writer.append(record)
-    run = store.read(tmp_path / "runs" / info.id)
+    run = runs.read(tmp_path / "runs" / info.id)
     assert (run.info, run.records, run.damaged) == (info, records, ())
 
 
 def test_a_record_can_be_read_as_soon_as_append_returns(tmp_path: Path) -> None:
-    info = a_run_info(id=store.new_id())
-    with store.create(tmp_path, info) as writer:
+    info = a_run_info(id=runs.new_id())
+    with runs.create(tmp_path, info) as writer:
         for number, record in enumerate(some_records(3), start=1):
             writer.append(record)
-            assert len(store.read(tmp_path / "runs" / info.id).records) == number
+            assert len(runs.read(tmp_path / "runs" / info.id).records) == number
 
 
 def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
         written.append(line)
         return os.write(descriptor, line)
 
-    with store.RunWriter(a_stored_run(tmp_path), write) as writer:
+    with runs.RunWriter(a_stored_run(tmp_path), write) as writer:
         writer.append(a_record(a_failure(log="two\nlines\u2028three")))
     assert len(written) == 1
     assert written[0].count(b"\n") == 1
@@ -142,41 +145,41 @@ def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
 def test_a_run_that_was_never_measured_reads_as_empty(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     (folder / "records.jsonl").unlink()
-    assert store.read(folder).records == ()
+    assert runs.read(folder).records == ()
 
 
 def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
     first, second = some_records(2)
     folder = a_stored_run(tmp_path, first)
-    with store.RunWriter(folder) as writer:
+    with runs.RunWriter(folder) as writer:
         writer.append(second)
-    assert store.read(folder).records == (first, second)
+    assert runs.read(folder).records == (first, second)
 
 
 def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> None:
     run = a_run(some_rounds(1e-3))
-    folder = store.keep(tmp_path, run)
-    assert store.read(folder) == run
+    folder = runs.keep(tmp_path, run)
+    assert runs.read(folder) == run
     more = a_run(some_rounds(2e-3), policy=replace(run.info.policy, rounds=2))
-    store.extend(folder, more)
-    assert store.read(folder).info == more.info
-    assert store.read(folder).records == (*run.records, *more.records)
+    runs.extend(folder, more)
+    assert runs.read(folder).info == more.info
+    assert runs.read(folder).records == (*run.records, *more.records)
     with pytest.raises(CannotWrite):
-        store.keep(tmp_path, run)
+        runs.keep(tmp_path, run)
 
 
 def test_an_existing_run_is_never_written_over(tmp_path: Path) -> None:
     record = a_record()
     folder = a_stored_run(tmp_path, record)
     with pytest.raises(CannotWrite, match=re.escape(str(folder))):
-        store.create(tmp_path, a_run_info(id=folder.name))
-    assert store.read(folder).records == (record,)
+        runs.create(tmp_path, a_run_info(id=folder.name))
+    assert runs.read(folder).records == (record,)
 
 
 @pytest.mark.parametrize("name", ["../x", "..", "", "/x", "a/b", ".hidden", "ü", "a\0b", "x" * 200])
 def test_an_id_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the id"):
-        store.create(tmp_path / "results", a_run_info(id=name))
+        runs.create(tmp_path / "results", a_run_info(id=name))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,7 +191,7 @@ def test_a_file_where_the_folder_should_be_is_told_before_anything_is_measured(
     (root / blocked).parent.mkdir(exist_ok=True)
     (root / blocked).write_text("in the way")
     with pytest.raises(CannotWrite, match=re.escape(str(root))) as caught:
-        store.create(root, a_run_info(id=store.new_id()))
+        runs.create(root, a_run_info(id=runs.new_id()))
     assert caught.value.exit_code == 6
     assert caught.value.hint
     assert (root / blocked).read_text() == "in the way"
@@ -197,9 +200,9 @@ def test_a_file_where_the_folder_should_be_is_told_before_anything_is_measured(
 def test_a_head_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path; from tests import factories\n"
-        "from benchbench import store; from benchbench.errors import CannotWrite\n"
+        "from benchbench.store import runs; from benchbench.errors import CannotWrite\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        "try: store.create(Path(sys.argv[1]), factories.a_run_info(id='a'))\n"
+        "try: runs.create(Path(sys.argv[1]), factories.a_run_info(id='a'))\n"
         "except CannotWrite as error: print(error)\n"
     )
     out, error = python(code, str(tmp_path)).communicate(timeout=60)
@@ -212,9 +215,9 @@ def test_a_record_beyond_the_file_size_limit_costs_only_itself(tmp_path: Path) -
     before = (folder / "records.jsonl").read_bytes()
     code = (
         "import resource, sys; from pathlib import Path; from tests import factories\n"
-        "from benchbench import store; from benchbench.errors import CannotWrite\n"
+        "from benchbench.store import runs; from benchbench.errors import CannotWrite\n"
         "limit = int(sys.argv[2]); resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
-        "try: store.RunWriter(Path(sys.argv[1])).append(factories.a_record())\n"
+        "try: runs.RunWriter(Path(sys.argv[1])).append(factories.a_record())\n"
         "except CannotWrite as error: print(error.exit_code, error)\n"
     )
     for room in (0, 1, 100):
@@ -245,16 +248,16 @@ def all_then_an_error(descriptor: int, line: bytes) -> int:
 def test_a_full_disk_keeps_every_earlier_record(tmp_path: Path, write: Callable[[int, bytes], int]) -> None:
     first, second, third = some_records(3)
     folder = a_stored_run(tmp_path, first)
-    with store.RunWriter(folder, write) as writer, pytest.raises(CannotWrite) as caught:
+    with runs.RunWriter(folder, write) as writer, pytest.raises(CannotWrite) as caught:
         writer.append(second)
     assert str(folder / "records.jsonl") in str(caught.value)
     assert f"{len(codec.encode(second)) + 1} bytes" in str(caught.value)
     assert caught.value.exit_code == 6
-    run = store.read(folder)
+    run = runs.read(folder)
     assert (run.records, run.damaged) == ((first,), ())
-    with store.RunWriter(folder) as writer:
+    with runs.RunWriter(folder) as writer:
         writer.append(third)
-    assert store.read(folder).records == (first, third)
+    assert runs.read(folder).records == (first, third)
 
 
 def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
@@ -264,7 +267,7 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
     ends = [place.end() for place in re.finditer(b"\n", whole)]
     for size in range(len(whole), ends[1] - 1, -1):
         os.truncate(path, size)
-        run = store.read(path.parent)
+        run = runs.read(path.parent)
         complete = sum(size >= end - 1 for end in ends)  # the newline itself may be missing
         assert run.records == tuple(records[:complete])
         torn = size not in {edge for end in ends for edge in (end - 1, end)}
@@ -277,9 +280,9 @@ def test_a_record_after_a_torn_one_starts_its_own_line(tmp_path: Path, missing: 
     folder = a_stored_run(tmp_path, first, second)
     path = folder / "records.jsonl"
     os.truncate(path, path.stat().st_size - missing)
-    with store.RunWriter(folder) as writer:
+    with runs.RunWriter(folder) as writer:
         writer.append(third)
-    run = store.read(folder)
+    run = runs.read(folder)
     assert run.records == ((first, second, third) if missing == 1 else (first, third))
     assert len(run.damaged) == (missing > 1)
 
@@ -441,7 +444,7 @@ def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: b
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n" + codec.encode(last) + b"\n")
-    run = store.read(path.parent)
+    run = runs.read(path.parent)
     assert run.records == (first, last)
     assert [each.split(":")[0] for each in run.damaged] == ["line 2"]
     assert len(run.damaged[0]) < 300
@@ -472,7 +475,7 @@ def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path)
     for extra in (1, 2, 3, codec.LINE_LIMIT):
         long = b" " * (codec.LINE_LIMIT + extra - 1) + b"1"
         path.write_bytes(codec.encode(first) + b"\n" + long + b"\n" + codec.encode(last) + b"\n")
-        run = store.read(path.parent)
+        run = runs.read(path.parent)
         assert run.records == (first, last)
         assert run.damaged == (f"line 2: longer than {codec.LINE_LIMIT} bytes",)
 
@@ -481,7 +484,7 @@ def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
     path.write_bytes(b"\n" + codec.encode(record) + b"\n\n")
-    run = store.read(path.parent)
+    run = runs.read(path.parent)
     assert (run.records, run.damaged) == ((record,), ())
 
 
@@ -489,7 +492,7 @@ def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
     path.write_bytes(codec.encode(record).ljust(codec.LINE_LIMIT) + b"\n")
-    assert store.read(path.parent).records == (record,)
+    assert runs.read(path.parent).records == (record,)
 
 
 @pytest.mark.parametrize(
@@ -507,7 +510,7 @@ def test_a_broken_head_says_what_is_wrong_and_what_to_do(tmp_path: Path, head: b
     folder = a_stored_run(tmp_path)
     (folder / "run.json").write_bytes(head)
     with pytest.raises(UnreadableInput, match=message) as caught:
-        store.read(folder)
+        runs.read(folder)
     assert str(folder / "run.json") in str(caught.value)
     assert caught.value.hint
     assert caught.value.exit_code == 5
@@ -517,10 +520,10 @@ def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> Non
     folder = a_stored_run(tmp_path)
     os.truncate(folder / "run.json", codec.HEAD_LIMIT + 1)
     with pytest.raises(UnreadableInput, match="larger than"):
-        store.read(folder)
+        runs.read(folder)
     (folder / "run.json").unlink()
     with pytest.raises(UnreadableInput, match="No such file"):
-        store.read(folder)
+        runs.read(folder)
 
 
 def test_a_pipe_in_place_of_the_records_is_not_waited_for(tmp_path: Path) -> None:
@@ -528,45 +531,45 @@ def test_a_pipe_in_place_of_the_records_is_not_waited_for(tmp_path: Path) -> Non
     (folder / "records.jsonl").unlink()
     os.mkfifo(folder / "records.jsonl")
     with pytest.raises(UnreadableInput, match="not a file"):
-        store.read(folder)
+        runs.read(folder)
 
 
 def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
     times = [2e9, 1e9, 1.5e9]
-    names = [store.IdSource()(now) for now in times]
+    names = [runs.IdSource()(now) for now in times]
     for name in names:
         a_stored_run(tmp_path, name=name)
     a_stored_run(tmp_path, name="zebra")  # renamed: its name says nothing about its time
     (tmp_path / "runs" / "no-head").mkdir()
     (tmp_path / "runs" / ".hidden").mkdir()
     (tmp_path / "runs" / "README").write_text("")
-    assert store.runs(tmp_path) == ["zebra", *sorted(names)]
+    assert runs.runs(tmp_path) == ["zebra", *sorted(names)]
 
 
 def test_where_nothing_was_ever_stored_there_are_no_runs(tmp_path: Path) -> None:
-    assert store.runs(tmp_path / "results") == []
+    assert runs.runs(tmp_path / "results") == []
 
 
 def test_a_run_is_found_by_id_by_its_beginning_and_by_age(tmp_path: Path) -> None:
-    old, new = store.IdSource()(1e9), store.IdSource()(2e9)
+    old, new = runs.IdSource()(1e9), runs.IdSource()(2e9)
     for name in (old, new):
         a_stored_run(tmp_path, name=name)
     folder = tmp_path / "runs"
-    assert store.find(tmp_path, old) == folder / old
-    assert store.find(tmp_path, old[:8].lower()) == folder / old
-    assert store.find(tmp_path, "latest") == store.find(tmp_path, "latest~0") == folder / new
-    assert store.find(tmp_path, "latest~1") == folder / old
+    assert runs.find(tmp_path, old) == folder / old
+    assert runs.find(tmp_path, old[:8].lower()) == folder / old
+    assert runs.find(tmp_path, "latest") == runs.find(tmp_path, "latest~0") == folder / new
+    assert runs.find(tmp_path, "latest~1") == folder / old
 
 
 def test_an_id_that_another_one_starts_with_is_still_found(tmp_path: Path) -> None:
     for name in ("main", "main-2"):
         a_stored_run(tmp_path, name=name)
-    assert store.find(tmp_path, "main").name == "main"
+    assert runs.find(tmp_path, "main").name == "main"
 
 
 def test_a_run_elsewhere_is_found_by_its_path(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path / "elsewhere")
-    assert store.find(tmp_path, str(folder)) == folder
+    assert runs.find(tmp_path, str(folder)) == folder
 
 
 @pytest.mark.parametrize(
@@ -592,38 +595,38 @@ def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) ->
     a_stored_run(tmp_path / "results")
     (tmp_path / "outside").mkdir()
     with pytest.raises(UnreadableInput) as caught:
-        store.find(tmp_path / "results", selector)
+        runs.find(tmp_path / "results", selector)
     assert caught.value.hint
 
 
 def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
     for selector in ("latest", "01AAA"):
         with pytest.raises(UnreadableInput) as caught:
-            store.find(tmp_path, selector)
+            runs.find(tmp_path, selector)
         assert "accelbench run --suite quick" in caught.value.hint
 
 
 def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
-    names = [store.IdSource()(1e9 + second) for second in range(7)]
+    names = [runs.IdSource()(1e9 + second) for second in range(7)]
     for name in names:
         a_stored_run(tmp_path, name=name)
     with pytest.raises(UnreadableInput, match="beginning of 7 runs") as caught:
-        store.find(tmp_path, names[0][:3])
+        runs.find(tmp_path, names[0][:3])
     assert caught.value.hint == f"Type more of it: {', '.join(names[-5:])}, …"
 
 
 def test_a_mistyped_id_brings_the_nearest_one(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     with pytest.raises(UnreadableInput) as caught:
-        store.find(tmp_path, folder.name[:-1] + "U")
+        runs.find(tmp_path, folder.name[:-1] + "U")
     assert caught.value.hint == f"Did you mean {folder.name!r}?"
 
 
 def test_going_back_too_far_tells_how_far_one_can_go(tmp_path: Path) -> None:
     for second in range(3):
-        a_stored_run(tmp_path, name=store.IdSource()(1e9 + second))
+        a_stored_run(tmp_path, name=runs.IdSource()(1e9 + second))
     with pytest.raises(UnreadableInput, match="latest~3") as caught:
-        store.find(tmp_path, "latest~3")
+        runs.find(tmp_path, "latest~3")
     assert caught.value.hint == "The oldest is latest~2."
 
 
@@ -665,6 +668,6 @@ def test_what_cannot_be_saved_says_where(tmp_path: Path, place: str) -> None:
 def test_reading_leaves_what_it_reads_as_it_was(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(2))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    store.read(folder)
+    runs.read(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert set(before) == {"run.json", "records.jsonl"}

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from benchbench import folder, suite
+from benchbench import registry
 from benchbench.errors import SuiteError, UsageError
-from benchbench.model import Dtype
+from benchbench.model.case import Dtype
+from benchbench.plan import suite
 
 MINIMAL: dict[str, Any] = {"description": "d", "cases": [{"workload": "gemm"}]}
 
@@ -28,7 +29,7 @@ def test_the_suites_the_documentation_names_are_there() -> None:
 @pytest.mark.parametrize(("name", "without"), [("quick", {"copy"}), ("full", set())])
 def test_quick_holds_every_workload_that_computes_and_full_holds_all(name: str, without: set[str]) -> None:
     found = {entry.workload for entry in suite.load(name).cases}
-    assert found == set(folder.names("benchbench.workloads")) - without
+    assert found == set(registry.names("benchbench.workloads")) - without
 
 
 def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_otherwise() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import benchbench
-from benchbench import store, tags
 from benchbench.errors import UsageError
-from benchbench.revision import commit
-from benchbench.testruns import session
+from benchbench.plan.revision import commit
+from benchbench.pytest_plugin.session import session
+from benchbench.store import runs, tags
 from tests.factories import a_run
 from tests.program import accelbench
 
@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def stored(where: Path) -> dict[str, str]:
-    return store.head(store.find(where / "results", "latest")).tags
+    return runs.head(runs.find(where / "results", "latest")).tags
 
 
 def test_a_tag_has_a_name_or_is_the_tag() -> None:
@@ -92,7 +92,7 @@ def test_of_two_sides_the_one_with_its_own_revision_has_not_the_commit_at_hand(c
     git(checkout, "commit", "--quiet", "--message", "second")
     asked = ("--ab", "rev:HEAD", "--rounds", "3", "--no-confirm", "-b", "fake", "-d", "cpu", "-w", "own")
     accelbench("check", *asked, cwd=checkout, ACCELBENCH_WORKLOADS=str(checkout))
-    heads = [store.head(path) for path in (checkout / "results/runs").iterdir()]
+    heads = [runs.head(path) for path in (checkout / "results/runs").iterdir()]
     labels = {each.partner.label: set(each.tags) for each in heads if each.partner}
     assert labels == {"rev:HEAD": set(), "here": {"commit"}}
 
@@ -118,8 +118,8 @@ def test_a_session_of_tests_at_another_commit_leaves_the_run_none(
 
 
 def test_runs_of_before_there_were_tags_can_be_read(tmp_path: Path) -> None:
-    folder = store.keep(tmp_path, a_run())
+    folder = runs.keep(tmp_path, a_run())
     head = json.loads((folder / "run.json").read_text())
     del head["tags"]
     (folder / "run.json").write_text(json.dumps(head))
-    assert store.read(folder) == a_run()
+    assert runs.read(folder) == a_run()

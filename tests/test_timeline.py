@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.backends._lanes import Span, Window
-from benchbench.backends._timeline import Allocation, Summary, memory, summary
-from benchbench.model import Operator
+from benchbench.model.profile import Operator
+from benchbench.traces.spans import Span, Window
+from benchbench.traces.timeline import Allocation, Summary, memory, summary
 
 WINDOW = Window(0.0, 10.0)
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import store
+from benchbench.analyse.metrics import METRICS, metric_named, rows
+from benchbench.documents.history import Trend, fields, sparkline, text, trends
 from benchbench.errors import UsageError
-from benchbench.history import plot
-from benchbench.history.trend import Trend, fields, sparkline, text, trends
-from benchbench.metrics import METRICS, metric_named, rows
-from benchbench.model import Memory, Run
+from benchbench.exporters import _history_plot
+from benchbench.model.measurement import Memory
+from benchbench.model.run import Run
+from benchbench.store import runs as store
 from tests.factories import (
     a_case,
     a_hostile_run,
@@ -247,7 +248,7 @@ def test_the_program_goes_by_a_tag(tmp_path: Path) -> None:
 
 
 def drawn(found: list[Trend]) -> str:
-    return plot.plot(found, "svg").decode()
+    return _history_plot.plot(found, "svg").decode()
 
 
 def labels(svg: str) -> list[str]:
@@ -293,12 +294,12 @@ def many(count: int) -> list[Run]:
 
 def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says_so() -> None:
     found = trends(many(23), LATENCY)
-    assert [each.case for each in plot.biggest(found)] == [each.case for each in reversed(found[3:])]
+    assert [each.case for each in _history_plot.biggest(found)] == [each.case for each in reversed(found[3:])]
     assert any(
         "20 of 23 cases, the biggest changes first" in each.replace("\n", " ")
         for each in labels(drawn(found))
     )
-    assert plot.biggest(found[:20]) == found[:20]
+    assert _history_plot.biggest(found[:20]) == found[:20]
 
 
 @pytest.mark.parametrize("name", [each.name for each in METRICS])

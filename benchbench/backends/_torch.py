@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
-from benchbench.model import AMP, Dtype, Memory
+from benchbench.model.case import AMP, Dtype
+from benchbench.model.measurement import Memory
 
 if TYPE_CHECKING:
     import numpy as np

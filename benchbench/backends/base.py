@@ -9,24 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from benchbench.machine import kernel
-from benchbench.model import (
-    AMP,
-    Batch,
-    Cache,
-    Device,
-    DeviceClass,
-    Dtype,
-    Memory,
-    Phase,
-    Profile,
-    Settings,
-)
+from benchbench.model.case import AMP, Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Batch, Memory
+from benchbench.model.profile import Profile
+from benchbench.model.run import Settings
+from benchbench.traces.recording import BEGIN, END, Recording, Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,20 +30,8 @@ LARGEST_CACHE = 256 * 2**20  # bytes: AMD's MI300, the most of any accelerator w
 CLEARING = 2  # times the cache's size is written: its replacement is no strict least-recently-used
 
 
-class Unsupported(Exception):
-    """This device, dtype or mode cannot do what the case asks; the message says why."""
-
-
 class PrecisionMismatch(Exception):
     """The framework reports another precision than it was set to: a time would be of something else."""
-
-
-class Unread(Exception):
-    """A trace was recorded that nothing in this interpreter can read; `recording` tells what it is of."""
-
-    def __init__(self, recording: Recording) -> None:
-        super().__init__("the trace can be read by jax or tensorflow only")
-        self.recording = recording
 
 
 class Timer(Protocol):
@@ -128,17 +109,7 @@ def host_cache_bytes() -> int:
     raise Unsupported("this system does not tell the size of the CPU's caches (/sys/devices/system/cpu)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """What a profiler was on for: `steps` steps, and the seconds per step of each block of them."""
-
-    profiler: str
-    steps: int
-    step_s: tuple[float, ...]
-
-
 Mark = Callable[[str], AbstractContextManager[object]]  # a named range in the profiler's trace
-BEGIN, END = "accelbench begin", "accelbench end"  # between these two marks is what a profile is of
 
 
 class Session(ABC):

@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchbench import __version__
-from benchbench.backends._lanes import Span, Window
-from benchbench.backends._timeline import summary
-from benchbench.backends.base import CLEARING, Backend, Session, Timer, Unsupported
-from benchbench.model import Batch, Cache, Device, DeviceClass, Dtype, Memory, Profile, Settings
+from benchbench.backends.base import CLEARING, Backend, Session, Timer
+from benchbench.model.case import Cache, Dtype
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Batch, Memory
+from benchbench.model.profile import Profile
+from benchbench.model.run import Settings
+from benchbench.traces.recording import Unsupported
+from benchbench.traces.spans import Span, Window
+from benchbench.traces.timeline import summary
 
 if TYPE_CHECKING:
     import numpy as np

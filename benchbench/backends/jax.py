@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchbench.backends import _hlo, _xspans
 from benchbench.backends.base import (
     CLEARING,
     LARGEST_CACHE,
@@ -15,10 +14,15 @@ from benchbench.backends.base import (
     PrecisionMismatch,
     Session,
     Timer,
-    Unsupported,
     host_cache_bytes,
 )
-from benchbench.model import AMP, Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.model.case import AMP, Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Memory
+from benchbench.model.profile import Profile
+from benchbench.model.run import Settings
+from benchbench.traces import hlo, xla
+from benchbench.traces.recording import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,9 +213,9 @@ class JaxSession(Session):
         labels = {
             (module.name, instruction): label
             for module in modules
-            for instruction, label in _hlo.labels(module.to_string()).items()
+            for instruction, label in hlo.labels(module.to_string()).items()
         }
-        return _xspans.profile(folder, recording, labels)
+        return xla.profile(folder, recording, labels)
 
     def reset_peak(self) -> None:
         """JAX cannot; a case has a process of its own, so the peak is the case's with its first call."""

@@ -10,10 +10,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchbench.backends import _ort
 from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import Backend, PrecisionMismatch, Session, Unsupported
-from benchbench.model import Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.backends.base import Backend, PrecisionMismatch, Session
+from benchbench.model.case import Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Memory
+from benchbench.model.profile import Profile
+from benchbench.model.run import Settings
+from benchbench.traces import onnxruntime as _ort
+from benchbench.traces.recording import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np

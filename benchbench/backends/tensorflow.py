@@ -8,17 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchbench.backends import _xspans
 from benchbench.backends.base import (
     CLEARING,
     LARGEST_CACHE,
     Backend,
     PrecisionMismatch,
     Session,
-    Unsupported,
     host_cache_bytes,
 )
-from benchbench.model import AMP, Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.model.case import AMP, Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Memory
+from benchbench.model.profile import Profile
+from benchbench.model.run import Settings
+from benchbench.traces import xla as _xspans
+from benchbench.traces.recording import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np

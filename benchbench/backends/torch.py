@@ -10,10 +10,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchbench.backends import _chrome
 from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import Backend, HostTimer, Session, Timer, Unsupported
-from benchbench.model import Batch, Cache, Device, DeviceClass, Dtype, Memory, Phase, Profile, Settings
+from benchbench.backends.base import Backend, HostTimer, Session, Timer
+from benchbench.model.case import Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Batch, Memory
+from benchbench.model.profile import Profile
+from benchbench.model.run import Settings
+from benchbench.traces import chrome
+from benchbench.traces.recording import Unsupported
 
 TRACE, DETAILS = "trace.json", "details.trace.json"
 
@@ -143,7 +148,7 @@ class CpuSession(TorchSession):
         """torch.profiler twice: noting shapes and memory makes a step up to half as long again."""
         times = self._profiled(step, iterations, count, folder / TRACE, details=False)
         details = self._profiled(step, iterations, count, folder / DETAILS, details=True)
-        return dataclasses.replace(_chrome.detailed(times, details), traces=(TRACE, DETAILS))
+        return dataclasses.replace(chrome.detailed(times, details), traces=(TRACE, DETAILS))
 
     def _profiled(
         self, step: Callable[[], Any], iterations: int, count: int, trace: Path, *, details: bool
@@ -168,7 +173,7 @@ class CpuSession(TorchSession):
             recording = self.record(name, step, iterations, count, record_function)
         profiler.export_chrome_trace(str(trace))
         flops = {each.key: float(each.flops) for each in profiler.key_averages() if each.flops}
-        return _chrome.profile(json.loads(trace.read_bytes()), recording, flops)
+        return chrome.profile(json.loads(trace.read_bytes()), recording, flops)
 
 
 class CudaSession(CpuSession):

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchbench.backends import _xspans
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer
-from benchbench.model import Device, DeviceClass, Dtype, Memory, Profile, Settings
+from benchbench.model.case import Dtype
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Memory
+from benchbench.model.profile import Profile
+from benchbench.model.run import Settings
+from benchbench.traces import xla
 
 STRICT = "highest"  # XLA's name for float32 products in float32; its default on a TPU is bfloat16
 
@@ -140,7 +144,7 @@ class XlaSession(TorchSession):
             recording = self.record(name, step, iterations, count, xp.Trace)
         finally:
             xp.stop_trace()
-        return _xspans.profile(folder, recording, {})
+        return xla.profile(folder, recording, {})
 
     def compilations(self) -> int:
         """Graphs compiled so far in this process."""

@@ -30,12 +30,12 @@ def set_(
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
-    from benchbench import store
-    from benchbench.checking import baselines
-    from benchbench.checking.sessions import sittings
-    from benchbench.comparing.digest import digest
+    from benchbench.analyse.digest import digest
+    from benchbench.gate import baselines
+    from benchbench.gate.spread import sittings
+    from benchbench.store import runs
 
-    found = digest(store.read(store.find(results, run)))
+    found = digest(runs.read(runs.find(results, run)))
     gone = baselines.add(results, name, found, replace=replace)
     for each in gone:
         typer.echo(f"dropped {each}", err=True)
@@ -55,13 +55,14 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = DataF
 
     Examples: accelbench baseline list; accelbench baseline list --format json
     """
-    from benchbench.checking import baselines, shelf
+    from benchbench.documents import baseline_listing
+    from benchbench.gate import baselines
 
-    rows = shelf.listed({name: baselines.read(results, name) for name in baselines.names(results)})
+    rows = baseline_listing.listed({name: baselines.read(results, name) for name in baselines.names(results)})
     if format is DataFormat.JSON:
         print_json(rows)
     else:
-        print_rows(shelf.listed_text(rows), format)
+        print_rows(baseline_listing.listed_text(rows), format)
 
 
 @baseline.command()
@@ -75,15 +76,16 @@ def show(
 
     Examples: accelbench baseline show main; accelbench baseline show main --metric peak_host_bytes
     """
-    from benchbench.checking import baselines, shelf
-    from benchbench.metrics import metric_named
+    from benchbench.analyse.metrics import metric_named
+    from benchbench.documents import baseline_listing
+    from benchbench.gate import baselines
 
     chosen = metric_named(metric)
-    rows = shelf.shown(baselines.read(results, name), chosen)
+    rows = baseline_listing.shown(baselines.read(results, name), chosen)
     if format is DataFormat.JSON:
         print_json(rows)
     else:
-        print_rows(shelf.shown_text(rows, chosen), format)
+        print_rows(baseline_listing.shown_text(rows, chosen), format)
 
 
 @baseline.command("rm")
@@ -92,6 +94,6 @@ def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None
 
     Example: accelbench baseline rm main
     """
-    from benchbench.checking import baselines
+    from benchbench.gate import baselines
 
     typer.echo(f"removed {name}: {baselines.remove(results, name)} sessions", err=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.choices import Allocator, Isolation
 from benchbench.cli.app import app
 from benchbench.cli.options import (
     AllocatorOption,
@@ -38,14 +37,16 @@ from benchbench.cli.options import (
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.cli.request import requested
 from benchbench.errors import UsageError
+from benchbench.model.options import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.checking.check import Check
-    from benchbench.checking.trials import Rules
-    from benchbench.config import Config
-    from benchbench.model import Case, Run
-    from benchbench.rounds import Request
-    from benchbench.thresholds import Rule
+    from benchbench.gate.cases import Rules
+    from benchbench.gate.decide import Check
+    from benchbench.model.case import Case
+    from benchbench.model.run import Run
+    from benchbench.plan.config import Config
+    from benchbench.plan.thresholds import Rule
+    from benchbench.running.rounds import Request
 
 
 class GateFormat(StrEnum):
@@ -109,8 +110,8 @@ def check_(
 
     Examples: accelbench check --baseline main; accelbench check --ab rev:origin/main --suite quick
     """
-    from benchbench.checking import gate
-    from benchbench.config import nearest
+    from benchbench.documents import gate
+    from benchbench.plan.config import nearest
 
     config, files = nearest(Path()), outputs(out)
     wanted = _Wanted(
@@ -168,9 +169,9 @@ def _against_stored(
     wanted: _Wanted, name: str, run: str | None, ab: str | None, rounds: int | None
 ) -> tuple[Check, Run, str]:
     """The check, the run it judged, and why nothing was measured again, if so."""
-    from benchbench.checking.check import check
+    from benchbench.analyse.digest import digest
     from benchbench.cli.gating import both_sides, confirmed, held
-    from benchbench.comparing.digest import digest
+    from benchbench.gate.decide import check
 
     sides = both_sides(ab, wanted.pythons) if ab else None
     sessions, judged = held(run, name, rounds, sides, wanted.pythons, wanted.results)
@@ -189,9 +190,9 @@ def _against_stored(
 def _against_code(
     wanted: _Wanted, ab: str, backends: tuple[str, ...], request: Request
 ) -> tuple[Check, Run, str]:
-    from benchbench.checking.check import check_in_turn
+    from benchbench.analyse.digest import digest
     from benchbench.cli.gating import both_sides, confirmed, first_in_turn
-    from benchbench.comparing.digest import digest
+    from benchbench.gate.decide import check_in_turn
 
     sides = both_sides(ab, wanted.pythons)
     before, after = first_in_turn(sides, backends, wanted.pythons, request, wanted.results)
@@ -218,9 +219,9 @@ def _only_in_turn(*options: object) -> None:
 def _rules(
     config: Config, metrics: tuple[str, ...], dedicated: bool | None, strict_env: bool, confirm: bool
 ) -> Rules:
-    from benchbench.checking.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
-    from benchbench.checking.trials import Rules
-    from benchbench.metrics import metric_named
+    from benchbench.analyse.metrics import metric_named
+    from benchbench.gate.cases import Rules
+    from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
 
     alone = config.check.dedicated if dedicated is None else dedicated
     wanted = metrics or tuple(config.check.metric) or ("latency_s",)
@@ -233,15 +234,15 @@ def _rules(
 
 
 def _typed(limit: str | None) -> list[Rule]:
-    from benchbench.thresholds import Rule, fraction
+    from benchbench.plan.thresholds import Rule, fraction
 
     return [Rule("", fraction(limit), "--max-slowdown")] if limit else []
 
 
 def _thresholds(wanted: _Wanted, run: Run) -> tuple[Rule, ...]:
     """What is typed, then the project's patterns, the suite's, the project's limit."""
-    from benchbench import suite
-    from benchbench.config import default_rules, threshold_rules
+    from benchbench.plan import suite
+    from benchbench.plan.config import default_rules, threshold_rules
 
     if wanted.typed:
         return tuple(wanted.typed)

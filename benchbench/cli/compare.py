@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.choices import Allocator, Isolation
 from benchbench.cli.app import app
 from benchbench.cli.gating import first_in_turn
 from benchbench.cli.options import (
@@ -39,10 +38,12 @@ from benchbench.cli.options import (
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.cli.request import requested
 from benchbench.errors import UsageError, unknown
+from benchbench.model.options import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Judgement, Run
-    from benchbench.rounds import Request
+    from benchbench.model.run import Run
+    from benchbench.model.status import Judgement
+    from benchbench.running.rounds import Request
 
 
 class TextFormat(StrEnum):
@@ -99,12 +100,12 @@ def compare_(
 
     Examples: accelbench compare latest~1 latest; accelbench compare --ab mode=eager mode=compile -w gemm
     """
-    from benchbench import store
-    from benchbench.comparing import comparison, evidence
-    from benchbench.comparing.blame import blamed
+    from benchbench.analyse.metrics import metric_named
+    from benchbench.comparing.attribution import blamed
     from benchbench.comparing.verdicts import compare
-    from benchbench.metrics import metric_named
-    from benchbench.thresholds import fraction
+    from benchbench.documents import comparison, verdict_text
+    from benchbench.plan.thresholds import fraction
+    from benchbench.store import runs
 
     wanted = [_judgement(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
@@ -131,14 +132,14 @@ def compare_(
     else:
         _only_with_ab(suite, workload, backend, python, device, dtype, mode, cache, param)
         _only_with_ab(quick, rigorous, rounds, threads, seed)
-        folders = [store.find(results, each) for each in (ref, new or "latest")]
-        before, after = map(store.read, folders)
+        folders = [runs.find(results, each) for each in (ref, new or "latest")]
+        before, after = map(runs.read, folders)
     found = compare(before, after, chosen, smallest)
     if folders:
         found = blamed(found, *folders)
     shown = comparison.chosen(found, wanted, sort.value)
     typer.echo(comparison.FORMATS[format](found, shown), nl=False)
-    write_outputs(files, after, [evidence.judged(verdict) for verdict in found.verdicts])
+    write_outputs(files, after, [verdict_text.judged(verdict) for verdict in found.verdicts])
 
 
 def _only_with_ab(*options: object) -> None:
@@ -154,7 +155,7 @@ def _in_turn(
     request: Request,
     results: Path,
 ) -> tuple[Run, Run]:
-    from benchbench.comparing import variants
+    from benchbench.plan import variants
 
     if new is None:
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
@@ -163,7 +164,7 @@ def _in_turn(
 
 
 def _judgement(name: str) -> Judgement:
-    from benchbench.model import Judgement
+    from benchbench.model.status import Judgement
 
     try:
         return Judgement(name)

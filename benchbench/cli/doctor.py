@@ -92,9 +92,9 @@ def _examined(format: DataFormat) -> bool:
     """Print what the checks found; whether there is a problem."""
     from dataclasses import asdict
 
-    from benchbench.doctor import diagnosis
-    from benchbench.doctor.checks.base import Level
-    from benchbench.doctor.findings import examine, this_host
+    from benchbench.diagnosis.checks.base import Level
+    from benchbench.diagnosis.findings import examine, this_host
+    from benchbench.documents import doctor as diagnosis
     from benchbench.machine import nvml
 
     gpus = nvml.connect()

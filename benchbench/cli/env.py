@@ -15,8 +15,8 @@ from benchbench.cli.screen import print_json, print_rows, width
 from benchbench.errors import CannotBuild, UsageError, unknown
 
 if TYPE_CHECKING:
+    from benchbench.environments.build import Request
     from benchbench.environments.interpreters import Found
-    from benchbench.environments.provision import Request
     from benchbench.environments.wheels import Download
 
 env = typer.Typer(
@@ -41,13 +41,13 @@ def create(
 
     Examples: accelbench env create torch_xla; accelbench env create torch@2.12 --with "torch==2.12.1"
     """
-    from benchbench.environments import interpreters, provision
+    from benchbench.environments import build, interpreters
     from benchbench.environments.targets import interpreter
 
-    request = provision.requested(name, with_ or (), interpreter(base) if base else "")
+    request = build.requested(name, with_ or (), interpreter(base) if base else "")
     again = f"accelbench env create {name} goes on from here"
     with signals("nothing was to be kept" if dry_run else again), interpreters.locked(name) as lock:
-        found = provision.standing(request) or _built(request, lock, dry_run, format)
+        found = build.standing(request) or _built(request, lock, dry_run, format)
     if found is None:
         return
     _print([found], format)
@@ -58,16 +58,16 @@ def create(
 
 def _built(request: Request, lock: int, dry_run: bool, format: DataFormat) -> Found | None:
     """None after a dry run."""
-    from benchbench.environments import installer, interpreters, provision
+    from benchbench.environments import build, installer, interpreters
 
-    with provision.site(request, lock, dry_run=dry_run) as site, _progress() as tell:
+    with build.site(request, lock, dry_run=dry_run) as site, _progress() as tell:
         download = installer.resolve(site, request.base, request.requirements, tell)
         _print_download(request, download, dry_run, format)
         installer.check_room(download)
         if dry_run:
             return None
         installer.install(site, request.requirements, download, tell)
-        provision.finish(site, request, tell)
+        build.finish(site, request, tell)
     return interpreters.find(request.name)
 
 
@@ -75,17 +75,17 @@ def _print_download(request: Request, download: Download, dry_run: bool, format:
     """A dry run's is its result; else it is told before the download begins."""
     from dataclasses import asdict
 
-    from benchbench import describe
-    from benchbench.environments import interpreters, listing
+    from benchbench.documents import environments, lists
+    from benchbench.environments import interpreters
 
-    text = listing.download(request.name, request.requirements, download, interpreters.root())
+    text = environments.download(request.name, request.requirements, download, interpreters.root())
     if not dry_run:
         typer.echo(text, err=True, nl=False)
     elif format is DataFormat.JSON:
         totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
         print_json({"name": request.name, **asdict(request), **totals, **asdict(download)})
     else:
-        typer.echo(describe.table(listing.packages(download), width()) + text, nl=False)
+        typer.echo(lists.table(environments.packages(download), width()) + text, nl=False)
 
 
 @env.command("list")
@@ -109,12 +109,12 @@ def list_(
 
 
 def _checked(found: Sequence[Found], tell: Callable[[str], None]) -> list[Found]:
-    from benchbench.environments import provision
+    from benchbench.environments import build
 
     checked = []
     for each in found:
         tell(f"importing {each.backend} in {each.name}")
-        checked.append(provision.checked(each))
+        checked.append(build.checked(each))
     return checked
 
 
@@ -139,12 +139,12 @@ def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to t
 
 
 def _print(found: Sequence[Found], format: DataFormat) -> None:
-    from benchbench.environments import listing
+    from benchbench.documents import environments
 
     if format is DataFormat.JSON:
-        print_json(listing.fields(found))
+        print_json(environments.fields(found))
     else:
-        print_rows(listing.rows(found), format)
+        print_rows(environments.rows(found), format)
 
 
 @contextmanager

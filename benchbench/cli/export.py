@@ -27,12 +27,12 @@ def export(
 
     Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --to bmf
     """
-    from benchbench import store
+    from benchbench.store import runs
 
     exporter_type(to)
     known = prices()
-    path = store.find(results, run)
-    write_run(store.read(path), to, output, path, known)
+    path = runs.find(results, run)
+    write_run(runs.read(path), to, output, path, known)
 
 
 @app.command("import")
@@ -45,10 +45,10 @@ def import_(
 
     Examples: accelbench import before.json; accelbench import main-1.json main-2.json --tag branch=main
     """
-    from benchbench import store, tags
-    from benchbench.importing import pytest_benchmark
+    from benchbench.store import runs, tags
+    from benchbench.store.import_pytest_benchmark import pytest_benchmark
 
     run = pytest_benchmark(files, tags.parse(tag or []))
-    store.keep(results, run)
+    runs.keep(results, run)
     typer.echo(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}", err=True)
     typer.echo(f"next: accelbench report {run.info.id}", err=True)

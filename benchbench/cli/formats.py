@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from benchbench import folder
+from benchbench import registry
 from benchbench.cli.options import Names
 from benchbench.cli.screen import color, save, width
 from benchbench.errors import UnreadableInput, UsageError, unknown
 
 if TYPE_CHECKING:
+    from benchbench.analyse.pricing import Prices
+    from benchbench.analyse.roofline import Ceiling
+    from benchbench.documents.run import Report
     from benchbench.exporters.base import Exporter
-    from benchbench.model import Run
-    from benchbench.pricing import Prices
-    from benchbench.report import Report
-    from benchbench.roofline import Ceiling
+    from benchbench.model.run import Run
 
 PACKAGE = "benchbench.exporters"
 PLOTS = ("terminal", "png", "svg")  # what they save goes to the run's folder `plots`
@@ -25,7 +25,7 @@ PLOTS = ("terminal", "png", "svg")  # what they save goes to the run's folder `p
 
 def formats() -> list[str]:
     """As they are typed: `gha-benchmark` is `gha_benchmark.py`."""
-    return [name.replace("_", "-") for name in folder.names(PACKAGE)]
+    return [name.replace("_", "-") for name in registry.names(PACKAGE)]
 
 
 def exporter_type(name: str) -> type[Exporter]:
@@ -34,7 +34,7 @@ def exporter_type(name: str) -> type[Exporter]:
 
     if name not in formats():
         raise UsageError(f"No format named {name!r}.", unknown("formats", name, formats()))
-    return folder.load(PACKAGE, name.replace("-", "_"), Exporter)  # type: ignore[type-abstract]
+    return registry.load(PACKAGE, name.replace("-", "_"), Exporter)  # type: ignore[type-abstract]
 
 
 def exporter(name: str) -> Exporter:
@@ -49,7 +49,8 @@ def exporter(name: str) -> Exporter:
 
 def prices(typed: Names = None) -> Prices | None:
     """What is typed, then the nearest file's. Raises UsageError: call it before anything is measured."""
-    from benchbench import config, pricing
+    from benchbench.analyse import pricing
+    from benchbench.plan import config
 
     return pricing.typed(typed or (), config.prices(config.nearest(Path())))
 
@@ -59,7 +60,7 @@ def write_run(run: Run, format: str, output: Path | None, path: Path, known: Pri
 
     `known`: what its devices cost.
     """
-    from benchbench.report import report
+    from benchbench.documents.run import report
 
     found = report(run, ceilings=_ceilings(run), prices=known)
     write_report(found, format, output, path / ("plots" if format in PLOTS else "exports"))
@@ -67,7 +68,7 @@ def write_run(run: Run, format: str, output: Path | None, path: Path, known: Pri
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
     """Of the run's machine. A report can do without."""
-    from benchbench.doctor import ceilings
+    from benchbench.diagnosis import ceilings
 
     try:
         return ceilings.stored(run.info.machine)
@@ -78,7 +79,7 @@ def _ceilings(run: Run) -> tuple[Ceiling, ...]:
 
 def write_report(found: Report, format: str, output: Path | None, place: Path) -> None:
     """The same of a report; `place`: the folder for several files."""
-    from benchbench import disk
+    from benchbench.store import disk
 
     files = exporter(format).export(found)
     if len(files) > 1:

@@ -15,11 +15,12 @@ from benchbench.cli.turns import fleets, measured_in_turn
 from benchbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from benchbench.checking.confirm import Confirmation
-    from benchbench.comparing.digest import Digest
-    from benchbench.comparing.replan import Variant
-    from benchbench.model import Case, Run
-    from benchbench.rounds import Request, Terms
+    from benchbench.analyse.digest import Digest
+    from benchbench.gate.confirm import Confirmation
+    from benchbench.model.case import Case
+    from benchbench.model.run import Run
+    from benchbench.plan.rerun import Variant
+    from benchbench.running.rounds import Request, Terms
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 
@@ -33,12 +34,12 @@ def held(
     results: Path,
 ) -> tuple[list[Digest], Run]:
     """The sessions of a baseline, and the run: stored, or measured now as the baseline was."""
-    from benchbench import store
-    from benchbench.checking import baselines
+    from benchbench.gate import baselines
     from benchbench.machine.environment import machine
+    from benchbench.store import runs
 
     if selector:
-        run = store.read(store.find(results, selector))
+        run = runs.read(runs.find(results, selector))
         _only_code(sides, run.info.plan)
         return baselines.sessions(results, name, run.info.machine), run
     sessions = baselines.sessions(results, name, machine())
@@ -56,8 +57,8 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
 
 def both_sides(reference: str, pythons: Mapping[str, str]) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
-    from benchbench.comparing import variants
-    from benchbench.comparing.replan import Variant
+    from benchbench.plan import variants
+    from benchbench.plan.rerun import Variant
 
     found = variants.parse(reference, pythons)
     return found, Variant(text="here")
@@ -87,12 +88,13 @@ def first_in_turn(
     results: Path,
 ) -> tuple[Run, Run]:
     """What was asked for, measured on both sides."""
-    from benchbench.comparing import abba, variants
     from benchbench.environments.targets import targets
+    from benchbench.plan import variants
+    from benchbench.running import interleaved
 
     chosen = targets(backends, pythons, sys.executable) if backends else []
     with fleets(sides, variants.sides(sides, chosen, pythons), request.settings) as found:
-        return measured_in_turn(found, abba.prepare(found, request, sides), results)
+        return measured_in_turn(found, interleaved.prepare(found, request, sides), results)
 
 
 def confirmed(
@@ -103,12 +105,12 @@ def confirmed(
     results: Path,
 ) -> tuple[Confirmation | None, str]:
     """Flagged cases of `new` measured again, with `sides` in turn; where they cannot be, why."""
-    from benchbench.checking.confirm import Confirmation
-    from benchbench.comparing.digest import digest, partnered
-    from benchbench.comparing.matching import LEAST_PROCESSES
+    from benchbench.analyse.digest import digest, partnered
+    from benchbench.comparing.match import LEAST_PROCESSES
+    from benchbench.gate.confirm import Confirmation
     from benchbench.machine.environment import fingerprint, machine
-    from benchbench.rounds import Terms
-    from benchbench.store import RUNS
+    from benchbench.running.rounds import Terms
+    from benchbench.store.runs import RUNS
 
     if fingerprint(machine()) != fingerprint(new.machine):
         return None, ELSEWHERE
@@ -129,10 +131,10 @@ def _again_in_turn(
     pythons: Mapping[str, str],
     results: Path,
 ) -> tuple[Run, Run]:
-    from benchbench.comparing import abba
+    from benchbench.running import interleaved
 
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
     with fleets(sides, (there, here), terms.settings) as found:
         probes = [fleet.probe() for fleet in found]
-        return measured_in_turn(found, abba.heads(cases, probes, terms, sides), results)
+        return measured_in_turn(found, interleaved.heads(cases, probes, terms, sides), results)

@@ -13,7 +13,7 @@ from benchbench.cli.app import app
 from benchbench.cli.options import ResultsOption, argument
 
 if TYPE_CHECKING:
-    from benchbench.history.trend import Trend
+    from benchbench.documents.history import Trend
 
 
 class HistoryFormat(StrEnum):
@@ -58,9 +58,9 @@ def history(
 
     Examples: accelbench history gemm -o gemm.png; accelbench history --by commit --format json
     """
-    from benchbench import store
-    from benchbench.history import trend
-    from benchbench.metrics import metric_named
+    from benchbench.analyse.metrics import metric_named
+    from benchbench.documents import history as trend
+    from benchbench.store import runs as store
 
     wanted = metric_named(metric)
     names = store.runs(results)
@@ -88,15 +88,15 @@ def _ending(output: Path | None) -> HistoryFormat:
 
 
 def _plotted(found: list[Trend], format: HistoryFormat) -> bytes:
-    from benchbench.history import plot
+    from benchbench.exporters import _history_plot
 
-    if len(found) > plot.MOST:
-        typer.echo(f"plotted: the {plot.MOST} of {len(found)} cases that changed most", err=True)
-    return plot.plot(found, format)
+    if len(found) > _history_plot.MOST:
+        typer.echo(f"plotted: the {_history_plot.MOST} of {len(found)} cases that changed most", err=True)
+    return _history_plot.plot(found, format)
 
 
 def _write(path: Path, content: bytes) -> None:
-    from benchbench import disk
+    from benchbench.store import disk
 
     disk.save(path, content)
     typer.echo(f"wrote {path}", err=True)

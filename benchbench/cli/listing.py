@@ -40,9 +40,9 @@ def list_(
 
     Examples: accelbench list workloads; accelbench list runs --format json
     """
-    from benchbench import describe
+    from benchbench.documents import lists
 
-    rows = describe.runs(results) if what is Listing.RUNS else describe.LISTS[what]()
+    rows = lists.runs(results) if what is Listing.RUNS else lists.LISTS[what]()
     print_rows(rows, format)
 
 
@@ -56,14 +56,14 @@ def devices(
 
     Examples: accelbench devices; accelbench devices -b torch --format json
     """
-    from benchbench import describe
-    from benchbench.fleet import Fleet
+    from benchbench.documents import lists
+    from benchbench.launch.pool import Fleet
     from benchbench.machine.environment import usable_threads
-    from benchbench.model import Settings
+    from benchbench.model.run import Settings
 
     settings = Settings(threads=usable_threads())
     wanted = chosen_targets(backend, python, labelled=True)
     with signals(), Fleet(wanted, settings, sys.executable) as fleet:
         typer.echo("importing every backend", err=True)
-        rows = describe.devices(fleet.probe())
+        rows = lists.devices(fleet.probe())
     print_rows(rows, format)

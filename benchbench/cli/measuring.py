@@ -16,22 +16,27 @@ from benchbench.cli.screen import screen
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
-    from benchbench.fleet import Fleet
-    from benchbench.model import Case, Policy, Record, Run, RunInfo, Settings, Target
+    from benchbench.launch.pool import Fleet
+    from benchbench.model.case import Case
+    from benchbench.model.device import Target
+    from benchbench.model.record import Record
+    from benchbench.model.run import Policy, Run, RunInfo, Settings
 
 
 def measured(
     fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False, profile: bool = False
 ) -> list[Record]:
     """Each record is on disk before the next case starts, and shown; `brief`: no hints afterwards."""
-    from benchbench import describe, rounds, store
+    from benchbench.documents import lists
+    from benchbench.running import rounds
+    from benchbench.store import runs
 
-    typer.echo(describe.left_out(info.left_out), err=True, nl=False)
+    typer.echo(lists.left_out(info.left_out), err=True, nl=False)
     if not info.plan:
         raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
     records: list[Record] = []
     begin = monotonic()
-    with store.create(results, info) as writer:
+    with runs.create(results, info) as writer:
         try:
             with screen(info) as shown:
                 for record in rounds.measure(fleet, info, shown.announce):
@@ -39,11 +44,11 @@ def measured(
                     records.append(record)
                     shown.show(record)
                 if profile:
-                    save_profiles(fleet, records, results / store.RUNS / info.id, shown)
+                    save_profiles(fleet, records, results / runs.RUNS / info.id, shown)
         finally:
-            typer.echo(describe.summary(records, info, monotonic() - begin), err=True, nl=False)
+            typer.echo(lists.summary(records, info, monotonic() - begin), err=True, nl=False)
             if not brief:
-                typer.echo(f"time: {describe.time_split(records, fleet.stages_s)}", err=True)
+                typer.echo(f"time: {lists.time_split(records, fleet.stages_s)}", err=True)
                 typer.echo(f"next: accelbench {'profile' if profile else 'report'} {info.id}", err=True)
     return records
 
@@ -52,9 +57,10 @@ def measured_again(
     cases: Sequence[Case], policy: Policy, settings: Settings, pythons: Mapping[str, str], results: Path
 ) -> Run:
     """The very same cases in fresh processes, stored as a run in `results`."""
-    from benchbench import rounds, store
-    from benchbench.comparing.replan import again
-    from benchbench.fleet import Fleet
+    from benchbench.launch.pool import Fleet
+    from benchbench.plan.rerun import again
+    from benchbench.running import rounds
+    from benchbench.store import runs
 
     wanted = targets_of(cases, pythons)
     with signals(), Fleet(wanted, settings, sys.executable) as fleet:
@@ -62,7 +68,7 @@ def measured_again(
         terms = rounds.Terms(policy=policy, settings=settings, seed=None, command=tuple(sys.argv[1:]))
         info = rounds.head(probes, again(cases, probes), terms)
         measured(fleet, info, results, brief=True)
-    return store.read(store.find(results, info.id))
+    return runs.read(runs.find(results, info.id))
 
 
 def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:

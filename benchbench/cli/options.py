@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchbench.choices import Allocator, Isolation
 from benchbench.errors import UsageError
+from benchbench.model.options import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import Target
+    from benchbench.model.device import Target
 
 
 class DataFormat(StrEnum):

@@ -15,8 +15,8 @@ from benchbench.cli.options import Names, option, split
 from benchbench.errors import CannotWrite, UsageError
 
 if TYPE_CHECKING:
-    from benchbench.model import Run
-    from benchbench.report import Judged, Report
+    from benchbench.documents.run import Judged, Report
+    from benchbench.model.run import Run
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -52,7 +52,7 @@ def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[Judged]) 
     """Each of `wanted`, of `run` and what was said of it. Raises CannotWrite."""
     if not wanted:
         return
-    from benchbench.report import report
+    from benchbench.documents.run import report
 
     found = report(run, judged)
     for output in wanted:

@@ -15,9 +15,9 @@ from benchbench.cli.screen import Lines, print_json, width
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchbench.fleet import Fleet
-    from benchbench.model import Record
-    from benchbench.profiling.profiles import Table
+    from benchbench.launch.pool import Fleet
+    from benchbench.model.record import Record
+    from benchbench.profiling.tables import Table
 
 
 class ProfileFormat(StrEnum):
@@ -45,18 +45,19 @@ def profile(
     """
     from dataclasses import asdict
 
-    from benchbench import store
-    from benchbench.artifacts import ARTIFACTS
-    from benchbench.profiling import operators, profiles
+    from benchbench.documents import profile as operators
+    from benchbench.profiling import tables as profiles
+    from benchbench.store import runs
+    from benchbench.store.artifacts import ARTIFACTS
 
     patterns = split(case)
-    path = store.find(results, run)
+    path = runs.find(results, run)
     tables = _tables(path, patterns)
     if new is None:
         content = {"tables": [asdict(table) for table in tables]}
         sections = operators.sections(tables, top, path / ARTIFACTS)
     else:
-        pairs = profiles.pairs(tables, _tables(store.find(results, new), patterns))
+        pairs = profiles.pairs(tables, _tables(runs.find(results, new), patterns))
         found = [profiles.difference(*pair) for pair in pairs]
         content = {"differences": [asdict(each) for each in found]}
         sections = operators.differences(found, top)
@@ -70,10 +71,10 @@ def profile(
 
 def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
     """Of a run's profiled cases; why others have none is told beside. Raises UnreadableInput for none."""
-    from benchbench import artifacts, store
     from benchbench.format import visible
-    from benchbench.model import Failure
-    from benchbench.profiling import profiles
+    from benchbench.model.measurement import Failure
+    from benchbench.profiling import tables as profiles
+    from benchbench.store import artifacts, runs
 
     stored, damaged = artifacts.profiles(path)
     found = profiles.chosen(stored, patterns)
@@ -82,13 +83,12 @@ def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
             typer.echo(visible(f"no profile of {each.case.id}: {each.outcome.message}"), err=True)
     for text in damaged:
         typer.echo(visible(f"damaged: {text}"), err=True)
-    return profiles.tables(store.read(path), found)
+    return profiles.tables(runs.read(path), found)
 
 
 def save_profiles(fleet: Fleet, records: Sequence[Record], folder: Path, shown: Lines) -> None:
     """Profile every case that was measured; each is on disk before the next one starts."""
-    from benchbench import progress
-    from benchbench.profiling import profiler
+    from benchbench.running import profile_pass, progress
 
-    for found in profiler.kept(fleet, records, folder, shown.announce):
+    for found in profile_pass.kept(fleet, records, folder, shown.announce):
         shown.say(progress.profile_line(found))

@@ -36,9 +36,9 @@ def report(
 
     Examples: accelbench report; accelbench report latest~1 --format markdown
     """
-    from benchbench import store
+    from benchbench.store import runs
 
     exporter_type(format)
     known = prices(price)
-    path = store.find(results, run)
-    write_run(store.read(path), format, output, path, known)
+    path = runs.find(results, run)
+    write_run(runs.read(path), format, output, path, known)

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchbench.choices import Allocator, Isolation
 from benchbench.cli.options import Names, seconds_in, split
 from benchbench.errors import UsageError
+from benchbench.model.options import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.rounds import Request
+    from benchbench.running.rounds import Request
 
 
 def requested(
@@ -35,10 +35,11 @@ def requested(
     tag: Names = None,
 ) -> Request:
     """Raises UsageError."""
-    from benchbench import api, tags
+    from benchbench import api
     from benchbench.machine.environment import usable_threads
-    from benchbench.model import Settings
-    from benchbench.plan import Selection, parse_params
+    from benchbench.model.run import Settings
+    from benchbench.plan.cases import Selection, parse_params
+    from benchbench.store import tags
 
     return api.request(
         split(suite) or ("quick",),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.choices import Allocator, Isolation
 from benchbench.cli.app import app, signals
 from benchbench.cli.formats import prices, write_run
 from benchbench.cli.measuring import measured
@@ -39,9 +38,10 @@ from benchbench.cli.options import (
 )
 from benchbench.cli.request import requested
 from benchbench.cli.screen import print_json, width
+from benchbench.model.options import Allocator, Isolation
 
 if TYPE_CHECKING:
-    from benchbench.model import RunInfo
+    from benchbench.model.run import RunInfo
 
 
 @app.command()
@@ -79,9 +79,10 @@ def run(
 
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick
     """
-    from benchbench import describe, store
-    from benchbench.fleet import Fleet
-    from benchbench.rounds import prepare
+    from benchbench.documents import lists
+    from benchbench.launch.pool import Fleet
+    from benchbench.running.rounds import prepare
+    from benchbench.store import runs
 
     wanted = chosen_targets(backend, python)
     request = requested(
@@ -112,15 +113,15 @@ def run(
             return
         records = measured(fleet, info, results, profile=profile)
     if format is DataFormat.JSON:
-        path = store.find(results, info.id)
-        write_run(store.read(path), "json", None, path, known)
-    raise typer.Exit(4 if describe.failing(records) and not allow_failed else 0)
+        path = runs.find(results, info.id)
+        write_run(runs.read(path), "json", None, path, known)
+    raise typer.Exit(4 if lists.failing(records) and not allow_failed else 0)
 
 
 def _print_plan(info: RunInfo, format: DataFormat) -> None:
-    from benchbench import describe
+    from benchbench.documents import lists
 
     if format is DataFormat.JSON:
-        print_json(describe.plan_fields(info))
+        print_json(lists.plan_fields(info))
     else:
-        typer.echo(describe.plan(info, width()), nl=False)
+        typer.echo(lists.plan(info, width()), nl=False)

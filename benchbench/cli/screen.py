@@ -14,7 +14,8 @@ import typer
 from benchbench.cli.options import DataFormat
 
 if TYPE_CHECKING:
-    from benchbench.model import Record, RunInfo
+    from benchbench.model.record import Record
+    from benchbench.model.run import RunInfo
 
 
 class Lines:
@@ -39,7 +40,7 @@ class Bar(Lines):
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        from benchbench.describe import forecast
+        from benchbench.documents.lists import forecast
 
         columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
         self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -66,13 +67,13 @@ class Bar(Lines):
 
     @property
     def _left(self) -> str:
-        from benchbench.progress import duration
+        from benchbench.running.progress import duration
 
         return duration(sum(each.remaining_s for each in self._forecasts))
 
 
 def _line(record: Record, side: int | None) -> str:
-    from benchbench.progress import line
+    from benchbench.running.progress import line
 
     return line(record) if side is None else f"{'AB'[side]} {line(record)}"
 
@@ -88,12 +89,12 @@ def screen(*infos: RunInfo) -> Iterator[Lines]:
 
 
 def print_rows(rows: Sequence[Mapping[str, str]], format: DataFormat) -> None:
-    from benchbench import describe
+    from benchbench.documents import lists
 
     if format is DataFormat.JSON:
         print_json(rows)
     else:
-        typer.echo(describe.table(rows, width()), nl=False)
+        typer.echo(lists.table(rows, width()), nl=False)
 
 
 def print_json(value: object) -> None:
@@ -117,7 +118,7 @@ def color() -> bool:
 
 
 def save(files: Mapping[str, bytes], place: Path) -> None:
-    from benchbench import disk
+    from benchbench.store import disk
 
     for name, content in files.items():
         disk.save(place / name, content)

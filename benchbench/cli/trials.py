@@ -15,10 +15,13 @@ from benchbench.cli.screen import print_json, screen, width
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
-    from benchbench.fleet import Fleet
-    from benchbench.model import Dtype, Policy, Record, RunInfo, Settings, Target
-    from benchbench.rounds import Request
-    from benchbench.suite import Entry
+    from benchbench.launch.pool import Fleet
+    from benchbench.model.case import Dtype
+    from benchbench.model.device import Target
+    from benchbench.model.record import Record
+    from benchbench.model.run import Policy, RunInfo, Settings
+    from benchbench.plan.suite import Entry
+    from benchbench.running.rounds import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Choice:
     @property
     def settings(self) -> Settings:
         from benchbench.machine.environment import usable_threads
-        from benchbench.model import Settings
+        from benchbench.model.run import Settings
 
         return Settings(threads=self.threads or usable_threads())
 
@@ -50,8 +53,8 @@ class Choice:
         return chosen_targets(self.backend, self.python)
 
     def request(self, entries: Sequence[tuple[str, Entry]], policy: Policy) -> Request:
-        from benchbench.plan import Selection
-        from benchbench.rounds import Request
+        from benchbench.plan.cases import Selection
+        from benchbench.running.rounds import Request
 
         return Request(
             entries=tuple(entries),
@@ -65,9 +68,10 @@ class Choice:
 
 def ceilings_of(choice: Choice) -> None:
     """Measure, keep and print the best rates of the devices chosen."""
-    from benchbench import disk
-    from benchbench.doctor import ceilings, diagnosis
-    from benchbench.fleet import Fleet
+    from benchbench.diagnosis import ceilings
+    from benchbench.documents import doctor
+    from benchbench.launch.pool import Fleet
+    from benchbench.store import disk
 
     request = choice.request(ceilings.entries(choice.dtypes or ceilings.DTYPES), ceilings.POLICY)
     with signals(), Fleet(choice.targets, request.settings, sys.executable) as fleet:
@@ -80,19 +84,20 @@ def ceilings_of(choice: Choice) -> None:
     disk.save(ceilings.place(info.machine), ceilings.encoded(info.machine, kept))
     notes = ceilings.remarks(found, records)
     if choice.format is DataFormat.JSON:
-        print_json({"ceilings": diagnosis.ceilings_fields(found), "notes": notes})
+        print_json({"ceilings": doctor.ceilings_fields(found), "notes": notes})
     else:
-        typer.echo(diagnosis.ceilings_text(found, notes, width()), nl=False)
+        typer.echo(doctor.ceilings_text(found, notes, width()), nl=False)
     typer.echo(f"kept in {ceilings.place(info.machine)}", err=True)
 
 
 def noise_of(name: str, choice: Choice) -> None:
     """Measure a suite in twice its rounds, and print what two halves of them make of each other."""
-    from benchbench import suite
-    from benchbench.doctor import diagnosis, noise
-    from benchbench.fleet import Fleet
-    from benchbench.measure import POLICIES
-    from benchbench.plan import Selection, select
+    from benchbench.diagnosis import noise
+    from benchbench.documents import doctor
+    from benchbench.launch.pool import Fleet
+    from benchbench.plan import suite
+    from benchbench.plan.cases import Selection, select
+    from benchbench.timing.policy import POLICIES
 
     chosen = suite.load(name)
     entries = select([chosen], Selection(dtypes=choice.dtypes))
@@ -103,15 +108,16 @@ def noise_of(name: str, choice: Choice) -> None:
     if not found:
         raise NothingToMeasure("No case of the suite can run here.", "The lines above tell why.")
     if choice.format is DataFormat.JSON:
-        print_json(diagnosis.noise_fields(found))
+        print_json(doctor.noise_fields(found))
     else:
-        typer.echo(diagnosis.noise_text(found, width()), nl=False)
+        typer.echo(doctor.noise_text(found, width()), nl=False)
 
 
 def selftested(choice: Choice) -> bool:
     """Print what the pipeline makes of work of known length; whether all of it is right."""
-    from benchbench.doctor import diagnosis, selftest
-    from benchbench.fleet import Fleet
+    from benchbench.diagnosis import selftest
+    from benchbench.documents import doctor
+    from benchbench.launch.pool import Fleet
 
     named = choice.backend or choice.python
     devices = replace(choice, backend=choice.backend or ["torch"]) if named or _has_gpu() else None
@@ -124,7 +130,7 @@ def selftested(choice: Choice) -> bool:
     if choice.format is DataFormat.JSON:
         print_json({"results": [asdict(each) for each in found + more], "notes": notes})
     else:
-        typer.echo(diagnosis.selftest_text(found + more, notes, width()), nl=False)
+        typer.echo(doctor.selftest_text(found + more, notes, width()), nl=False)
     return all(each.passed for each in found + more)
 
 
@@ -142,17 +148,18 @@ def _has_gpu() -> bool:
 
 def _prepared(fleet: Fleet, request: Request) -> RunInfo:
     """The head of a run that is not kept; what it leaves out is told."""
-    from benchbench import describe, rounds
+    from benchbench.documents import lists
+    from benchbench.running import rounds
 
     typer.echo("looking for backends and devices", err=True)
     info = rounds.prepare(fleet, request)
-    typer.echo(describe.left_out(info.left_out), err=True, nl=False)
+    typer.echo(lists.left_out(info.left_out), err=True, nl=False)
     return info
 
 
 def _climb(fleet: Fleet, info: RunInfo) -> list[Record]:
     """Every product at the smallest size, then larger ones while that gains something."""
-    from benchbench.doctor import ceilings
+    from benchbench.diagnosis import ceilings
 
     records = _measured(fleet, info)
     for _ in ceilings.CPU_SIDES[1:]:
@@ -163,7 +170,7 @@ def _climb(fleet: Fleet, info: RunInfo) -> list[Record]:
 
 def _measured(fleet: Fleet, info: RunInfo) -> list[Record]:
     """The records of the run's plan, shown as they come."""
-    from benchbench import rounds
+    from benchbench.running import rounds
 
     found = []
     with screen(info) as shown:

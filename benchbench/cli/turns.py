@@ -16,9 +16,11 @@ from benchbench.cli.screen import screen
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
-    from benchbench.comparing.replan import Variant
-    from benchbench.fleet import Fleet
-    from benchbench.model import Record, Run, RunInfo, Settings, Target
+    from benchbench.launch.pool import Fleet
+    from benchbench.model.device import Target
+    from benchbench.model.record import Record
+    from benchbench.model.run import Run, RunInfo, Settings
+    from benchbench.plan.rerun import Variant
 
 
 @contextmanager
@@ -26,9 +28,9 @@ def fleets(
     variants: Sequence[Variant], targets: Sequence[Sequence[Target]], settings: Settings
 ) -> Iterator[list[Fleet]]:
     """One per side, each with its interpreters, its settings and its revision of the user's code."""
-    from benchbench.fleet import Fleet
-    from benchbench.launch import sources
-    from benchbench.revision import checked_out
+    from benchbench.launch.pool import Fleet
+    from benchbench.launch.process import sources
+    from benchbench.plan.revision import checked_out
 
     with ExitStack() as stack:
         stack.enter_context(signals())
@@ -47,25 +49,26 @@ def measured_in_turn(
     found: Sequence[Fleet], infos: tuple[RunInfo, RunInfo], results: Path
 ) -> tuple[Run, Run]:
     """Both runs are stored, each record before the next process starts, and shown with its side."""
-    from benchbench import describe, store
-    from benchbench.comparing import abba
+    from benchbench.documents import lists
+    from benchbench.running import interleaved
+    from benchbench.store import runs
 
     for info in infos:
-        typer.echo(describe.left_out(info.left_out), err=True, nl=False)
+        typer.echo(lists.left_out(info.left_out), err=True, nl=False)
     if not infos[0].plan:
         raise NothingToMeasure("No case can run on both sides.", "accelbench devices tells why.")
     records: list[list[Record]] = [[], []]
     begin = monotonic()
     with ExitStack() as stack:
-        writers = [stack.enter_context(store.create(results, info)) for info in infos]
+        writers = [stack.enter_context(runs.create(results, info)) for info in infos]
         shown = stack.enter_context(screen(*infos))
         try:
-            for side, record in abba.measure(found, infos, shown.announce):
+            for side, record in interleaved.measure(found, infos, shown.announce):
                 writers[side].append(record)
                 records[side].append(record)
                 shown.show(record, side)
         finally:
             for info, some in zip(infos, records, strict=True):
-                typer.echo(describe.summary(some, info, monotonic() - begin), err=True, nl=False)
-    first, second = (store.read(store.find(results, info.id)) for info in infos)
+                typer.echo(lists.summary(some, info, monotonic() - begin), err=True, nl=False)
+    first, second = (runs.read(runs.find(results, info.id)) for info in infos)
     return first, second

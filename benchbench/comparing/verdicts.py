@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.comparing.digest import digest
-from benchbench.comparing.matching import Pair, changes, in_turn, match, match_in_turn, run_bars, suspect
-from benchbench.metrics import METRICS, Metric
-from benchbench.model import Judgement, Run
+from benchbench.analyse.digest import digest
+from benchbench.analyse.metrics import METRICS, Metric
+from benchbench.comparing.match import Pair, changes, in_turn, match, match_in_turn, run_bars, suspect
+from benchbench.model.run import Run
+from benchbench.model.status import Judgement
 from benchbench.stats import Difference, detectable, holm, mean, tost
 
 ALPHA = 0.05  # of all `slower` together and all `faster` together (Holm), and of each `same` (TOST)

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from benchbench import folder
+from benchbench import registry
 from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.machine.environment import CACHE, cache_folder
 
@@ -85,7 +85,7 @@ def interpreter_in(environment: Path) -> Path:
 def parted(name: str) -> tuple[str, str]:
     """`torch@2.12` → ("torch", "2.12"); no label: "". Raises UsageError."""
     backend, at, label = name.partition("@")
-    known = folder.names("benchbench.backends")
+    known = registry.names("benchbench.backends")
     if backend not in known:
         raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, known))
     if at and not LABEL.fullmatch(label):

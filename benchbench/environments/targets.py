@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchbench import folder
+from benchbench import registry
 from benchbench.environments import interpreters
 from benchbench.errors import UsageError
-from benchbench.model import Target
+from benchbench.model.device import Target
 
 VARIABLE = "ACCELBENCH_PYTHON"  # NAME=PATH, several separated as in PATH
 OLDEST = (3, 11)  # Python that runs the worker
@@ -74,7 +74,7 @@ def targets(
     Raises UsageError.
     """
     chosen = dict.fromkeys(wanted) or dict.fromkeys(
-        name for name in folder.names("benchbench.backends") if name != "fake"
+        name for name in registry.names("benchbench.backends") if name != "fake"
     )
     if labelled and not wanted:
         chosen |= dict.fromkeys(sorted({*interpreters.names(), *given}))

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from benchbench.analyse.metrics import METRICS, Metric, Row
+from benchbench.documents.run import Report
 from benchbench.format import visible
-from benchbench.metrics import METRICS, Metric, Row
-from benchbench.report import Report
 
 # FLOP/s and bytes/s are missing: with counted work, they say what latency says.
 LABELS = {

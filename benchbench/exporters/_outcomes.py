@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from benchbench.analyse.metrics import NO_SPEED, Row
+from benchbench.documents.run import Judged, Report
 from benchbench.format import visible
-from benchbench.metrics import NO_SPEED, Row
-from benchbench.model import Judgement, Status
-from benchbench.report import Judged, Report
+from benchbench.model.status import Judgement, Status
 
 
 class Level(IntEnum):

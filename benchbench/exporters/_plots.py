@@ -11,9 +11,9 @@ from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
 from benchbench import format as fmt
+from benchbench.documents.run import Cell, Column, Group, Report
 from benchbench.exporters._figure import COLOURS, image
-from benchbench.model import Phase
-from benchbench.report import Cell, Column, Group, Report
+from benchbench.model.case import Phase
 from benchbench.stats import median
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from benchbench.report import Report
+    from benchbench.documents.run import Report
 
 
 class Exporter(ABC):

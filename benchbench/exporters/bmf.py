@@ -6,9 +6,9 @@ import hashlib
 import json
 from typing import ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters._measures import Measure, measures
 from benchbench.exporters.base import Exporter
-from benchbench.report import Report
 
 NAME_LIMIT = 1024  # characters of a benchmark's name; of a measure's slug 64, which LABELS stay far below
 NANO = 1e9  # Bencher's own measure `latency` is in nanoseconds

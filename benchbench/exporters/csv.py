@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from benchbench.analyse.metrics import params_text
+from benchbench.documents.run import Report
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
-from benchbench.metrics import params_text
-from benchbench.report import Report
 
 FORMULA = ("=", "+", "-", "@")  # OWASP, CSV injection; tab and CR, its other two, are made visible
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters._measures import Measure, measures
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
-from benchbench.report import Report
 
 FILES = {"lower": "smaller-is-better.json", "higher": "bigger-is-better.json"}
 

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters._outcomes import Level, Outcome, outcomes
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.markdown import escaped
 from benchbench.format import interval, visible
-from benchbench.model import Judgement
-from benchbench.report import Report
+from benchbench.model.status import Judgement
 
 ANNOTATIONS = 10  # of a kind
 SUMMARY_LIMIT = 2**20  # bytes

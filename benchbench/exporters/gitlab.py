@@ -5,9 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters._measures import Measure, measures
 from benchbench.exporters.base import Exporter
-from benchbench.report import Report
 
 DIGITS = 2  # with more, noise alone would show every value as changed
 NAMES = {

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters.base import Exporter
-from benchbench.report import Report
 
 SCHEMA = 1  # 1: first
 

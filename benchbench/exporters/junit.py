@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters._outcomes import Level, Outcome, outcomes
 from benchbench.exporters.base import Exporter
-from benchbench.report import Report
 
 TAGS = {
     Level.FAILURE: "failure",

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters.base import Exporter
-from benchbench.report import Report
 
 # GitHub links mentions, issues and addresses in the rendered text, where a backslash is gone: a
 # zero-width space between is what stops it.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from benchbench.documents.run import Report
 from benchbench.exporters import _plots
 from benchbench.exporters.base import Exporter
-from benchbench.report import Report
 
 
 class Png(Exporter):

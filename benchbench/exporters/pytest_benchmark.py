@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from benchbench.analyse.metrics import steps_s
+from benchbench.documents.run import Report
 from benchbench.exporters.base import Exporter
-from benchbench.metrics import steps_s
-from benchbench.model import Machine, Measurement, Record
-from benchbench.report import Report
-from benchbench.tags import COMMIT, DIRTY, HASH
+from benchbench.model.device import Machine
+from benchbench.model.measurement import Measurement
+from benchbench.model.record import Record
+from benchbench.store.tags import COMMIT, DIRTY, HASH
 
 FORMAT = "5.1.0"  # the version whose JSON this is, where the samples came from elsewhere
 NO_COMMIT = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, ClassVar
 
+from benchbench.documents.run import Column, Group, Report
 from benchbench.exporters.base import Exporter
-from benchbench.report import Column, Group, Report
 
 if TYPE_CHECKING:
     from rich.console import Console

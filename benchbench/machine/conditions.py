@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from benchbench.format import percent
 from benchbench.machine.nvml import THROTTLED
-from benchbench.model import Measurement, Record, Telemetry, Window
+from benchbench.model.measurement import Measurement, Telemetry, Window
+from benchbench.model.record import Record
 from benchbench.stats import median
 
 LEAST_SPAN_S = 0.5  # to tell how busy CPUs were: fifty ticks of /proc/stat

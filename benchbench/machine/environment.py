@@ -15,9 +15,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchbench.choices import Allocator
 from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, text
-from benchbench.model import Machine, Settings
+from benchbench.model.device import Machine
+from benchbench.model.options import Allocator
+from benchbench.model.run import Settings
 
 CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
 QUERY_TIMEOUT_S = 10.0

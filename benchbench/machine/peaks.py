@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchbench.model import Dtype
+from benchbench.model.case import Dtype
 
 TABLE = Path(__file__).with_name("peaks.csv")
 TERA = 1e12

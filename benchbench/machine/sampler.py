@@ -19,7 +19,8 @@ from typing import Any, Self
 
 from benchbench.machine import kernel, rapl
 from benchbench.machine.nvml import CUDA, GpuState, Nvml, connect, gpu_index
-from benchbench.model import Case, Failure, Measurement, Telemetry, Window
+from benchbench.model.case import Case
+from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 
 INTERVAL_S = 0.2  # NVML's counters move every 20 to 100 ms; a sample costs about 0.5 ms
 MOST_SAMPLES = 600  # that a record keeps; of more, every second, every third, …

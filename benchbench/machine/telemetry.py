@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from benchbench.model import Memory
+from benchbench.model.measurement import Memory
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")

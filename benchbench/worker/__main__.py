@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchbench import folder
+from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.worker.jobs import one_line, run
-from benchbench.worker.runner import Message
+from benchbench.worker.program import Message
 
 PR_SET_PDEATHSIG = 1
 
@@ -31,7 +31,7 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
     """Serve jobs until the channel closes."""
     die_with_parent(parent)
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
-        backend = folder.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
+        backend = registry.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
         try:
             version = backend.load()
         except ImportError as error:

@@ -7,14 +7,16 @@ import os
 import traceback
 from pathlib import Path
 
-from benchbench import verify
-from benchbench.backends import _xspans
-from benchbench.backends.base import Backend, Recording, Unread, Unsupported
-from benchbench.doctor import spin
-from benchbench.model import Cache, Dtype, Failure, Status
-from benchbench.worker import drawn
-from benchbench.worker.runner import Message, WrongResult, build, judge, open_case, workload_of
-from benchbench.worker.timed import Implausible, measure_case
+from benchbench.backends.base import Backend
+from benchbench.model.case import Cache, Dtype
+from benchbench.model.measurement import Failure
+from benchbench.model.status import Status
+from benchbench.timing import spin
+from benchbench.traces import xla
+from benchbench.traces.recording import Recording, Unread, Unsupported
+from benchbench.worker import random_cache, verify
+from benchbench.worker.case import Implausible, measure_case
+from benchbench.worker.program import Message, WrongResult, build, judge, open_case, workload_of
 from benchbench.workloads.base import Draw, Operation
 
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
@@ -46,7 +48,7 @@ def answer(backend: Backend, job: Message) -> Message:
         case "probe":
             return probe(backend)
         case "reference":
-            draw = Draw(Dtype(job["dtype"]), standard=drawn.kept)
+            draw = Draw(Dtype(job["dtype"]), standard=random_cache.kept)
             return {"reference": verify.reference(workload_of(job), draw)}
         case "verify":
             return {"verified": verify_case(backend, job)}
@@ -56,7 +58,7 @@ def answer(backend: Backend, job: Message) -> Message:
             return profile_case(backend, job)
         case "read":
             recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
-            return {"profile": dataclasses.asdict(_xspans.profile(Path(job["folder"]), recording, {}))}
+            return {"profile": dataclasses.asdict(xla.profile(Path(job["folder"]), recording, {}))}
         case "spin":
             return spin.answer(backend, job)
     stages: dict[str, float] = {}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod, sqrt
 from typing import TYPE_CHECKING
 
-from benchbench.model import Cost, Dtype
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from zlib import crc32
 
 from benchbench.errors import UsageError
-from benchbench.model import Cost, Dtype, Phase, Scalar
+from benchbench.model.case import Dtype, Phase, Scalar
+from benchbench.model.measurement import Cost
 
 if TYPE_CHECKING:
     import numpy as np

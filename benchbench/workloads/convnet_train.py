@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.model import Cost, Dtype
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
 from benchbench.workloads._layers import Conv, Dense, bias, training_cost
 from benchbench.workloads._sgd import float64_training, jax_training, tensorflow_training, torch_training
 from benchbench.workloads._weights import load_torch

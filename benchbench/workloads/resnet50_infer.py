@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.model import Cost, Dtype
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
 from benchbench.workloads import _resnet50 as resnet50
 from benchbench.workloads._layers import forward_cost
 from benchbench.workloads._resnet50_models import (

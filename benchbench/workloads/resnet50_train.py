@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchbench.model import Cost, Dtype
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
 from benchbench.workloads import _resnet50 as resnet50
 from benchbench.workloads._layers import training_cost
 from benchbench.workloads._resnet50_models import (

@@ -13,7 +13,8 @@ from benchbench.workloads.gemm import Gemm
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from benchbench.model import Cost, Dtype
+    from benchbench.model.case import Dtype
+    from benchbench.model.measurement import Cost
     from benchbench.workloads.base import Arrays, Draw, Place
 
 

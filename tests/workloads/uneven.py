@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchbench.errors import UsageError
-from benchbench.model import Cost, Dtype
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.backends.base import Unsupported
+from benchbench.traces.recording import Unsupported
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Records become rows: metrics, digests, plausibility, ceilings, prices."""

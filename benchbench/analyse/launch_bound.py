@@ -1,0 +1,45 @@
+"""What besides the work set the pace of what was timed: the host that launches it, or the timer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchbench.format import percent
+from benchbench.model.measurement import Measurement
+from benchbench.stats import median
+from benchbench.timing.sampling import OVERHEAD
+
+DISAGREEMENT = 0.2  # of the device's time, by which the host must be done launching before it
+
+
+def remarks(measured: Sequence[Measurement]) -> list[str]:
+    """As notes."""
+    return [*_launch_bound(measured), *_timer(measured)]
+
+
+def launching(measured: Measurement) -> float | None:
+    """The time the host took to launch a block, as a share of the time from then to the device's end of it.
+
+    The median of the first blocks of its batches: they find the device idle and its queue empty. None where
+    the host's own clock timed the blocks.
+    """
+    shares = [each.enqueue_s / each.device_s for each in measured.batches if each.device_s > 0]
+    return median(shares) if shares else None
+
+
+def _launch_bound(measured: Sequence[Measurement]) -> list[str]:
+    """A device that is not at least a fifth of a block behind the host keeps waiting for it."""
+    shares = [share for each in measured if (share := launching(each)) is not None]
+    bound = [share for share in shares if share > 1 - DISAGREEMENT]
+    if not bound:
+        return []
+    took = f"launching took the host {percent(median(bound))} of the device's time"
+    return [f"launch-bound: {took}, in {len(bound)} of {len(measured)} rounds"]
+
+
+def _timer(measured: Sequence[Measurement]) -> list[str]:
+    """Blocks that may not be longer than a step may be too short for their timer."""
+    shares = [each.timer_cost_s / median(each.block_s) for each in measured if each.timer_cost_s]
+    if not shares or median(shares) <= 1 / OVERHEAD:
+        return []
+    return [f"timing takes {percent(median(shares))} of a block, more than {percent(1 / OVERHEAD)}"]

@@ -1,0 +1,111 @@
+"""Times that cannot be true, told on reading: faster than the device can be, or with their work hidden in
+a few blocks. Pure.
+
+Only datasheet peaks are limits here; what was measured on a machine is not one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from benchbench.backends.base import LARGEST_CACHE
+from benchbench.format import rate, ratio
+from benchbench.machine.peaks import Peaks, peaks
+from benchbench.model.case import Case
+from benchbench.model.measurement import Measurement
+from benchbench.stats import mean, median, quantile
+
+# Workload → how many times fewer multiplications than are counted an algorithm may do. F(4×4, 3×3) saves 4
+# (Lavin & Gray 2016, "Fast algorithms for convolutional neural networks"). Others are not judged by FLOPs.
+SAVED = {
+    "gemm": 1.0,
+    "attention": 1.0,
+    "conv2d": 4.0,
+    "convnet_train": 4.0,
+    "resnet50_infer": 4.0,
+    "resnet50_train": 4.0,
+}
+HIDING_BLOCKS = 100  # fewer have no 99th percentile to speak of
+ROUNDED = 1 + 1e-9  # a mean of equal blocks may exceed each of them
+HIDING = 10.0  # times the median that the mean of all blocks is: a busy neighbour alone reaches 2 or 3
+SPEED_UP = 1.1  # times the count: caches that add up give a little more than the count
+
+
+def implausible(case: Case, device_name: str | None, measured: Sequence[Measurement]) -> str:
+    """Why the case's speed cannot be believed, empty where nothing speaks against it.
+
+    Each process is judged by itself: one that did not wait for its work spoils the case.
+    """
+    known = peaks(device_name or "")
+    faults = [fault for each in measured if (fault := _fault(case, known, each))]
+    share = f" ({len(faults)} of {len(measured)} rounds)" if len(faults) < len(measured) else ""
+    return faults[0] + share if faults else ""
+
+
+def _fault(case: Case, known: Peaks | None, measured: Measurement) -> str:
+    step = median(measured.block_s) / measured.iterations
+    if not (0 < step < inf and 0 < measured.cost.items / step < inf):
+        return f"a step of {step:g} s gives no finite rate"
+    found = "" if case.dtype is None else _hidden(measured.block_s)  # a user's function may well stall
+    if known and not found:
+        found = _beyond_flops(case, known, measured.cost.flops / step)
+        return found or _beyond_memory(known, measured.cost.bytes, step)
+    return found
+
+
+def _hidden(blocks: Sequence[float]) -> str:
+    """Work that most blocks only queued, and a few had to wait for: those hold the time."""
+    if not strays(blocks) or mean(blocks) <= HIDING * median(blocks):
+        return ""
+    times = ratio(mean(blocks) / median(blocks))
+    why = "the others did not wait for their work, or the machine stood still"
+    return f"a few blocks hold most of the time, the mean is {times} the median: {why}"
+
+
+def strays(blocks: Sequence[float]) -> bool:
+    """Whether the mean exceeds the 99th percentile: one block in a hundred outweighs the others' spread.
+
+    Where blocks hardly vary a single interruption does that, so alone it is worth a note and no more.
+    """
+    return len(blocks) >= HIDING_BLOCKS and mean(blocks) > (1 + 1e-9) * quantile(
+        blocks, 0.99
+    )  # not by rounding
+
+
+def _beyond_flops(case: Case, known: Peaks, found: float) -> str:
+    saved = SAVED.get(case.workload)
+    if not saved or case.dtype is None:
+        return ""
+    peak = known.flops_peak(case.dtype)
+    if not peak or found <= saved * peak:
+        return ""
+    limit = f"the datasheet's {rate(peak, 'FLOP/s')} of {case.dtype.compute} on {known.device}"
+    times = "" if saved == 1 else f"{saved:g} times "
+    why = "" if saved == 1 else ", more than Winograd's algorithm saves"
+    return f"{rate(found, 'FLOP/s')} exceed {times}{limit}{why}"
+
+
+def _beyond_memory(known: Peaks, moved: int, step: float) -> str:
+    """Of what a step moves, a cache's worth can have stayed in a cache since the step before."""
+    found = (moved - LARGEST_CACHE) / step
+    if known.bytes_per_s is None or found <= known.bytes_per_s:
+        return ""
+    return (
+        f"{rate(moved / step, 'B/s')} exceed the datasheet's {rate(known.bytes_per_s, 'B/s')} of "
+        f"{known.device}'s memory, and no cache holds as much"
+    )
+
+
+def too_parallel(alone_s: float, together_s: float, count: int) -> str:
+    """Why `count` devices or processes cannot have done in `together_s` the work of `alone_s`, or empty."""
+    speed_up = alone_s / together_s if together_s > 0 else inf
+    if speed_up <= SPEED_UP * count:
+        return ""
+    return f"a speed-up of {speed_up:.3g} on {count} is more than {SPEED_UP:g} times their number"
+
+
+def remarks(measured: Sequence[Measurement]) -> list[str]:
+    """What makes a reader look twice, as notes."""
+    count = sum(strays(each.block_s) for each in measured)
+    return [f"a few blocks were interrupted for long, in {count} of {len(measured)} rounds"] if count else []

@@ -1,0 +1,264 @@
+"""Two runs to pairs: the same case in both, and what keeps a pair from being compared. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchbench.analyse.digest import SETTLED, Digest, Side, partnered
+from benchbench.analyse.metrics import Metric
+from benchbench.machine.environment import fingerprint
+from benchbench.model.device import Machine
+from benchbench.model.status import Judgement
+from benchbench.stats import Difference, mean, paired, welch
+
+LEAST_PROCESSES = 3
+ELSEWHERE = "not part of the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One case in both runs; `judgement` is None where a test is to decide.
+
+    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. Measured
+    `in_turn`, they are of the same rounds.
+    """
+
+    case: str
+    ref: Side
+    new: Side
+    ref_logs: list[float]
+    new_logs: list[float]
+    judgement: Judgement | None
+    reason: str
+    in_turn: bool = False
+
+    @property
+    def alike(self) -> bool:
+        """Whether the two sides did the same under the same conditions."""
+        return self.judgement in (None, Judgement.INSUFFICIENT)
+
+    @property
+    def log_ratio(self) -> float | None:
+        """log(new / ref), of geometric means."""
+        if not (self.alike and self.ref_logs and self.new_logs):
+            return None
+        return mean(self.new_logs) - mean(self.ref_logs)
+
+    @property
+    def difference(self) -> Difference | None:
+        """The same with its error, for which each side needs two values."""
+        if not self.alike or min(len(self.ref_logs), len(self.new_logs)) < 2:
+            return None
+        if self.in_turn:
+            return paired(list(zip(self.ref_logs, self.new_logs, strict=True)))
+        return welch(self.ref_logs, self.new_logs)
+
+
+def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
+    """A pair for every case that either run planned, by id: those of `ref` first, each in plan order."""
+    bars = run_bars(ref, new)
+    none = Side(absent=ELSEWHERE)
+    sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
+    return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
+
+
+def in_turn(ref: Digest, new: Digest) -> bool:
+    """Whether the two runs are partners, measured process by process in turn."""
+    return ref.partner is not None and ref.partner.run == new.id
+
+
+def match_in_turn(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
+    """A pair for every case of partners that either could run, in plan order.
+
+    What one side changed of the plan bars nothing.
+    """
+    before = partnered(ref, new).cases
+    sides = [(before[case], new.cases[case]) for case in before]
+    return [
+        pair_in_turn(one, other, metric)
+        for one, other in sides
+        if not (one.absent and other.absent) or one.spared or other.spared
+    ]
+
+
+def pair_in_turn(ref: Side, new: Side, metric: Metric) -> Pair:
+    """Of one case on both sides."""
+    found = turns(ref, new, metric)
+    judgement, reason = (
+        ((Judgement.NEW, ref.absent) if new.spared else None)
+        or _presence(ref, new)
+        or _bar(work_bars(ref, new))
+        or _few_turns(len(found), metric)
+        or _unsteadiness(ref, new, metric)
+        or (None, "")
+    )
+    return Pair(
+        case=_both(ref, new),
+        ref=ref,
+        new=new,
+        ref_logs=[before for before, _ in found],
+        new_logs=[after for _, after in found],
+        judgement=judgement,
+        reason=reason,
+        in_turn=True,
+    )
+
+
+def _both(ref: Side, new: Side) -> str:
+    """The case's id; of two the work they share, and what is before and after."""
+    assert ref.case
+    assert new.case
+    if ref.case.id == new.case.id:
+        return ref.case.id
+    shared = f"{ref.case.work}/" if ref.case.work == new.case.work else ""
+    return f"{ref.case.id} → {new.case.id.removeprefix(shared)}"
+
+
+def _few_turns(count: int, metric: Metric) -> tuple[Judgement, str] | None:
+    if count >= LEAST_PROCESSES:
+        return None
+    return Judgement.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
+
+
+def turns(ref: Side, new: Side, metric: Metric) -> list[tuple[float, float]]:
+    """The logarithms of processes that were measured in turn: a pair per round that both have."""
+    before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
+    return [(before[number], after[number]) for number in before if number in after]
+
+
+def changes(ref: Digest, new: Digest) -> list[str]:
+    """What differs between the runs and does not bar comparing them: finding what it costs is the point."""
+    return [
+        *environment_changes(ref, new),
+        *_differences(ref.policy, new.policy, ("name", "rounds"), "policy "),
+    ]
+
+
+def environment_changes(ref: Digest, new: Digest) -> list[str]:
+    """The versions that differ."""
+    return [
+        *_unequal(ref.frameworks, new.frameworks),
+        *_differences(ref.machine, new.machine, ("os", "python")),
+        *_differences(ref, new, ("version",), "accelbench "),
+    ]
+
+
+def suspect(ref: Side, new: Side) -> str:
+    """The framework, where its version changed; else empty."""
+    same = ref.case and new.case and ref.case.backend == new.case.backend
+    if not same or ref.version == new.version:
+        return ""
+    return f"suspect: {arrow(new.case.target if new.case else '', ref.version, new.version)}"
+
+
+def arrow(name: str, ref: object, new: object) -> str:
+    """`torch 2.12.1 → 2.13.0`."""
+
+    def text(value: object) -> str:
+        return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
+
+    return f"{name} {text(ref)} → {text(new)}"
+
+
+def _pair(case: str, ref: Side, new: Side, metric: Metric, bars: Sequence[str]) -> Pair:
+    ref_logs, new_logs = ref.logs(metric), new.logs(metric)
+    bars = [*bars, *case_bars(ref, new)]
+    judgement, reason = (
+        _presence(ref, new)
+        or _bar(bars)
+        or _shortage(len(ref_logs), len(new_logs), metric)
+        or _unsteadiness(ref, new, metric)
+        or (None, "")
+    )
+    return Pair(
+        case=case,
+        ref=ref,
+        new=new,
+        ref_logs=ref_logs,
+        new_logs=new_logs,
+        judgement=judgement,
+        reason=reason,
+    )
+
+
+def _bar(bars: Sequence[str]) -> tuple[Judgement, str] | None:
+    return (Judgement.INCOMPARABLE, "; ".join(bars)) if bars else None
+
+
+def _presence(ref: Side, new: Side) -> tuple[Judgement, str] | None:
+    if new.absent:
+        return Judgement.GONE, new.absent
+    if ref.absent:
+        return Judgement.NEW, new.failure or ref.absent
+    if ref.failure and new.failure:
+        return Judgement.INSUFFICIENT, f"fails in both runs: {new.failure}"
+    if new.failure:
+        return Judgement.BROKEN, new.failure
+    return (Judgement.NEW, f"failed before: {ref.failure}") if ref.failure else None
+
+
+def run_bars(ref: Digest, new: Digest) -> list[str]:
+    """The hardware and the settings that keep two runs from being compared."""
+    settings = _differences(ref.settings, new.settings, ("threads", "allocator", "isolation"))
+    if fingerprint(ref.machine) == fingerprint(new.machine):
+        return settings
+    return (_unequal(_hardware(ref.machine), _hardware(new.machine)) or ["other hardware"]) + settings
+
+
+def _hardware(machine: Machine) -> dict[str, object]:
+    return {
+        "CPU": machine.cpu,
+        "cores": machine.cores,
+        "usable threads": machine.threads,
+        "GiB of memory": round(machine.memory_bytes / 2**30),
+        "architecture": machine.architecture,
+        "accelerators": machine.accelerators,
+    }
+
+
+def case_bars(ref: Side, new: Side) -> list[str]:
+    """The device, the work as defined and as counted, the clock, and the precision as read back."""
+    if not (ref.rounds and new.rounds):
+        return []
+    return [
+        *_differences(ref, new, ("device_model",)),
+        *work_bars(ref, new),
+        *_differences(ref.cost, new.cost, ("bytes",), "counted "),
+        *_differences(ref, new, ("timer",)),
+        *_unequal(ref.precision, new.precision),
+    ]
+
+
+def work_bars(ref: Side, new: Side) -> list[str]:
+    """The work as defined and as counted, whatever it is computed in and on."""
+    if not (ref.rounds and new.rounds):
+        return []
+    return [
+        *_differences(ref, new, ("workload_version",)),
+        *_differences(ref.cost, new.cost, ("flops", "items", "item"), "counted "),
+    ]
+
+
+def _differences(ref: object, new: object, names: Iterable[str], prefix: str = "") -> list[str]:
+    before, after = ({prefix + name: getattr(each, name) for name in names} for each in (ref, new))
+    return [text.replace("_", " ") for text in _unequal(before, after)]
+
+
+def _unequal(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Of the keys in both: a newer version may report more."""
+    return [arrow(name, ref[name], new[name]) for name in ref if name in new and ref[name] != new[name]]
+
+
+def _shortage(ref: int, new: int, metric: Metric) -> tuple[Judgement, str] | None:
+    if min(ref, new) >= LEAST_PROCESSES:
+        return None
+    counts = f"{ref} v {new} processes have {metric.name}"
+    return Judgement.INSUFFICIENT, f"{counts}, each side needs {LEAST_PROCESSES}"
+
+
+def _unsteadiness(ref: Side, new: Side, metric: Metric) -> tuple[Judgement, str] | None:
+    if metric.name not in SETTLED or not ref.unsteady + new.unsteady:
+        return None
+    counts = f"{ref.unsteady} v {new.unsteady} processes"
+    return Judgement.INSUFFICIENT, f"still warming up when measured, in {counts}"

@@ -1,0 +1,1 @@
+"""What spoils measurements on this machine."""

@@ -1,0 +1,92 @@
+"""A suite measured against itself: how much its processes differ, which change could be found, and which
+threshold that suggests. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from benchbench.analyse.metrics import steps_s
+from benchbench.comparing.verdicts import THRESHOLD, Verdict, compare
+from benchbench.model.measurement import Measurement
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run, RunInfo
+from benchbench.model.status import Judgement
+from benchbench.stats import deviation, median
+
+ORDER = (0, 1, 1, 0)  # sides of four rounds: what drifts steadily falls on both alike
+CERTAIN = 2.0  # times the CV: two processes of one case rarely differ by more
+LARGEST = 0.5  # a threshold beyond says nothing
+COVERED = 0.9  # of the cases, by the suggested threshold: one wild case must not set it for all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """One case against itself. Fractions: 0.02 is 2 %; None where there is no such value, and `reason` why.
+
+    `cv`: of the medians of all its processes. `detectable`: the smallest change that a comparison of two
+    runs finds with 80 % power. `alarm`: whether this one found a change where there is none.
+    """
+
+    case: str
+    processes: int
+    cv: float | None
+    detectable: float | None
+    ratio: float | None
+    alarm: bool
+    threshold: float | None  # at least this for the case
+    reason: str
+
+
+def doubled(policy: Policy) -> Policy:
+    """As many rounds for each of two sides as the policy has for one."""
+    return replace(policy, rounds=2 * policy.rounds, continue_above=None)
+
+
+def sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
+    """The rounds of a run as two runs that alternate: A, B, B, A and again."""
+    found: tuple[list[Record], list[Record]] = ([], [])
+    for record in records:
+        found[ORDER[record.round % len(ORDER)]].append(record)
+    return found
+
+
+def against_itself(info: RunInfo, records: Sequence[Record]) -> list[Noise]:
+    """The noise of every case, by the rule that `compare` goes by, at its own threshold."""
+    one, other = (Run(info=info, records=tuple(side)) for side in sides(records))
+    return [_noise(verdict, records) for verdict in compare(one, other).verdicts]
+
+
+def _noise(verdict: Verdict, records: Sequence[Record]) -> Noise:
+    outcomes = [record.outcome for record in records if record.case.id == verdict.case]
+    medians = [median(steps_s(each)) for each in outcomes if isinstance(each, Measurement)]
+    logs = [math.log(each) for each in medians if each > 0]
+    # of log-normal medians (Aitchison & Brown 1957): the CV follows from the spread of the logarithms
+    cv = math.sqrt(math.expm1(deviation(logs) ** 2)) if verdict.mde is not None else None
+    return Noise(
+        case=verdict.case,
+        processes=len(logs),
+        cv=cv,
+        detectable=verdict.mde,
+        ratio=verdict.ratio,
+        alarm=verdict.verdict in (Judgement.SLOWER, Judgement.FASTER),
+        threshold=threshold(cv, verdict.mde),
+        reason=verdict.reason,
+    )
+
+
+def threshold(cv: float | None, detectable: float | None) -> float | None:
+    """The least that is worth asking for: what can be detected, twice the CV, and compare's own."""
+    if cv is None or detectable is None:
+        return None
+    return max(THRESHOLD, CERTAIN * cv, detectable)
+
+
+def suggested(found: Iterable[Noise]) -> float | None:
+    """The least whole per cent that nine in ten of the cases can live with; None where that is too much."""
+    known = sorted(each.threshold for each in found if each.threshold is not None)
+    if not known or known[index := math.ceil(COVERED * len(known)) - 1] > LARGEST:
+        return None
+    return math.ceil(round(100 * known[index], 6)) / 100

@@ -1,1 +1,0 @@
-"""What spoils measurements here, and what this machine can be measured to do."""

@@ -1,0 +1,1 @@
+"""What a verb answers, as text and tables."""

@@ -1,0 +1,172 @@
+"""An environment of its own for a backend: what was asked for, a folder to build in, a check, the record."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from benchbench.backends.base import Backend
+from benchbench.environments import interpreters
+from benchbench.environments.installer import SCRATCH, Site, Tell, installed
+from benchbench.environments.interpreters import Environment, Found
+from benchbench.errors import CannotWrite, UsageError
+from benchbench.launch.pool import Fleet
+from benchbench.machine.environment import usable_threads
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.registry import load
+from benchbench.store import disk
+
+REQUEST = "accelbench-request.json"  # what an attempt that was cut short is gone on with
+CHECK_S = 90.0
+VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
+DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be built: `base` is the interpreter it is made from."""
+
+    name: str
+    backend: str
+    requirements: tuple[str, ...]
+    base: str
+    chosen: bool  # the requirements were given, not the backend's own
+
+
+def requested(name: str, requirements: Sequence[str], base: str = "") -> Request:
+    """What is to be built; what is not said is as in an attempt that was cut short, else the backend's own.
+
+    `base` is the absolute path of an interpreter. Raises UsageError for what cannot be a name or requirement.
+    """
+    backend, label = interpreters.parted(name)
+    before = _attempted(name)
+    base = base or (before.base if before else "") or sys.executable
+    if before and before.chosen and not requirements:
+        return replace(before, base=base)
+    own = load("benchbench.backends", backend, Backend).requirements  # type: ignore[type-abstract]
+    wanted = tuple(map(_requirement, requirements)) or (_of_version(name, own, label) if label else own)
+    if not any(_distribution(each) == "numpy" for each in wanted):
+        wanted = (*wanted, "numpy")  # the worker's own; torch comes without
+    return Request(name=name, backend=backend, requirements=wanted, base=base, chosen=bool(requirements))
+
+
+def _attempted(name: str) -> Request | None:
+    with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        found = msgspec.json.decode((interpreters.place(name) / REQUEST).read_bytes(), type=Request)
+        if found.name == name and interpreters.version_of(Path(found.base)):
+            return found
+    return None
+
+
+def _requirement(text: str) -> str:
+    """As pip reads it; a path is made absolute, since pip runs elsewhere."""
+    if not text.strip() or text.strip().startswith("-"):
+        hint = "One requirement each, as pip takes it; its options are set by PIP_… variables or pip.conf."
+        raise UsageError(f"{text!r} is no requirement.", hint)
+    is_path = text.startswith((".", "~")) or (os.sep in text and Path(text).exists())
+    return str(Path(text).expanduser().absolute()) if is_path else text.strip()
+
+
+def _of_version(name: str, own: Sequence[str], label: str) -> tuple[str, ...]:
+    """The backend's requirements at the label's version: those it pins, which go together, else the first."""
+    if not VERSION.fullmatch(label):
+        hint = f'accelbench env create {name} --with "{_distribution(own[0])}==…"'
+        raise UsageError(f"The label of {name!r} is no version: what is to be installed?", hint)
+    pinned = [each for each in own if "==" in each] or [own[0]]
+    return tuple(f"{_distribution(each)}=={label}.*" if each in pinned else each for each in own)
+
+
+def _distribution(requirement: str) -> str:
+    found = DISTRIBUTION.match(requirement)
+    return found[0] if found else ""
+
+
+def standing(request: Request) -> Found | None:
+    """The environment, where it is there and ready. Raises UsageError if it was built from something else."""
+    if request.name not in interpreters.names():
+        return None
+    found = interpreters.find(request.name)
+    if found.health != "ready" or found.record is None:
+        return None
+    before = _attempted(request.name)
+    hint = f"accelbench env rm {request.name} removes it."
+    if request.chosen and request.requirements != found.record.requirements:
+        has = " ".join(found.record.requirements)
+        raise UsageError(f"{request.name} is there already, with {has}.", hint)
+    if before and before.base != request.base:
+        raise UsageError(f"{request.name} is there already, made from {before.base}.", hint)
+    return found
+
+
+@contextmanager
+def site(request: Request, lock: int, *, dry_run: bool = False) -> Iterator[Site]:
+    """An empty folder to build in. Raises CannotWrite.
+
+    What an attempt that was cut short left is no ground to build on, since pip takes a package that is half
+    there for installed; what it downloaded is in pip's cache.
+    """
+    folder = interpreters.place(request.name)
+    try:
+        if dry_run:
+            folder = Path(tempfile.mkdtemp(prefix=".dry-run-", dir=interpreters.root()))
+        else:
+            interpreters.remove(request.name)
+        (folder / SCRATCH).mkdir(parents=True)
+    except OSError as error:
+        raise CannotWrite(
+            f"{error.filename}: {error.strerror}", "Make it writable, or free space."
+        ) from error
+    try:
+        disk.save(folder / REQUEST, msgspec.json.encode(request))
+        yield Site(folder, lock, kept=not dry_run)
+    finally:
+        shutil.rmtree(folder if dry_run else folder / SCRATCH, ignore_errors=True)
+
+
+def finish(place: Site, request: Request, tell: Tell) -> Environment:
+    """Import the framework in a worker, and write the record. Raises CannotBuild, CannotWrite."""
+    tell(f"importing {request.backend}")
+    version = interpreters.version_of(Path(place.python)) or (0, 0, 0)
+    packages, main = installed(place)
+    shutil.rmtree(place.folder / SCRATCH, ignore_errors=True)
+    record = Environment(
+        name=request.name,
+        backend=request.backend,
+        requirements=request.requirements,
+        python=".".join(map(str, version)),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        main=main,
+        packages=packages,
+        broken=fault_of(Target(name=request.name, backend=request.backend, python=place.python)),
+        bytes=interpreters.bytes_in(place.folder),
+    )
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    disk.save(place.folder / interpreters.RECORD, text + b"\n")
+    return record
+
+
+def fault_of(target: Target) -> str:
+    """Why a worker cannot import the target's framework or list its devices; empty if it can."""
+    settings = Settings(threads=usable_threads(), timeout_s=CHECK_S)
+    with Fleet([target], settings, sys.executable) as fleet:
+        (probe,) = fleet.probe()
+    return "" if probe.status == "ready" else probe.reason
+
+
+def checked(found: Found) -> Found:
+    """The same with the health that a worker finds."""
+    if not found.usable:
+        return found
+    reason = fault_of(Target(name=found.name, backend=found.backend, python=found.python))
+    return replace(found, health="broken" if reason else "ready", reason=reason)

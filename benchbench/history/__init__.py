@@ -1,1 +1,0 @@
-"""Stored runs over time: where the level of a case changed."""

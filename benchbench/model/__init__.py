@@ -1,0 +1,1 @@
+"""The nouns, as frozen data."""

@@ -1,0 +1,117 @@
+"""One point of the matrix, and the enumerations that name it.
+
+Standard library only: workers under foreign interpreters import this too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from benchbench.model.status import Status
+
+Scalar = int | bool | str
+
+
+class Dtype(StrEnum):
+    """What a case computes in.
+
+    `float32` is strict IEEE; `tf32` stores float32 and multiplies in TF32; `amp-…` keeps float32
+    parameters and multiplies in 16 bits; `int8` quantises what float32 inputs and weights are multiplied.
+    """
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    TF32 = "tf32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    AMP_BF16 = "amp-bf16"
+    AMP_FP16 = "amp-fp16"
+    INT8 = "int8"
+
+    @property
+    def storage(self) -> Dtype:
+        """What inputs and weights are stored in."""
+        return Dtype.FLOAT32 if self in (Dtype.TF32, Dtype.INT8, *AMP) else self
+
+    @property
+    def compute(self) -> Dtype:
+        """What is multiplied: half the width of the storage under mixed precision."""
+        return AMP.get(self, self)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element that is multiplied."""
+        return {Dtype.FLOAT64: 8, Dtype.INT8: 1}.get(self, 2 if self.compute in AMP.values() else 4)
+
+
+AMP = {Dtype.AMP_BF16: Dtype.BFLOAT16, Dtype.AMP_FP16: Dtype.FLOAT16}  # mixed precision → what it multiplies
+
+
+class Phase(StrEnum):
+    """`forward`: outputs from inputs. `train`: forward, backward and the optimizer's update."""
+
+    FORWARD = "forward"
+    TRAIN = "train"
+
+
+class Cache(StrEnum):
+    """What the device's caches hold when a step begins.
+
+    `hot`: what the step before left there. `cold`: nothing of the step's; they are overwritten before each.
+    `rotate`: not its inputs, which are the next of more copies than fit.
+    """
+
+    HOT = "hot"
+    COLD = "cold"
+    ROTATE = "rotate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One point of the matrix: workload, parameters, dtype, mode, phase, cache, target and device.
+
+    Of somebody's function, `workload` is the name, and dtype, mode and phase are not known.
+    """
+
+    suite: str
+    workload: str
+    params: dict[str, Scalar]
+    dtype: Dtype | None
+    mode: str
+    phase: Phase | None
+    target: str
+    backend: str
+    device: str
+    cache: Cache = Cache.HOT
+
+    @property
+    def computes_in(self) -> Dtype:
+        """The dtype, where it is known; else raises ValueError."""
+        if self.dtype is None:
+            raise ValueError(f"nobody knows the dtype of {self.workload}")
+        return self.dtype
+
+    @property
+    def work(self) -> str:
+        """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32`."""
+        if self.dtype is None:
+            return self.workload
+        inner = ",".join(f"{name}={str(value).lower()}" for name, value in self.params.items())
+        return f"{self.workload}({inner})/{self.dtype}"
+
+    @property
+    def id(self) -> str:
+        """Stable and readable; `device` may hold a colon, `target` an @."""
+        cache = "" if self.cache is Cache.HOT else self.cache
+        how = "/".join(filter(None, (self.work, self.mode, cache)))
+        return f"{how}@{self.target}:{self.device}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A case that was asked for and cannot run here, and why."""
+
+    case: Case
+    status: Status
+    reason: str

@@ -1,0 +1,115 @@
+"""What one process measured, as raw samples, or why it did not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchbench.model.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """The work of one step, counted from the maths: 2 FLOPs per multiply-add; bytes that must move."""
+
+    flops: int
+    bytes: int
+    items: int
+    item: str
+    counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
+
+
+CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a function of the user's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A peak in bytes, or None and the reason."""
+
+    bytes: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Blocks that were queued together and waited for once. The first of them began on an idle device."""
+
+    blocks: int
+    enqueue_s: float  # of the host, for the first block: until its last launch returned
+    device_s: float  # of the device, for the same, gaps and what cleared its caches included
+    host_s: float  # of the host, for all blocks: until they had been waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """When a process timed its blocks: seconds on the system's monotonic clock, which processes share."""
+
+    began_s: float
+    ended_s: float
+    cpu_s: float  # that all its threads computed in between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What the parent saw while blocks were timed: a value per sample, () where it could not be read.
+
+    Counters begin at 0 with the first sample. GPU columns are of the case's own GPU, energy is of its device.
+    """
+
+    cpus: int  # that the case could use; `busy_s` and `steal_s` are of these
+    at_s: tuple[float, ...] = ()  # since the window began
+    busy_s: tuple[float, ...] = ()  # computing, by every process
+    own_s: tuple[float, ...] = ()  # computing, by the parent, the sampler included
+    steal_s: tuple[float, ...] = ()  # withheld by the hypervisor
+    throttled_s: tuple[float, ...] = ()  # stopped by a cgroup's quota
+    waited_s: tuple[float, ...] = ()  # in which some task waited for memory
+    load: tuple[float, ...] = ()  # mean of the last minute
+    cpu_mhz: tuple[float, ...] = ()
+    energy_j: tuple[float, ...] = ()
+    sm_mhz: tuple[int, ...] = ()
+    memory_mhz: tuple[int, ...] = ()
+    power_w: tuple[float, ...] = ()
+    temperature_c: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()  # bits of nvmlClocksEventReasons
+    gpu_busy: tuple[float, ...] = ()  # fraction
+    gpu_processes: tuple[int, ...] = ()  # computing on it, the case's own included
+    sampler_cpu_s: float = 0.0  # what taking the samples cost
+    no_energy: str = ""  # why `energy_j` is ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Raw samples of one process; every statistic is derived from them on reading."""
+
+    status: Literal["ok"] = "ok"
+    cost: Cost
+    iterations: int  # steps in a block
+    warmup_block_s: tuple[float, ...]
+    block_s: tuple[float, ...]  # seconds of each block, in the order measured
+    steady: bool  # False: the warm-up cap was hit before the times settled
+    stop_reason: Literal["precision", "time", "count"]
+    cold_s: float | None  # first call: compile, autotune, allocate; None: not timed
+    compile_cache: Literal["empty", "warm"]  # warm: an earlier round of this run compiled the same
+    timer: str
+    timer_cost_s: float | None  # of one timed block: the clock read twice, and the wait; None: not known
+    peak_device: Memory
+    peak_host: Memory
+    relative_error: float | None  # against float64; None: see notes
+    precision: dict[str, str]  # read back from the framework
+    notes: tuple[str, ...] = ()
+    workload_version: int = 1
+    window: Window | None = None  # None in runs of before it was kept
+    telemetry: Telemetry | None = None
+    batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
+    cleared: bool = False  # whether caches were, before each block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why there is no measurement. A failed case is a result, not an exception."""
+
+    status: Status
+    message: str
+    relative_error: float | None = None
+    log: str = ""  # the end of what the worker printed

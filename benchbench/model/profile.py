@@ -1,0 +1,71 @@
+"""Where the time of some steps went, by operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchbench.model.case import Case
+from benchbench.model.measurement import Failure
+from benchbench.model.record import SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One row of a profile: all calls of one name while `Profile.steps` steps ran.
+
+    Self times of all operators add up to the time in which any was running (docs/profiling.md): what ran
+    at once shares it. Total times are of threads or streams, and hold what the operator called.
+    """
+
+    name: str
+    calls: int
+    host_self_s: float
+    host_total_s: float
+    device_self_s: float = 0.0
+    device_total_s: float = 0.0
+    flops: float | None = None  # as the framework's profiler counts them; None where it does not
+    bytes: float | None = None  # read and written, likewise
+    allocated_bytes: int | None = None  # asked of the framework's allocator, likewise
+    kernels: tuple[str, ...] = ()  # what it ran on the device, the longest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaps:
+    """The stretches of a profile in which no operator was running."""
+
+    count: int
+    total_s: float
+    median_s: float
+    longest_s: float
+    after: str  # the operator before the longest, "" at the start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Where the time of some steps went, by the framework's own profiler. Sums over all steps."""
+
+    status: Literal["ok"] = "ok"
+    profiler: str  # and its version
+    steps: int
+    step_s: tuple[float, ...]  # seconds per step of each block, by the case's own timer, profiler on
+    plain_step_s: tuple[float, ...] = ()  # likewise just before, in the same process, profiler off
+    wall_s: float  # from the first step's start to the last one's end
+    on_device: bool  # whether `busy_s` and `gaps` are of an accelerator; else of the host
+    busy_s: float
+    gaps: Gaps
+    operators: tuple[Operator, ...]  # the longest self time first
+    memory_at_s: tuple[float, ...] = ()  # since the first step's start
+    memory_bytes: tuple[int, ...] = ()  # in use then, by the framework's allocator
+    traces: tuple[str, ...] = ()  # files: what the profiler wrote, as it wrote it
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """One file of a run: a case and its profile, or why there is none."""
+
+    schema: int = SCHEMA
+    case: Case
+    framework_version: str | None
+    outcome: Profile | Failure

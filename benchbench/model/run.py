@@ -1,0 +1,81 @@
+"""The records of one invocation, and what holds for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from benchbench.model.case import Case, LeftOut
+from benchbench.model.device import Machine, Probe
+from benchbench.model.options import Allocator, Isolation
+from benchbench.model.record import SCHEMA, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How long to measure. Sources: docs/measuring.md."""
+
+    name: str
+    rounds: int
+    precision: float = 0.01  # half width of the median's interval / median
+    min_s: float = 0.5  # of measuring, per process
+    max_s: float = 10.0
+    max_blocks: int = 1000
+    min_blocks: int = 30  # of fast steps
+    least_blocks: int = 5  # of slow ones
+    warmup_min_s: float = 0.5
+    warmup_min_blocks: int = 8
+    warmup_max_s: float = 20.0
+    window_s: float = 0.5  # what a warm-up window of at most 20 blocks spans
+    slow_s: float = 3.0  # fewer than `min_blocks` will do where they span this
+    continue_above: float | None = None  # half width between processes beyond which rounds are doubled
+    budget_s: float | None = None  # wall time for more rounds of the widest cases
+    settled: float = 0.005  # half width between processes at which a budget leaves a case alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What changes the answer and is fixed before a worker starts."""
+
+    threads: int
+    allocator: Allocator = Allocator.STEADY
+    isolation: Isolation = Isolation.FORK
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partner:
+    """The other of two runs whose cases were measured in turn, a process of each after the other."""
+
+    label: str  # of this run's side, as typed
+    run: str  # id of the other
+    cases: dict[str, str]  # case id here → its counterpart's there, those left out of both included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """The head of a run, written before the first case starts."""
+
+    schema: int = SCHEMA
+    id: str
+    started: str  # ISO 8601, UTC
+    command: tuple[str, ...]
+    version: str
+    machine: Machine
+    settings: Settings
+    policy: Policy
+    seed: int
+    probes: tuple[Probe, ...]
+    plan: tuple[Case, ...]
+    left_out: tuple[LeftOut, ...]
+    partner: Partner | None = None
+    tags: dict[str, str] = field(default_factory=dict)  # what it is filed under, `commit` among them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as read back. `damaged` names the lines that could not be read."""
+
+    info: RunInfo
+    records: tuple[Record, ...]
+    damaged: tuple[str, ...] = ()
+    unprofiled: dict[str, str] = field(default_factory=dict)  # case id → why it has no profile

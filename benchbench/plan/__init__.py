@@ -1,0 +1,1 @@
+"""Suites become cases."""

@@ -1,0 +1,264 @@
+"""Suite × devices → cases, with a reason for every case left out. Pure: no framework, no file, no clock."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.errors import UsageError, unknown
+from benchbench.model.case import Cache, Case, Dtype, LeftOut, Phase, Scalar
+from benchbench.model.device import Device, DeviceClass, Probe
+from benchbench.model.run import Policy
+from benchbench.model.status import Status
+from benchbench.plan.suite import Axes, Entry, Suite, check_params
+from benchbench.workloads.base import Workload
+
+KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
+HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
+PROCESS_S, IMPORT_S = 1.0, 5.0  # likewise: to fork and build a case, to import a framework
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the command line narrows or overrides; empty means all the suite says."""
+
+    workloads: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[Dtype, ...] = ()
+    modes: tuple[str, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    params: dict[str, list[Scalar]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be measured, and what was asked for and will not be."""
+
+    cases: tuple[Case, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Entry]]:
+    """(suite's name, entry) for what the command line leaves of the suites. Raises UsageError.
+
+    A workload named on the command line that no suite holds is added at its default size.
+    """
+    entries = [
+        (suite.name, _defaulted(entry, suite))
+        for suite in suites
+        for entry in suite.cases
+        if not selection.workloads or entry.workload in selection.workloads
+    ]
+    present = {entry.workload for _, entry in entries}
+    for name in selection.workloads:
+        registry.load("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+        if name not in present:
+            entries.append(("defaults", Entry(workload=name, dtype=[Dtype.FLOAT32])))
+    return _overridden(entries, selection)
+
+
+def _defaulted(entry: Entry, suite: Suite) -> Entry:
+    return entry if entry.dtype else _changed(entry, dtype=suite.dtype)
+
+
+def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:
+    known = {name for _, entry in entries for name in _workload(entry).fields()}
+    for name in selection.params:
+        if name not in known:
+            hint = unknown("parameters", name, sorted(known))
+            raise UsageError(f"No selected workload has a parameter {name!r}.", hint)
+    return [(suite, _override(entry, selection)) for suite, entry in entries]
+
+
+def _override(entry: Entry, selection: Selection) -> Entry:
+    workload = _workload(entry)
+    own: Axes = {name: values for name, values in selection.params.items() if name in workload.fields()}
+    check_params(workload, own)
+    return _changed(
+        entry,
+        dtype=list(selection.dtypes) or entry.dtype,
+        mode=list(selection.modes) or entry.mode,
+        cache=list(selection.caches) or entry.cache,
+        cpu=[{**axes, **own} for axes in entry.cpu],
+        accelerator=[{**axes, **own} for axes in entry.accelerator],
+    )
+
+
+def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Sequence[Probe]) -> Plan:
+    """Every entry on every target and device chosen; duplicates are planned once. Raises UsageError."""
+    _check_modes(selection.modes, probes)
+    cases: dict[str, Case] = {}
+    left_out: dict[str, LeftOut] = {}
+    for probe in probes:
+        for device, absent in _chosen(probe, selection.devices):
+            for suite, entry in entries:
+                for case, reason in _unfold(suite, entry, probe, device, absent):
+                    if reason:
+                        left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
+                    else:
+                        cases.setdefault(case.id, case)
+    ordered = sorted(cases.values(), key=lambda case: _position(case, entries))
+    return Plan(tuple(ordered), tuple(left_out.values()))
+
+
+def _position(case: Case, entries: Sequence[tuple[str, Entry]]) -> int:
+    return [entry.workload for _, entry in entries].index(case.workload)
+
+
+def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
+    known = [mode for probe in probes for mode in (*_backend(probe).modes, *_backend(probe).refused_modes)]
+    for mode in modes:
+        if mode not in known:
+            valid = sorted(set(known))
+            raise UsageError(f"No selected backend has a mode {mode!r}.", unknown("modes", mode, valid))
+
+
+Reason = tuple[Status, str] | None
+
+
+def _chosen(probe: Probe, wanted: Sequence[str]) -> list[tuple[Device, Reason]]:
+    """The devices to measure on: those wanted, else the first accelerator, else the CPU."""
+    if probe.status != "ready":
+        absent = f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
+        device = Device(name=wanted[0] if wanted else "cpu", device_class=_class_of(wanted), model="")
+        return [(device, (Status.UNAVAILABLE, absent))]
+    if not wanted:
+        first = next(
+            (d for d in probe.devices if d.device_class is DeviceClass.ACCELERATOR), probe.devices[0]
+        )
+        return [(first, None)]
+    return [chosen for want in wanted for chosen in devices_named(probe, want)]
+
+
+def devices_named(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
+    """The device that a kind, class or name means on this target, and why it is not there, if so."""
+    matches = [device for device in probe.devices if _matches(device, want)]
+    if matches:
+        exact = [device for device in matches if device.name == want]
+        return [(exact[0] if exact else matches[0], None)]
+    kind = KINDS.get(want.partition(":")[0], want)
+    known = {KINDS.get(name, name): reason for name, reason in probe.missing}
+    reason = known.get(kind, f"{probe.target.name} has no device {want!r}")
+    device = Device(name=want, device_class=_class_of([want]), model="")
+    return [(device, (Status.UNAVAILABLE, reason))]
+
+
+def _matches(device: Device, want: str) -> bool:
+    if want in (device.name, device.device_class):
+        return True
+    kind, _, index = want.partition(":")
+    same_kind = KINDS.get(kind, kind) == KINDS.get(device.name.partition(":")[0])
+    return same_kind and (not index or index == device.name.partition(":")[2])
+
+
+def _class_of(wanted: Sequence[str]) -> DeviceClass:
+    accelerated = wanted and not wanted[0].startswith("cpu")
+    return DeviceClass.ACCELERATOR if accelerated else DeviceClass.CPU
+
+
+def check_devices(wanted: Sequence[str], probes: Sequence[Probe]) -> None:
+    """Raise UsageError for a device word that is no kind, class or name of a device."""
+    names = {device.name for probe in probes for device in probe.devices}
+    valid = sorted({*KINDS, *DeviceClass, *names} - {"sim", "xla"})
+    for want in wanted:
+        if want not in names and want.partition(":")[0] not in {*KINDS, *DeviceClass}:
+            raise UsageError(f"No device named {want!r}.", unknown("devices", want, valid))
+
+
+def _unfold(
+    suite: str, entry: Entry, probe: Probe, device: Device, absent: Reason
+) -> Iterator[tuple[Case, Reason]]:
+    if entry.backend and probe.target.backend not in entry.backend:
+        return
+    backend, workload = _backend(probe), _workload(entry)
+    tables = entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
+    points = [point for table in tables for point in _product(table)]
+    axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache
+    for point, dtype, mode, cache in itertools.product(*axes):
+        instance = workload(**point)
+        case = Case(
+            suite=suite,
+            workload=entry.workload,
+            params=instance.params,
+            dtype=dtype,
+            mode=mode,
+            phase=Phase(workload.phase),
+            target=probe.target.name,
+            backend=probe.target.backend,
+            device=device.name,
+            cache=cache,
+        )
+        yield case, absent or unsupported(case, workload, probe, device)
+
+
+def unsupported(case: Case, workload: type[Workload], probe: Probe, device: Device) -> Reason:
+    """Why a case that is well formed cannot run on a device that is there, if so."""
+    backend, missing_modes = _backend(probe), dict(probe.missing_modes)
+    if backend.framework not in workload.frameworks():
+        return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
+    if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
+        return Status.UNSUPPORTED, reason
+    if case.mode in missing_modes:
+        return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
+    return None
+
+
+def _product(axes: Axes) -> Iterator[dict[str, Scalar]]:
+    lists = [values if isinstance(values, list) else [values] for values in axes.values()]
+    for point in itertools.product(*lists):
+        yield dict(zip(axes, point, strict=True))
+
+
+def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
+    """Seconds one process of the case is likely to take; rough, until a first round has been measured."""
+    rate = HOST_FLOPS if device_class is DeviceClass.CPU else ACCELERATOR_FLOPS
+    step = instance(case).cost(case.computes_in).flops / rate
+    warm = min(max(policy.warmup_min_s, 8 * step), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
+    timed = max(policy.min_s, 5 * step)
+    return PROCESS_S + warm + min(timed, max(policy.max_s, step))
+
+
+def footprint_bytes(case: Case) -> int:
+    """At least what the case's tensors take: everything its cost counts, once."""
+    return instance(case).cost(case.computes_in).bytes
+
+
+def instance(case: Case) -> Workload:
+    """The workload at the case's parameters."""
+    return registry.load("benchbench.workloads", case.workload, Workload)(**case.params)  # type: ignore[type-abstract]
+
+
+def parse_params(texts: Sequence[str]) -> dict[str, list[Scalar]]:
+    """`["batch=32,64", "causal=true"]` → lists of numbers, truth values or words. Raises UsageError."""
+    found: dict[str, list[Scalar]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name or not values:
+            raise UsageError(f"Cannot read -p {text!r}.", "Write it as name=value or name=value,value.")
+        found[name.strip()] = [_scalar(value.strip()) for value in values.split(",")]
+    return found
+
+
+def _scalar(text: str) -> Scalar:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _changed(entry: Entry, **changes: object) -> Entry:
+    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+    return Entry(**{**fields, **changes})
+
+
+def _backend(probe: Probe) -> type[Backend]:
+    return registry.load("benchbench.backends", probe.target.backend, Backend)  # type: ignore[type-abstract]
+
+
+def _workload(entry: Entry) -> type[Workload]:
+    return registry.load("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]

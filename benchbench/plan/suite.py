@@ -1,0 +1,137 @@
+"""TOML → Suite, or an error that names file, key and the valid values."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchbench import registry
+from benchbench.errors import SuiteError, UsageError, unknown
+from benchbench.model.case import Cache, Dtype, Scalar
+from benchbench.plan.thresholds import Rule, rules
+from benchbench.timing.policy import POLICIES
+from benchbench.workloads.base import Workload
+
+Axes = dict[str, list[Scalar] | Scalar]
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One workload and its axes. Each table of `cpu` or `accelerator` is a product of its lists."""
+
+    workload: str
+    dtype: list[Dtype] | None = None  # None: the suite's
+    mode: list[str] | None = None  # None: what each backend's users usually run
+    backend: list[str] | None = None  # None: every backend found
+    cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
+    cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
+    accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
+
+
+class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to measure; where, is the plan's business."""
+
+    description: str
+    cases: list[Entry]
+    name: str = ""
+    policy: str = "default"
+    dtype: list[Dtype] = msgspec.field(default_factory=lambda: [Dtype.FLOAT32])
+    thresholds: dict[str, str | float] = msgspec.field(default_factory=dict)  # of `check`: pattern → fraction
+
+
+def folders() -> list[Path]:
+    """Where suites are looked for: here, then those that come with accelbench."""
+    package = Path(__file__).parent.parent
+    places = [Path("suites"), package / "bundled_suites", package.parent / "suites"]
+    return [place for place in places if place.is_dir()]
+
+
+def names() -> list[str]:
+    """Of every suite that can be run by name."""
+    return sorted({path.stem for place in folders() for path in place.glob("*.toml")})
+
+
+def load(name: str) -> Suite:
+    """A suite by name or by path. Raises SuiteError, UsageError."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        found = [place / f"{name}.toml" for place in folders() if (place / f"{name}.toml").is_file()]
+        if not found or path.name != name:
+            raise UsageError(f"No suite named {name!r}.", unknown("suites", name, names()))
+        path = found[0]
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Cannot read the suite {path}: {error}", "Check the path after --suite.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SuiteError(
+            f"{path} is not valid TOML: {error}", "See docs/suites.md for an example."
+        ) from error
+    return parse(fields, path)
+
+
+def parse(fields: dict[str, Any], path: Path) -> Suite:
+    """Check every key and value. Raises SuiteError."""
+    try:
+        suite = msgspec.convert({"name": path.stem, **fields}, Suite)
+    except msgspec.ValidationError as error:
+        raise SuiteError(f"{path}: {error}", _hint(str(error))) from error
+    if suite.policy not in POLICIES:
+        hint = unknown("policies", suite.policy, list(POLICIES))
+        raise SuiteError(f"{path}: policy {suite.policy!r} is not known.", hint)
+    for number, entry in enumerate(suite.cases, 1):
+        _check(entry, f"{path}, cases {number}")
+    try:
+        threshold_rules(suite)
+    except UsageError as error:
+        raise SuiteError(f"{path}, thresholds: {error}", error.hint) from error
+    return suite
+
+
+def threshold_rules(suite: Suite) -> list[Rule]:
+    """Of the `[thresholds]` table; they are about this suite's cases only. Raises UsageError."""
+    return rules(suite.thresholds, f"suite {suite.name}", suite.name)
+
+
+def _check(entry: Entry, where: str) -> None:
+    try:
+        workload = registry.load("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]
+        for backend in entry.backend or []:
+            if backend not in registry.names("benchbench.backends"):
+                valid = registry.names("benchbench.backends")
+                raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, valid))
+        for axes in [*entry.cpu, *entry.accelerator]:
+            check_params(workload, axes)
+    except UsageError as error:
+        raise SuiteError(f"{where}: {error}", error.hint) from error
+
+
+def check_params(workload: type[Workload], axes: Axes) -> None:
+    """Raise UsageError for a parameter the workload does not have, or of another type."""
+    for name, values in axes.items():
+        fields = workload.fields()
+        if name not in fields:
+            hint = unknown("parameters", name, list(fields))
+            raise UsageError(f"{workload.__name__} has no parameter {name!r}.", hint)
+        for value in values if isinstance(values, list) else [values]:
+            if type(value) is not type(fields[name]):
+                wanted = type(fields[name]).__name__
+                raise UsageError(
+                    f"{name} = {value!r} should be of type {wanted}.", f"Default: {fields[name]}."
+                )
+
+
+def _hint(message: str) -> str:
+    """The nearest key to an unknown one."""
+    found = re.search(r"unknown field `(\w+)`(?: - at `([^`]*)`)?", message)
+    if found:
+        kind = Entry if found[2] and "cases" in found[2] else Suite
+        return unknown("keys", found[1], list(kind.__struct_fields__))
+    if "cache" in message:
+        return f"Known caches: {', '.join(Cache)}."
+    if "dtype" in message:
+        return f"Known dtypes: {', '.join(Dtype)}."
+    return "See docs/suites.md for every key."

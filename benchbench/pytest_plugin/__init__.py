@@ -1,0 +1,1 @@
+"""A user's function measured in a test."""

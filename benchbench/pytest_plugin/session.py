@@ -1,0 +1,159 @@
+"""What the tests of a pytest session measured, as a run. Knows no pytest."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+
+from benchbench import __version__
+from benchbench.analyse.digest import digest
+from benchbench.analyse.metrics import METRICS
+from benchbench.comparing.verdicts import compare
+from benchbench.documents import gate, verdict_text
+from benchbench.errors import UsageError
+from benchbench.gate import baselines
+from benchbench.gate.cases import Rules
+from benchbench.gate.decide import check
+from benchbench.machine.environment import fingerprint, machine, usable_threads
+from benchbench.model.case import Case
+from benchbench.model.device import Device, Probe, Target
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.options import Allocator, Isolation
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run, RunInfo, Settings
+from benchbench.model.status import Judgement
+from benchbench.plan.revision import commit_tag
+from benchbench.pytest_plugin.function import PYTHON, version
+from benchbench.store import runs
+
+SUITE = "pytest"
+
+
+def record(
+    test: str, backend: str | None, device: Device, outcome: Measurement | Failure, place: tuple[int, int]
+) -> Record:
+    """`test`: its node id; `place`: round, and position in it."""
+    target = backend or PYTHON
+    return Record(
+        case=Case(
+            suite=SUITE,
+            workload=test,
+            params={},
+            dtype=None,
+            mode="",
+            phase=None,
+            target=target,
+            backend=target,
+            device=device.name,
+        ),
+        round=place[0],
+        order=place[1],
+        started=time.time(),
+        outcome=outcome,
+        framework_version=version(backend),
+        device_model=device.model,
+        isolation=Isolation.SHARED,
+    )
+
+
+def earlier(results: Path, name: str) -> Run | None:
+    """The sessions that were stored under `name`, if any.
+
+    Raises UsageError for what is no name of a run, or where they were made on other hardware.
+    """
+    if not runs.NAME.fullmatch(name) or runs.LATEST.fullmatch(name):
+        raise UsageError(f"{name!r} cannot name a run.", "Use letters, digits, dots, dashes, underscores.")
+    if name not in runs.runs(results):
+        return None
+    found = runs.read(results / runs.RUNS / name)
+    if fingerprint(found.info.machine) != fingerprint(machine()):
+        raise UsageError(f"The run {name!r} was made on other hardware.", "Choose another name.")
+    return found
+
+
+def session(name: str, policy: Policy, earlier: Run | None) -> Run:
+    """A run without records yet, one process of which this session is; `earlier`: the sessions before it."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    info = RunInfo(
+        id=name,
+        started=now,
+        command=(SUITE,),
+        version=__version__,
+        machine=machine(),
+        settings=Settings(threads=usable_threads(), allocator=Allocator.SYSTEM, isolation=Isolation.SHARED),
+        policy=policy,
+        seed=0,
+        probes=(),
+        plan=(),
+        left_out=(),
+        tags=commit_tag(),
+    )
+    before = earlier.info if earlier else info
+    rounds = 1 + max((each.round for each in earlier.records), default=-1) if earlier else 0
+    head = replace(
+        info,
+        started=before.started,
+        policy=replace(policy, rounds=rounds + 1),
+        probes=before.probes,
+        plan=before.plan,
+        tags=dict(info.tags.items() & before.tags.items()),
+    )
+    return Run(info=head, records=())
+
+
+def measured(run: Run, records: Sequence[Record], devices: Mapping[str, Iterable[Device]]) -> Run:
+    """`run` with this session's records; `devices`: target → those used."""
+    plan = {case.id: case for case in (*run.info.plan, *(each.case for each in records))}
+    probes = {probe.target.name: probe for probe in run.info.probes}
+    versions = {each.case.target: each.framework_version for each in records}
+    for name, found in devices.items():
+        target = Target(name=name, backend=name, python=PurePath(sys.executable).name)
+        probes[name] = Probe(target=target, version=versions[name], devices=tuple(found))
+    info = replace(run.info, plan=tuple(plan.values()), probes=tuple(probes.values()))
+    return Run(info=info, records=tuple(records))
+
+
+def only(run: Run, case: str) -> Run:
+    """`run` as if it had planned and measured one case."""
+    plan = tuple(each for each in run.info.plan if each.id == case)
+    records = tuple(each for each in run.records if each.case.id == case)
+    return Run(info=replace(run.info, plan=plan, left_out=()), records=records)
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What became of a case; `p` is of the direction seen, None where nothing was tested."""
+
+    verdict: Judgement
+    p: float | None
+    text: str
+
+
+def regression_of(run: Run, name: str, results: Path) -> Since:
+    """What became of the one case of `run` since the baseline `name`, or else the stored run of that name.
+
+    Raises UnreadableInput, NotComparable.
+    """
+    (case,) = run.info.plan
+    if name not in baselines.names(results):
+        ref = runs.read(runs.find(results, name))
+        (verdict,) = compare(only(ref, case.id), run).verdicts
+        text = f"{verdict_text.sentence(verdict)}  {verdict_text.notes(verdict)}".strip()
+        return Since(verdict.verdict, verdict.p_holm, text)
+    sessions = baselines.sessions(results, name, run.info.machine)
+    found = check(sessions, digest(run), Rules(metrics=METRICS[:1], confirm=False))
+    finding = next(each for each in found.findings if each.case == case.id)
+    text = next(each.text for each in gate.judged(found) if each.case == case.id)
+    return Since(finding.verdict, finding.first.p_holm if finding.first else None, text)
+
+
+def check_exists(name: str, results: Path) -> None:
+    """Raises UnreadableInput or NotComparable where there is no such run or baseline for this machine."""
+    if name in baselines.names(results):
+        baselines.sessions(results, name, machine())
+    else:
+        runs.read(runs.find(results, name))

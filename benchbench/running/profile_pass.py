@@ -1,0 +1,95 @@
+"""The pass after the rounds: each case once more, in a process of its own, under its framework's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+from benchbench.analyse.metrics import steps_s
+from benchbench.errors import UnreadableInput
+from benchbench.launch.pool import Fleet
+from benchbench.launch.process import Answer
+from benchbench.model.case import Case
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.profile import Profile, Profiled
+from benchbench.model.record import Record
+from benchbench.model.status import Status
+from benchbench.stats import median
+from benchbench.store import artifacts, disk
+from benchbench.store.artifacts import outcome
+
+PROFILED_S = 0.5  # of steps at least, unless they are many
+FEWEST, MOST = 5, 1000  # steps
+
+
+def kept(
+    fleet: Fleet, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
+) -> Iterator[Profiled]:
+    """Each profile once it is in the run's `folder`. Raises CannotWrite."""
+    for found, traces in profiles(fleet, records, announce):
+        for name, content in artifacts.files(found, traces).items():
+            disk.save(folder / artifacts.ARTIFACTS / name, content)
+        yield found
+
+
+def profiles(
+    fleet: Fleet, records: Sequence[Record], announce: Callable[[str], None]
+) -> Iterator[tuple[Profiled, dict[str, bytes]]]:
+    """For each case that was measured: its profile, or why there is none, and its traces by file name."""
+    for record in _last_ok(records):
+        begin = perf_counter()
+        announce(f"profiling {record.case.id}")
+        with TemporaryDirectory(prefix="accelbench-profile-") as folder:
+            assert isinstance(record.outcome, Measurement)
+            found = _profiled(fleet, record.case, record.outcome, Path(folder))
+            names = found.traces if isinstance(found, Profile) else ()
+            traces = {name: (Path(folder) / name).read_bytes() for name in names}
+        fleet.stages_s["profile"] = fleet.stages_s.get("profile", 0.0) + perf_counter() - begin
+        yield (
+            Profiled(case=record.case, framework_version=record.framework_version, outcome=found),
+            traces,
+        )
+
+
+def _last_ok(records: Sequence[Record]) -> list[Record]:
+    """The last record of each case, if it was measured."""
+    last = {record.case.id: record for record in records}
+    return [record for record in last.values() if isinstance(record.outcome, Measurement)]
+
+
+def size(measured: Measurement) -> tuple[int, int]:
+    """(steps in a block, blocks) to profile: blocks like those timed, as many as half a second takes."""
+    steps = min(max(ceil(PROFILED_S / median(steps_s(measured))), FEWEST), MOST)
+    iterations = min(measured.iterations, steps)
+    return iterations, ceil(steps / iterations)
+
+
+def _profiled(fleet: Fleet, case: Case, measured: Measurement, folder: Path) -> Profile | Failure:
+    iterations, count = size(measured)
+    job: dict[str, Any] = {"kind": "profile", "folder": str(folder), "iterations": iterations, "count": count}
+    answer, _ = fleet.ask(case, job)
+    plain = answer.reply and answer.reply.get("plain_step_s")
+    if answer.reply and "recording" in answer.reply:
+        answer = fleet.read({"kind": "read", "folder": str(folder), "recording": answer.reply["recording"]})
+        if answer.reply is None:
+            reason = f"reading its trace takes jax or tensorflow: {answer.message}"
+            return Failure(status=Status.UNAVAILABLE, message=reason)
+    found = _decoded(answer, plain or ())
+    if isinstance(found, Profile) and not found.operators:
+        return Failure(status=Status.UNAVAILABLE, message=f"{found.profiler} saw no operator")
+    return found
+
+
+def _decoded(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
+    if answer.reply is None:
+        return Failure(status=answer.status, message=answer.message, log=answer.log)
+    try:
+        if profile := answer.reply.get("profile"):
+            return outcome({**profile, "plain_step_s": plain})
+        return outcome(answer.reply["outcome"])
+    except (KeyError, TypeError, UnreadableInput) as error:
+        return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")

@@ -1,0 +1,246 @@
+"""A run: float64 references, then rounds of every case in shuffled order, a process each."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import PurePath
+from typing import Any
+
+from benchbench import __version__
+from benchbench.errors import UnreadableInput
+from benchbench.launch.pool import Fleet
+from benchbench.launch.process import Answer
+from benchbench.machine.environment import machine
+from benchbench.machine.sampler import Watch
+from benchbench.model.case import Case, Phase
+from benchbench.model.device import Probe
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, RunInfo, Settings
+from benchbench.model.status import Status
+from benchbench.plan.cases import Plan, Selection, check_devices, plan
+from benchbench.plan.revision import commit_tag
+from benchbench.plan.schedule import due
+from benchbench.plan.suite import Entry
+from benchbench.registry import load
+from benchbench.store.codec import outcome
+from benchbench.store.runs import new_id
+from benchbench.workloads.base import Workload
+
+Announce = Callable[[str], None]
+References = dict[str, list[float] | str]  # work → its float64 reference, or why there is none
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How to measure, whatever is measured; without a seed one is drawn."""
+
+    policy: Policy
+    settings: Settings
+    seed: int | None
+    command: tuple[str, ...]
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Terms):
+    """What was asked for, checked but not yet matched with the devices at hand."""
+
+    entries: tuple[tuple[str, Entry], ...]
+    selection: Selection
+
+
+def prepare(fleet: Fleet, request: Request) -> RunInfo:
+    """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
+    probes = fleet.probe()
+    check_devices(request.selection.devices, probes)
+    return head(probes, plan(request.entries, request.selection, probes), request)
+
+
+def head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
+    """Of a run that begins now, filed under the commit it is made at unless the tags name another."""
+    now = time.time()
+    return RunInfo(
+        id=new_id(now),
+        started=datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+        command=terms.command,
+        version=__version__,
+        machine=machine(),
+        settings=terms.settings,
+        policy=terms.policy,
+        seed=random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed,
+        probes=tuple(_shareable(probe) for probe in probes),
+        plan=chosen.cases,
+        left_out=chosen.left_out,
+        tags={**commit_tag(), **terms.tags},
+    )
+
+
+def _shareable(probe: Probe) -> Probe:
+    """Without the path of the interpreter: results are shown to others, home folders are not."""
+    target = dataclasses.replace(probe.target, python=PurePath(probe.target.python).name)
+    return dataclasses.replace(probe, target=target)
+
+
+def measure(
+    fleet: Fleet, info: RunInfo, announce: Announce, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Record]:
+    """Records in the order measured. A case that fails is not measured again in later rounds.
+
+    `clock`: seconds, by which cases and the policy's budget are timed.
+    """
+    began = clock()
+    with closing(Watch(info.settings.threads)) as watch:
+        recorder = Recorder(fleet, info, announce, watch, clock)
+        yield from _rounds(fleet, info, announce, recorder, lambda: clock() - began)
+
+
+def _rounds(
+    fleet: Fleet, info: RunInfo, announce: Announce, recorder: Recorder, spent_s: Callable[[], float]
+) -> Iterator[Record]:
+    pending, made, importing_s = list(info.plan), list[Record](), 0.0
+    for number in count():
+        left_s = (info.policy.budget_s or 0.0) - spent_s() - importing_s
+        if not (cases := due(info.policy, number, pending, made, left_s)):
+            return
+        if number:
+            announce(f"round {number + 1}: importing frameworks")
+            before = spent_s()
+            fleet.start(sorted({case.target for case in cases}))
+            importing_s = spent_s() - before
+        for case in shuffled(cases, info.seed, number):
+            announce(f"round {number + 1}: {case.id}")
+            made.append(record := recorder.record(case, number))
+            if isinstance(record.outcome, Failure):
+                pending.remove(case)
+            yield record
+
+
+def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
+    """The order of round `number`: it depends on the seed and the cases, on nothing else."""
+    order = sorted(cases, key=lambda case: case.id)
+    random.Random(f"{seed}/{number}").shuffle(order)
+    return order
+
+
+def references(fleet: Fleet, cases: Sequence[Case], announce: Announce) -> References:
+    """Work → its float64 reference, or why there is none; computed once for all backends."""
+    found: References = {}
+    for case in cases:
+        if case.work in found or (case.backend == "fake" and not _computes(case)):
+            continue
+        announce(f"float64 reference of {case.work}")
+        try:
+            found[case.work] = fleet.reference(case)
+        except RuntimeError as error:
+            found[case.work] = str(error)
+    return found
+
+
+def _computes(case: Case) -> bool:
+    """Whether the workload gives the fake backend something to compute, and so to verify."""
+    return load("benchbench.workloads", case.workload, Workload).build_fake is not Workload.build_fake  # type: ignore[type-abstract]
+
+
+def verified(
+    fleet: Fleet, training: Sequence[Case], found: References, meanwhile: Callable[[], None]
+) -> dict[str, float | Failure | None]:
+    """Training case id → relative error at the small size; a Failure where it is wrong or has no answer."""
+    jobs = [
+        (case, {"kind": "verify", "reference": found.get(case.work)})
+        for case in training
+        if not isinstance(found.get(case.work), str)
+    ]
+    return {name: _error_in(answer) for name, answer in fleet.ask_together(jobs, meanwhile).items()}
+
+
+def _error_in(answer: Answer) -> float | Failure | None:
+    if answer.reply is not None and "verified" in answer.reply:
+        error: float | None = answer.reply["verified"]
+        return error
+    failure = decoded(answer, {})
+    assert isinstance(failure, Failure)
+    return failure
+
+
+class Recorder:
+    """What the records of one run share."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        info: RunInfo,
+        announce: Announce,
+        watch: Watch,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Computes the references and verifies training: its references first, the others meanwhile."""
+        self._fleet = fleet
+        self._policy = info.policy
+        training = [case for case in info.plan if case.phase is Phase.TRAIN]
+        others = [case for case in info.plan if case.phase is not Phase.TRAIN]
+        self._references = references(fleet, training, announce)
+        self._versions = {probe.target.name: probe.version for probe in info.probes}
+        self._models = {
+            (p.target.name, device.name): device.model for p in info.probes for device in p.devices
+        }
+        if training:
+            announce("verifying training at a small size")
+        self._verified = verified(
+            fleet,
+            training,
+            self._references,
+            lambda: self._references.update(references(fleet, others, announce)),
+        )
+        self._watch = watch
+        self._clock = clock
+        self._order = 0
+
+    def record(self, case: Case, number: int) -> Record:
+        """Measure, unless the case is known to fail."""
+        started, begin = time.time(), self._clock()
+        result, isolation, stages = self._measured(case, number)
+        stages["wall"] = self._clock() - begin
+        self._order += 1
+        return Record(
+            case=case,
+            round=number,
+            order=self._order - 1,
+            started=started,
+            outcome=result,
+            framework_version=self._versions[case.target],
+            device_model=self._models.get((case.target, case.device), ""),
+            isolation=isolation,
+            stages_s=stages,
+        )
+
+    def _measured(self, case: Case, number: int) -> tuple[Measurement | Failure, str, dict[str, float]]:
+        reference = self._references.get(case.work)
+        if isinstance(reference, str):
+            return Failure(status=Status.FAILED, message=reference), "none", {}
+        stages: dict[str, float] = {}
+        job: dict[str, Any] = {"reference": reference}
+        if isinstance(error := self._verified.get(case.id), Failure):
+            return error, "fork", {}
+        job |= {"verified": error, "kind": "measure", "warm": number > 0}
+        job["policy"] = dataclasses.asdict(self._policy)
+        with self._watch.over(case) as sampler:
+            answer, isolation = self._fleet.ask(case, job)
+        return sampler.seen_in(decoded(answer, stages)), isolation, stages
+
+
+def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
+    """The outcome in an answer; its stage times are added to `stages`."""
+    if answer.reply is None:
+        return Failure(status=answer.status, message=answer.message, log=answer.log)
+    try:
+        stages.update({str(name): float(seconds) for name, seconds in answer.reply["stages_s"].items()})
+        return outcome(answer.reply["outcome"])
+    except (KeyError, TypeError, ValueError, UnreadableInput) as error:
+        return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")

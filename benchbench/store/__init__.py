@@ -1,0 +1,1 @@
+"""Run folders, and what is read from and written to them."""

@@ -1,0 +1,111 @@
+"""What a run keeps beside its records: for each case that was profiled a table, and the traces it is from."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from benchbench.errors import UnreadableInput
+from benchbench.model.measurement import Failure
+from benchbench.model.profile import Profile, Profiled
+from benchbench.model.record import SCHEMA
+from benchbench.model.status import Status
+
+ARTIFACTS, TABLE = "artifacts", ".profile.json"
+LIMIT = 16 * 2**20  # bytes; a table of 1000 operators is 300 KiB
+UNSAFE = re.compile(r"[^0-9A-Za-z.,=_-]+")
+LONGEST = 120  # characters of a case's name in a file's name
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _File(Profiled):
+    """A profile whose outcome is still JSON values: msgspec has no union of dataclasses."""
+
+    outcome: Any
+
+
+def files(found: Profiled, traces: Mapping[str, bytes]) -> dict[str, bytes]:
+    """File name → content: the table, and `traces` beside it under the case's name, compressed."""
+    stem = _stem(found.case.id)
+    names = {name: f"{stem}.{name.removesuffix('.gz')}.gz" for name in sorted(traces)}
+    if isinstance(found.outcome, Profile):
+        outcome = dataclasses.replace(found.outcome, traces=tuple(names.values()))
+        found = dataclasses.replace(found, outcome=outcome)
+    text = json.dumps(dataclasses.asdict(found), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    packed = {names[name]: _compressed(name, content) for name, content in traces.items()}
+    return {f"{stem}{TABLE}": f"{text}\n".encode(errors="replace"), **packed}
+
+
+def _stem(case: str) -> str:
+    """A file's name that tells the case; the checksum tells cases apart that look alike."""
+    return f"{UNSAFE.sub('-', case)[:LONGEST].lstrip('.-')}-{crc32(case.encode(errors='replace')):08x}"
+
+
+def _compressed(name: str, content: bytes) -> bytes:
+    return content if name.endswith(".gz") else gzip.compress(content, mtime=0)
+
+
+def profiles(run: Path) -> tuple[list[Profiled], list[str]]:
+    """Those in a run's folder by case, and for each file that cannot be read its name and why."""
+    found, damaged = [], []
+    for path in sorted((run / ARTIFACTS).glob(f"*{TABLE}")):
+        try:
+            found.append(_read(path))
+        except (OSError, UnreadableInput) as error:
+            damaged.append(f"{path.name}: {error}")
+    return sorted(found, key=lambda each: each.case.id), damaged
+
+
+def reasons(run: Path) -> dict[str, str]:
+    """Case id → why it has no profile, where it was to have one."""
+    outcomes = {each.case.id: each.outcome for each in profiles(run)[0]}
+    return {case: found.message for case, found in outcomes.items() if isinstance(found, Failure)}
+
+
+def outcome(raw: object) -> Profile | Failure:
+    """A profile or failure from JSON values, all numbers finite and none below 0. Raises UnreadableInput."""
+    try:
+        if isinstance(raw, dict) and raw.get("status") != Status.OK:
+            return msgspec.convert(raw, Failure)
+        found = msgspec.convert(raw, Profile)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnreadableInput(f"profile: {str(error)[:200]}") from error
+    if found.steps < 1 or not found.wall_s or len(found.memory_at_s) != len(found.memory_bytes):
+        raise UnreadableInput("profile: no steps, no time, or columns that differ in length")
+    if not all(map(_is_quantity, _numbers(dataclasses.asdict(found)))):
+        raise UnreadableInput("profile: a number is negative or not finite")
+    return found
+
+
+def _numbers(value: object) -> list[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [number for each in value for number in _numbers(each)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def _is_quantity(number: float) -> bool:
+    return 0 <= number < math.inf  # NaN fails this too
+
+
+def _read(path: Path) -> Profiled:
+    if path.stat().st_size > LIMIT:
+        raise UnreadableInput(f"larger than {LIMIT} bytes")
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableInput(str(error)[:200]) from error
+    if found.schema > SCHEMA:
+        raise UnreadableInput("written by a newer accelbench")
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Profiled)}
+    return Profiled(**(fields | {"outcome": outcome(found.outcome)}))

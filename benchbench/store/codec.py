@@ -1,0 +1,123 @@
+"""JSON ↔ the nouns: a record is a line, the head of a run an object. What cannot be true is not let in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from benchbench.errors import UnreadableInput
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.record import SCHEMA, Record
+from benchbench.model.status import Status
+from benchbench.store.disk import reading
+
+T = TypeVar("T")
+
+LINE_LIMIT = 8 * 2**20  # bytes; a record of 1000 blocks is 20 KiB
+HEAD_LIMIT = 64 * 2**20  # bytes; a plan of 10,000 cases is 4 MiB
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Line(Record):
+    """A record whose outcome is still JSON values: msgspec has no union of dataclasses."""
+
+    outcome: Any
+
+
+def encode(record: Record) -> bytes:
+    """One line of JSON without its newline. Raises ValueError for NaN and infinity: JSON has neither."""
+    return to_json(record)
+
+
+def decode(line: bytes) -> Record:
+    """The record in a line. Fields not known here are ignored. Raises UnreadableInput."""
+    if len(line) > LINE_LIMIT:
+        raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
+    found = _converted(_parsed(line), _Line)
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
+    return Record(**(fields | {"outcome": outcome(found.outcome)}))
+
+
+def outcome(raw: object) -> Measurement | Failure:
+    """A measurement or failure from JSON values, all numbers finite and none below zero.
+
+    Raises UnreadableInput.
+    """
+    if not isinstance(raw, dict):
+        raise UnreadableInput("outcome: not an object")
+    if raw.get("status") != Status.OK:
+        failure = _converted(raw, Failure, "outcome: ")
+        _check_numbers([failure.relative_error or 0.0])
+        return failure
+    found = _converted(raw, Measurement, "outcome: ")
+    if found.iterations < 1 or not found.block_s:
+        raise UnreadableInput("outcome: a measurement without a block or a step")
+    _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0, found.relative_error or 0.0])
+    _check_numbers([*found.warmup_block_s, *found.block_s])
+    _check_numbers([number for batch in found.batches for number in dataclasses.astuple(batch)])
+    _check_telemetry(found)
+    return found
+
+
+def _check_telemetry(found: Measurement) -> None:
+    if found.window:
+        _check_numbers(list(dataclasses.astuple(found.window)))
+    if found.telemetry:
+        names = [each.name for each in dataclasses.fields(found.telemetry) if each.name != "notes"]
+        values = [getattr(found.telemetry, name) for name in names]
+        columns = [value for value in values if isinstance(value, tuple)]
+        if {len(column) for column in columns} - {0, len(found.telemetry.at_s)}:
+            raise UnreadableInput("outcome: telemetry whose columns differ in length")
+        _check_numbers([found.telemetry.sampler_cpu_s, *(number for column in columns for number in column)])
+
+
+def document(path: Path, kind: type[T], hint: str) -> T:
+    """The JSON object in a file, as `kind`. Fields not known here are ignored. Raises UnreadableInput."""
+    with reading(path):
+        if path.stat().st_size > HEAD_LIMIT:
+            raise UnreadableInput(f"{path}: larger than {HEAD_LIMIT} bytes", "It is no file of accelbench.")
+        text = path.read_bytes()
+    try:
+        return _converted(_parsed(text), kind)
+    except UnreadableInput as error:
+        raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        raw = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableInput(f"not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise UnreadableInput("not a JSON object")
+    schema = raw.get("schema")
+    if type(schema) is not int or schema < 1:
+        raise UnreadableInput("schema: not a version of this format")
+    if schema > SCHEMA:
+        raise UnreadableInput("written by a newer accelbench", "Update accelbench, then read it again.")
+    return raw
+
+
+def _converted(raw: object, kind: type[T], where: str = "") -> T:
+    try:
+        return msgspec.convert(raw, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnreadableInput(f"{where}{str(error)[:200]}") from error
+
+
+def _check_numbers(numbers: list[float]) -> None:
+    if not all(0 <= number < math.inf for number in numbers):  # NaN fails this too
+        raise UnreadableInput("outcome: a number is negative or not finite")
+
+
+def to_json(value: Any, indent: int | None = None) -> bytes:
+    """A dataclass as JSON. Raises ValueError for NaN and infinity."""
+    separators = (",", ": ") if indent else (",", ":")
+    fields = dataclasses.asdict(value)
+    text = json.dumps(fields, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
+    return text.encode(errors="replace")  # half a surrogate pair, from a file name, is not worth a run

@@ -1,0 +1,219 @@
+"""Runs on disk: a folder `<root>/runs/<id>/` with run.json and records.jsonl, one record per line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from benchbench.errors import CannotWrite, UnreadableInput
+from benchbench.model.record import Record
+from benchbench.model.run import Run, RunInfo
+from benchbench.store import codec, disk
+from benchbench.store.artifacts import reasons
+
+T = TypeVar("T")
+
+RUNS, HEAD, RECORDS = "runs", "run.json", "records.jsonl"
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
+LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
+
+
+class IdSource:
+    """Makes ids that sort by time; each is greater than the one before, whatever the clock does."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def __call__(self, now: float | None = None, randomness: Callable[[int], bytes] = os.urandom) -> str:
+        """A ULID: 48 bits of Unix milliseconds and 80 random bits in base 32 (github.com/ulid/spec)."""
+        milliseconds = int((time.time() if now is None else now) * 1000)
+        fresh = milliseconds << 80 | int.from_bytes(randomness(10))
+        if fresh <= self._last:  # a random step, not 1: processes forked just now share `_last`
+            fresh = self._last + 1 + int.from_bytes(randomness(8))
+        self._last = fresh
+        return "".join(CROCKFORD[fresh >> shift & 31] for shift in range(125, -1, -5))
+
+
+new_id = IdSource()
+
+
+class RunWriter:
+    """Appends records to the run in a folder: a new one, or one that was interrupted."""
+
+    def __init__(self, folder: Path, write: Callable[[int, bytes], int] = os.write) -> None:
+        """Raises CannotWrite."""
+        self._path = folder / RECORDS
+        self._write = write
+        with disk.writing(self._path):
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def append(self, record: Record) -> None:
+        """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
+        line = codec.encode(record) + b"\n"
+        with disk.writing(self._path, f" (the record has {len(line)} bytes)"):
+            end = os.fstat(self._descriptor).st_size
+            if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
+                line = b"\n" + line  # the last record was torn; this one must not be lost with it
+            try:
+                self._store(line)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._descriptor, end)
+                raise
+
+    def _store(self, line: bytes) -> None:
+        written = self._write(self._descriptor, line)
+        if written != len(line):
+            raise OSError(f"only {written} of {len(line)} bytes could be written")
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Nothing is pending: every record is on disk already."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def create(root: Path, info: RunInfo) -> RunWriter:
+    """Make the folder of a new run and write its head. Raises CannotWrite; then nothing is left behind."""
+    if not NAME.fullmatch(info.id):
+        raise ValueError(f"{info.id!r} cannot be the id of a run")
+    folder = root / RUNS / info.id
+    with disk.writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    try:
+        with disk.writing(folder):
+            (folder / RECORDS).touch()
+            disk.replace(folder / HEAD, codec.to_json(info, indent=1) + b"\n")
+            disk.sync(folder.parent)
+        return RunWriter(folder)
+    except CannotWrite:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def keep(root: Path, run: Run) -> Path:
+    """Store a run that is complete already; its folder. Raises CannotWrite."""
+    with create(root, run.info) as writer:
+        for record in run.records:
+            writer.append(record)
+    return root / RUNS / run.info.id
+
+
+def extend(folder: Path, run: Run) -> None:
+    """Add the records of `run` to those in `folder`, whose head becomes that of `run`. Raises CannotWrite."""
+    with disk.writing(folder):
+        disk.replace(folder / HEAD, codec.to_json(run.info, indent=1) + b"\n")
+    with RunWriter(folder) as writer:
+        for record in run.records:
+            writer.append(record)
+
+
+def head(path: Path) -> RunInfo:
+    """Of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
+    hint = f"The records in {path / RECORDS} need it: restore it from a copy."
+    return codec.document(path / HEAD, RunInfo, hint)
+
+
+def read(path: Path) -> Run:
+    """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
+
+    Raises UnreadableInput when run.json is missing, damaged or from a newer version.
+    """
+    info = head(path)
+    records: list[Record] = []
+    damaged: list[str] = []
+    for number, line in enumerate(_lines(path / RECORDS), start=1):
+        if line == b"\n":
+            continue
+        try:
+            records.append(codec.decode(line.removesuffix(b"\n")))
+        except UnreadableInput as error:
+            damaged.append(f"line {number}: {error}")
+    return Run(info=info, records=tuple(records), damaged=tuple(damaged), unprofiled=reasons(path))
+
+
+def runs(root: Path) -> list[str]:
+    """The ids of the stored runs, newest last. Raises UnreadableInput where they cannot be listed."""
+    folder = root / RUNS
+    with disk.reading(folder):
+        if not folder.is_dir():
+            return []
+        found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and _is_run(each)]
+    return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+
+
+def find(root: Path, selector: str) -> Path:
+    """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
+
+    Raises UnreadableInput.
+    """
+    ids = runs(root)
+    if latest := LATEST.fullmatch(selector):
+        return root / RUNS / _back(root, ids, int(latest[1] or 0))
+    matching = [name for name in ids if selector and name.upper().startswith(selector.upper())]
+    if selector in ids or len(matching) == 1:
+        return root / RUNS / (selector if selector in ids else matching[0])
+    if selector and _is_run(Path(selector)):
+        return Path(selector)
+    if matching:
+        raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
+    raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(selector, ids))
+
+
+def _back(root: Path, ids: list[str], steps: int) -> str:
+    if not ids:
+        raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite quick")
+    if steps >= len(ids):
+        oldest = "latest" if len(ids) == 1 else f"latest~{len(ids) - 1}"
+        raise UnreadableInput(f"There is no latest~{steps} in {root / RUNS}.", f"The oldest is {oldest}.")
+    return ids[-1 - steps]
+
+
+def _some(ids: list[str]) -> str:
+    return f"Type more of it: {', '.join(ids[-5:])}{', …' if len(ids) > 5 else ''}"
+
+
+def _nearest(selector: str, ids: list[str]) -> str:
+    if not ids:
+        return "There are no runs yet: accelbench run --suite quick"
+    near = get_close_matches(selector[:100].upper(), ids, n=1)
+    return f"Did you mean {near[0]!r}?" if near else "accelbench list runs shows what there is."
+
+
+def _is_run(folder: Path) -> bool:
+    with suppress(OSError, ValueError):  # a name too long, or with a NUL
+        return (folder / HEAD).is_file()
+    return False
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Lines with their newline; of one beyond the limit only the beginning."""
+    with disk.reading(path):
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise UnreadableInput(f"{path} is not a file.")
+        with path.open("rb") as file:
+            while line := file.readline(codec.LINE_LIMIT + 2):
+                rest = line
+                while rest and not rest.endswith(b"\n"):
+                    rest = file.readline(codec.LINE_LIMIT)
+                yield line

@@ -1,0 +1,1 @@
+"""Warm-up, block size, stop rule: when to read the clock, which is passed in."""

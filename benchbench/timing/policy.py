@@ -1,0 +1,60 @@
+"""How long to measure: the presets, and how many rounds a case gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchbench.model.measurement import Measurement
+from benchbench.model.run import Policy
+from benchbench.stats import headline, median
+
+POLICIES = {
+    "quick": Policy(
+        name="quick", rounds=3, precision=0.02, min_s=0.75, max_s=3.0,
+        warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
+        least_blocks=3, window_s=0.1, slow_s=0.5,
+    ),
+    "default": Policy(name="default", rounds=5, continue_above=0.02),
+    "rigorous": Policy(name="rigorous", rounds=10, precision=0.005, max_s=30.0, continue_above=0.02),
+}  # fmt: skip
+
+
+def within(budget_s: float) -> Policy:
+    """Three quick rounds, then as many of the noisiest cases as the budget has time for.
+
+    Quick ones: what differs between processes, longer ones do not tell better.
+    """
+    return replace(POLICIES["quick"], name="budget", budget_s=budget_s)
+
+
+def rounds_of(policy: Policy, outcomes: Sequence[object]) -> int:
+    """How many rounds a case gets at least, by its outcomes in the order of rounds.
+
+    Twice as many as it has anyway where its interval over those is wide (docs/measuring.md): that is decided
+    once, since looking after every round would stop at those that happen to agree.
+    """
+    first = [each for each in outcomes[: policy.rounds] if isinstance(each, Measurement)]
+    if policy.continue_above is None or len(first) < policy.rounds:
+        return policy.rounds
+    return 2 * policy.rounds if half_width(first) > policy.continue_above else policy.rounds
+
+
+def half_width(measured: Sequence[Measurement]) -> float:
+    """Of the headline's 95 % interval, as a fraction of it; infinite where there is none."""
+    medians = [median(each.block_s) / each.iterations for each in measured]
+    if len(medians) < 2 or min(medians) <= 0:
+        return math.inf
+    found = headline(medians)
+    assert found.low is not None
+    assert found.high is not None
+    return (found.high - found.low) / 2 / found.mid
+
+
+def in_words(policy: Policy) -> str:
+    """`5 rounds, of noisy cases 10`."""
+    rounds = f"{policy.rounds} rounds"
+    if policy.budget_s is not None:
+        return f"{rounds}, then more of the noisiest cases until {policy.budget_s:g} s are over"
+    return f"{rounds}, of noisy cases {2 * policy.rounds}" if policy.continue_above is not None else rounds

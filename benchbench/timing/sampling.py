@@ -1,0 +1,232 @@
+"""Warm up, choose a block size, sample until the median is known. The timer, and with it the clock, is
+passed in; nothing here knows a framework.
+
+Block → process → session (docs/measuring.md): this module makes the blocks of one process. Every block
+is kept, the warm-up's too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from time import monotonic, process_time
+from typing import Any, Literal, Protocol
+
+from benchbench.model.measurement import Batch, Window
+from benchbench.model.run import Policy
+from benchbench.stats import mad, median, median_interval
+
+OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
+SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
+AGREEMENTS = 3  # consecutive windows that must agree
+MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
+MOST_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
+PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
+PAIRS = 6  # of blocks compared at least, before a timer is called wrong
+PATIENCE_S = 1.0  # and for as long: a busy neighbour may slow six short ones
+MOST_PAIRS = 1000
+CLOCK_S = 1e-9  # a block lasts at least a tick
+GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
+
+
+class Stopwatch(Protocol):
+    """The part of a backend's timer that measuring needs."""
+
+    batch_s: float
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        """So far, one per call of `blocks`; empty where each block is waited for."""
+
+    def now(self) -> float:
+        """Seconds on the clock that limits are judged by."""
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        """Seconds of each of `count` blocks of `iterations` steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What one process measured; seconds are of whole blocks."""
+
+    iterations: int
+    warmup_block_s: tuple[float, ...]
+    block_s: tuple[float, ...]
+    steady: bool
+    stop_reason: Literal["precision", "time", "count"]
+    timer_cost_s: float
+    window: Window
+    recompiled: int = 0  # programs compiled while blocks were timed
+    batches: tuple[Batch, ...] = ()
+
+
+def measure(
+    step: Callable[[], Any],
+    timer: Stopwatch,
+    policy: Policy,
+    compilations: Callable[[], int | None] = lambda: None,
+    clock: Callable[[], float] = monotonic,
+    cpu: Callable[[], float] = process_time,
+    mark: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    most: int = MOST_ITERATIONS,
+) -> Samples:
+    """Blocks of `step`, after warm-up, until the median's interval is narrow or a limit is reached.
+
+    `compilations` counts the programs compiled so far, where that is known; `clock` and `cpu` tell, in
+    seconds, when that was and what this process computed meanwhile; `mark` shows the two parts to a profiler;
+    `most`: steps in a block, 1 where each must begin as a block does.
+    """
+    cost = timer_cost(timer)
+    with mark("warm-up"):
+        iterations, first = block_size(step, timer, cost, most)
+        warm, steady = warm_up(step, timer, policy, iterations, first)
+    compiled, began, used = compilations() or 0, clock(), cpu()
+    batched = len(timer.batches)
+    with mark("timed"):
+        blocks, reason = sample(step, timer, policy, iterations, warm[-1])
+    window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
+    recompiled = (compilations() or 0) - compiled
+    batches = tuple(timer.batches[batched:])
+    return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled, batches)
+
+
+def timer_cost(timer: Stopwatch) -> float:
+    """Seconds a block costs beyond its steps: the median of empty blocks, which include the wait."""
+    return max(median(timer.blocks(_nothing, 1, 21)), 0.0)
+
+
+def _nothing() -> None:
+    return None
+
+
+def block_size(
+    step: Callable[[], Any], timer: Stopwatch, cost: float, most: int = MOST_ITERATIONS
+) -> tuple[int, list[float]]:
+    """The smallest power of two of steps that lasts long enough, and the blocks of that size it took.
+
+    The shortest is best: long blocks average over interruptions that a median of many would set aside.
+    A block much longer than needed settles it at once; a close one is confirmed by a second.
+    """
+    least = max(OVERHEAD * cost, SHORTEST_BLOCK_S)
+    iterations = 1
+    while True:
+        blocks = timer.blocks(step, iterations, 1)
+        if blocks[0] < 10 * least:
+            blocks += timer.blocks(step, iterations, 1)
+        if min(blocks) >= least or iterations >= most:
+            return iterations, blocks
+        iterations *= 2
+
+
+def warm_up(
+    step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, first: Sequence[float]
+) -> tuple[list[float], bool]:
+    """Blocks until adjacent windows agree three times in a row; False when the cap came first.
+
+    `first`: the blocks already made, at least one.
+    """
+    blocks = list(first)
+    start = timer.now() - sum(blocks)
+    while True:
+        elapsed = timer.now() - start
+        window = clamp(policy.window_s / median(blocks[-3:]), 3, 20)  # not of the first: they may be slow
+        if len(blocks) >= policy.warmup_min_blocks and elapsed >= policy.warmup_min_s:
+            if settled(blocks, window):
+                return blocks, True
+            if elapsed >= policy.warmup_max_s:
+                return blocks, False
+        blocks += timer.blocks(step, iterations, batch(timer, blocks[-1]))
+
+
+def settled(blocks: Sequence[float], window: int) -> bool:
+    """Whether the last windows agree: |mⱼ − mⱼ₊₁| ≤ max(1 % of mⱼ, 1.5 standard errors of the difference).
+
+    A sliding comparison of `AGREEMENTS` pairs of adjacent windows, each shifted by a third of a window, so
+    that slow steps need 2 windows and a little more instead of 4. 1.2533 is the standard error of a
+    median relative to that of a mean, 1.4826 makes a MAD a σ, both for normal data.
+    """
+    shift = max(1, window // AGREEMENTS)
+    needed = 2 * window + (AGREEMENTS - 1) * shift
+    if len(blocks) < needed:
+        return False
+    recent = blocks[-needed:]
+    return all(_agree(recent[i * shift : i * shift + 2 * window], window) for i in range(AGREEMENTS))
+
+
+def _agree(pair: Sequence[float], window: int) -> bool:
+    before, after = pair[:window], pair[window:]
+    noise = 1.5 * 1.2533 * 1.4826 * mad(pair) * math.sqrt(2 / window)
+    return abs(median(before) - median(after)) <= max(0.01 * median(before), noise)
+
+
+def sample(
+    step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, block: float
+) -> tuple[list[float], Literal["precision", "time", "count"]]:
+    """Blocks until the interval of their median is within `policy.precision`, or time or count is up.
+
+    The fewest blocks are measured whatever the time: slow steps have few, and the inference stands on
+    the processes.
+    """
+    start = timer.now()
+    look = least = clamp(policy.slow_s / block, policy.least_blocks, policy.min_blocks)
+    blocks: list[float] = []
+    while True:
+        blocks += timer.blocks(step, iterations, min(batch(timer, block), policy.max_blocks - len(blocks)))
+        elapsed = timer.now() - start
+        if len(blocks) >= look and elapsed >= policy.min_s:
+            if precise(blocks, policy.precision):
+                return blocks, "precision"
+            look = math.ceil(len(blocks) * GROWTH)
+        if len(blocks) >= policy.max_blocks:
+            return blocks, "precision" if precise(blocks, policy.precision) else "count"
+        if elapsed >= policy.max_s and len(blocks) >= least:
+            return blocks, "time"
+
+
+def precise(blocks: Sequence[float], precision: float) -> bool:
+    """Whether half the width of the median's interval is within `precision` of the median."""
+    low, high = median_interval(blocks)
+    return (high - low) / 2 <= precision * median(blocks)
+
+
+def premature(
+    step: Callable[[], Any], finish: Callable[[Any], Any], timer: Stopwatch, iterations: int
+) -> float:
+    """How many times longer a block takes until its result can be read than the timer says it takes.
+
+    `finish(output)` must return only when `output` has been computed: it reads it. The smallest ratio of
+    pairs of a timed block and one that is read (less what reading costs): the first pair that is not
+    longer than `PREMATURE` ends it, so that a busy neighbour would have to hit every second block for
+    `PATIENCE_S`, and of at least `PAIRS`.
+    """
+
+    def read() -> float:
+        start = timer.now()
+        for _ in range(iterations):
+            output = step()
+        finish(output)
+        done = timer.now()
+        finish(output)
+        return 2 * done - start - timer.now()
+
+    read()  # the first reading may compile something
+    ratio, began = math.inf, timer.now()
+    for pair in range(MOST_PAIRS):
+        if pair >= PAIRS and timer.now() - began >= PATIENCE_S:
+            break
+        ratio = min(ratio, read() / max(timer.blocks(step, iterations, 1)[0], CLOCK_S))
+        if ratio <= PREMATURE:
+            break
+    return ratio
+
+
+def batch(timer: Stopwatch, block: float) -> int:
+    """Blocks that share one synchronisation on this timer."""
+    return clamp(timer.batch_s / block, 1, MOST_BATCHED) if block > 0 else 1
+
+
+def clamp(value: float, least: int, most: int) -> int:
+    """`value` as a whole number between the two."""
+    return int(min(max(value, least), most))

@@ -1,0 +1,165 @@
+"""Work of known length, to try the pipeline on: on the host it spins until a clock of its own says that it is
+over, on a device for cycles that this clock was used to count.
+
+That clock is not the pipeline's: what others take of the CPU lengthens a spin, and the spin notes it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Literal, Protocol
+
+from benchbench.backends.base import Backend, HostTimer, Timer
+from benchbench.model.case import Dtype
+from benchbench.model.run import Policy
+from benchbench.stats import median
+from benchbench.timing.sampling import Samples, measure
+from benchbench.traces.recording import Unsupported
+
+Clock = Callable[[], float]
+SECOND_MODE, SECOND_SHARE = 1.5, 0.3  # of the bimodal durations: how long, how often
+CALIBRATION_S = 0.02  # of the shorter of two spins whose difference counts
+MOST_CYCLES = 2**36  # half a minute at 2 GHz
+WARM_S, TRIES = 0.5, 5  # of spinning before the cycles are counted: clocks rise; pairs that are compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How long spins last: always `seconds`, or that and half as much again, or log-normal around it."""
+
+    kind: Literal["constant", "bimodal", "log-normal"] = "constant"
+    seconds: float
+    spread: float = 0.0  # standard deviation / mean, where log-normal
+    seed: int = 0
+
+    @property
+    def mean_s(self) -> float:
+        """Of the distribution."""
+        if self.kind == "bimodal":
+            return self.seconds * (1 + (SECOND_MODE - 1) * SECOND_SHARE)
+        return self.seconds * math.sqrt(1 + self.spread**2)
+
+    @property
+    def sd_s(self) -> float:
+        """Of the distribution."""
+        if self.kind == "bimodal":
+            return self.seconds * (SECOND_MODE - 1) * math.sqrt(SECOND_SHARE * (1 - SECOND_SHARE))
+        return self.mean_s * self.spread
+
+
+def durations(shape: Shape) -> Iterator[float]:
+    """Seconds of one spin after the other, without end; the same for the same shape."""
+    source = random.Random(f"{shape.kind}/{shape.seed}")
+    if shape.kind == "constant":
+        yield from repeat(shape.seconds)
+    sigma = math.sqrt(math.log1p(shape.spread**2))
+    while True:
+        if shape.kind == "bimodal":
+            yield shape.seconds * (SECOND_MODE if source.random() < SECOND_SHARE else 1)
+        else:
+            yield shape.seconds * math.exp(sigma * source.gauss(0, 1))
+
+
+def raw_clock() -> Clock:
+    """Seconds that no time service bends (clock_gettime(2)); Python's best clock where there is no such."""
+    identity = getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    if identity is None:
+        return time.perf_counter
+    return lambda: time.clock_gettime(identity)
+
+
+class Spin:
+    """A step: each call lasts the next of the durations, and `spent_s` tells how long it did."""
+
+    def __init__(self, lengths: Iterator[float], clock: Clock) -> None:
+        self._lengths = lengths
+        self._clock = clock
+        self.spent_s: list[float] = []
+
+    def __call__(self) -> None:
+        """Return when the time is over."""
+        clock = self._clock
+        start = clock()
+        end = start + next(self._lengths)
+        while (now := clock()) < end:
+            pass
+        self.spent_s.append(now - start)
+
+    def blocks_s(self, iterations: int, count: int) -> list[float]:
+        """What the last `count` blocks of so many calls lasted."""
+        spent = self.spent_s[-iterations * count :]
+        return [math.fsum(spent[i : i + iterations]) for i in range(0, len(spent), iterations)]
+
+
+def on_host(shape: Shape, policy: Policy, timer: Timer, clock: Clock) -> tuple[Samples, list[float], float]:
+    """What the pipeline measures, what each block truly lasted, and how sure that is: 0, exactly."""
+    spin = Spin(durations(shape), clock)
+    samples = measure(spin, timer, policy)
+    return samples, spin.blocks_s(samples.iterations, len(samples.block_s)), 0.0
+
+
+class Spinner(Protocol):
+    """The part of a session that spinning on a device needs."""
+
+    def spin(self, cycles: int) -> None:
+        """Keep the device busy for so many cycles of its clock; do not wait."""
+
+    def wait(self, output: Any) -> None:
+        """Until the device is done."""
+
+
+def on_device(
+    seconds: float, policy: Policy, timer: Timer, device: Spinner, clock: Clock
+) -> tuple[Samples, list[float], float]:
+    """As on the host; the share by which the device's clock moved meanwhile tells how sure the truth is."""
+    before = seconds_per_cycle(device, clock)
+    cycles = round(seconds / before)
+    samples = measure(lambda: device.spin(cycles), timer, policy)
+    after = seconds_per_cycle(device, clock)
+    block = cycles * (before + after) / 2 * samples.iterations
+    return samples, [block] * len(samples.block_s), abs(after - before) / before
+
+
+def seconds_per_cycle(device: Spinner, clock: Clock) -> float:
+    """By the difference of spins of one and two lengths, so that launching and waiting cancel out.
+
+    Raises Unsupported.
+    """
+
+    def lasted(cycles: int) -> float:
+        start = clock()
+        device.spin(cycles)
+        device.wait(None)
+        return clock() - start
+
+    cycles, warm = 1024, clock() + WARM_S
+    while lasted(cycles) < CALIBRATION_S:
+        cycles *= 2
+        if cycles > MOST_CYCLES:
+            raise Unsupported("its kernel that only spins returns at once")
+    while clock() < warm:
+        lasted(cycles)
+    return median([(lasted(2 * cycles) - lasted(cycles)) / cycles for _ in range(TRIES)])
+
+
+def answer(backend: Backend, job: dict[str, Any]) -> dict[str, Any]:
+    """A worker's answer: seconds of each block, as measured and as they were. Raises Unsupported."""
+    shape, policy, clock = Shape(**job["shape"]), Policy(**job["policy"]), raw_clock()
+    if job["device"] is None:
+        samples, true_s, drift = on_host(shape, policy, HostTimer(lambda _: None), clock)
+    else:
+        session = backend.open(job["device"], Dtype.FLOAT32, backend.modes[0], job["threads"])
+        if not session.spins:
+            raise Unsupported("it has no kernel that only spins")
+        samples, true_s, drift = on_device(shape.seconds, policy, session.timer(), session, clock)
+    return {
+        "iterations": samples.iterations,
+        "block_s": samples.block_s,
+        "true_block_s": true_s,
+        "drift": drift,
+    }

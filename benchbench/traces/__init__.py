@@ -1,0 +1,1 @@
+"""Trace formats of profilers become spans."""

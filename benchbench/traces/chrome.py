@@ -1,0 +1,101 @@
+"""torch.profiler's trace, Chrome's Trace Event Format, as spans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from benchbench.model.profile import Profile
+from benchbench.traces.recording import BEGIN, END, Recording, Unsupported
+from benchbench.traces.spans import Span, Window
+from benchbench.traces.timeline import Allocation, memory, summary
+
+HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
+DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
+MARKS = re.compile(r"ProfilerStep#\d+|accelbench \w+")
+# Numbers and hashes that differ from one process to the next, or between calls of one thing.
+CHANGING = re.compile(r"## Call (CompiledFxGraph) \w+ ##|(Torch-Compiled Region): \S+")
+
+Event = Mapping[str, Any]
+
+
+def profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping[str, float]) -> Profile:
+    """The profile in a trace; `flops`: by operator, over all steps. Raises Unsupported."""
+    events = [event for event in trace["traceEvents"] if "ts" in event]
+    origin, wall_s = _window(events)
+    spans = [span for event in events if (span := _span(event, origin))]
+    on_device = any(span.on_device for span in spans)
+    allocations = [_allocation(event, origin) for event in events if _allocates(event, on_device)]
+    window = Window(0.0, wall_s)
+    found = summary(spans, window, allocations)
+    at_s, in_use = memory(allocations, window)
+    return Profile(
+        profiler=recording.profiler,
+        steps=recording.steps,
+        step_s=recording.step_s,
+        wall_s=wall_s,
+        on_device=found.on_device,
+        busy_s=found.busy_s,
+        gaps=found.gaps,
+        operators=tuple(replace(each, flops=flops.get(each.name)) for each in found.operators),
+        memory_at_s=at_s,
+        memory_bytes=in_use,
+    )
+
+
+def detailed(times: Profile, details: Profile) -> Profile:
+    """`times`, with FLOPs and memory of a second recording of as many steps, its moments scaled."""
+    known = {each.name: each for each in details.operators}
+    return replace(
+        times,
+        operators=tuple(
+            replace(each, flops=found.flops, allocated_bytes=found.allocated_bytes)
+            if (found := known.get(each.name))
+            else each
+            for each in times.operators
+        ),
+        memory_at_s=tuple(at * times.wall_s / details.wall_s for at in details.memory_at_s),
+        memory_bytes=details.memory_bytes,
+    )
+
+
+def _window(events: Iterable[Event]) -> tuple[float, float]:
+    """Where the steps begin, in the trace's microseconds, and how many seconds they last."""
+    host = [event for event in events if event.get("cat") == "user_annotation"]  # each is on the GPU too
+    marks = {event["name"]: event for event in host if event["name"] in (BEGIN, END)}
+    if len(marks) < 2:
+        raise Unsupported("the trace does not hold the steps")
+    origin = marks[BEGIN]["ts"] + marks[BEGIN]["dur"]
+    return origin, (marks[END]["ts"] - origin) / 1e6
+
+
+def _span(event: Event, origin: float) -> Span | None:
+    category, name = event.get("cat"), event["name"]
+    if event.get("ph") != "X" or category not in HOST | DEVICE or MARKS.fullmatch(name):
+        return None
+    identity = event.get("args", {}).get("External id")
+    start = event["ts"] - origin
+    return Span(
+        name=CHANGING.sub(r"\1\2", name),
+        lane=f"{event['pid']}/{event['tid']}",
+        start_s=start / 1e6,
+        end_s=(start + event["dur"]) / 1e6,
+        on_device=category in DEVICE,
+        id=identity if category in ("cpu_op", "user_annotation") else None,
+        cause=identity if category in DEVICE else None,
+    )
+
+
+def _allocates(event: Event, on_device: bool) -> bool:
+    return event.get("name") == "[memory]" and (event["args"].get("Device Type", 0) != 0) == on_device
+
+
+def _allocation(event: Event, origin: float) -> Allocation:
+    return Allocation(
+        lane=f"{event['pid']}/{event['tid']}",
+        at_s=(event["ts"] - origin) / 1e6,
+        bytes=event["args"]["Bytes"],
+        in_use=event["args"]["Total Allocated"],
+    )

@@ -1,0 +1,165 @@
+"""Spans of operators on threads and streams → what each operator took of the wall time. Pure.
+
+Self time is wall time: each instant is shared equally by the threads (or the streams) that were in an
+operator then, each giving its share to the innermost one. So self times add up to the time in which any
+operator was running, and with the gaps to the whole (docs/profiling.md).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from benchbench.model.profile import Gaps, Operator
+from benchbench.traces.spans import Piece, Span, Window, enclosing, gaps_of, nested, shared
+
+MOST_POINTS = 500  # of a memory timeline
+MOST_KERNELS = 5  # named for each operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A moment at which a thread asked for memory or gave some back."""
+
+    lane: str
+    at_s: float
+    bytes: int  # negative: given back
+    in_use: int  # afterwards, of the allocator
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Operators, the time any was running, and the gaps; of a device if anything ran on one."""
+
+    operators: tuple[Operator, ...]
+    on_device: bool
+    busy_s: float
+    gaps: Gaps
+
+
+@dataclass(slots=True)
+class _Row:
+    """An operator while it is summed up."""
+
+    calls: int = 0
+    host_self_s: float = 0.0
+    host_total_s: float = 0.0
+    device_self_s: float = 0.0
+    device_total_s: float = 0.0
+    flops: float | None = None
+    bytes: float | None = None
+    allocated: int | None = None
+    kernels: dict[str, float] = field(default_factory=dict)
+
+
+def summary(spans: Sequence[Span], window: Window, allocations: Sequence[Allocation] = ()) -> Summary:
+    """What each operator took in `window`; spans that reach beyond it count as far as they are in it."""
+    inside = [span for span in spans if span.end_s > window.start_s and span.start_s < window.end_s]
+    rows: dict[str, _Row] = defaultdict(_Row)
+    parents, pieces = nested(inside, window)
+    host = [piece for piece in pieces if not inside[piece.span].on_device]
+    device = [piece for piece in pieces if inside[piece.span].on_device]
+    for piece, share in shared(host):
+        rows[inside[piece.span].name].host_self_s += share
+    _count(inside, parents, window, rows)
+    _charge_device(inside, parents, device, rows)
+    _charge_memory(inside, host, allocations, window, rows)
+    gaps, busy = gaps_of(device or host, inside, window)
+    found = [_operator(name, row) for name, row in rows.items()]
+    found.sort(key=lambda each: (-(each.device_self_s if device else each.host_self_s), each.name))
+    return Summary(tuple(found), bool(device), busy, gaps)
+
+
+def memory(allocations: Sequence[Allocation], window: Window) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """(seconds since the window's start, bytes in use): all moments, or the peak of each of 500 stretches."""
+    inside = sorted((each.at_s, each.in_use) for each in allocations if _within(each, window))
+    width = max(1, -(-len(inside) // MOST_POINTS))
+    stretches = [inside[start : start + width] for start in range(0, len(inside), width)]
+    peaks = [max(stretch, key=lambda point: point[1]) for stretch in stretches]
+    return tuple(at - window.start_s for at, _ in peaks), tuple(used for _, used in peaks)
+
+
+def _within(allocation: Allocation, window: Window) -> bool:
+    return window.start_s <= allocation.at_s <= window.end_s
+
+
+def _count(
+    spans: Sequence[Span], parents: Sequence[int | None], window: Window, rows: dict[str, _Row]
+) -> None:
+    """Calls that begin in the window, total times, and what the profiler counts."""
+    for index, span in enumerate(spans):
+        if not span.name or span.on_device:
+            continue
+        row = rows[span.name]
+        if span.name not in {spans[outer].name for outer in enclosing(index, parents)}:
+            row.host_total_s += min(span.end_s, window.end_s) - max(span.start_s, window.start_s)
+        if span.start_s >= window.start_s and not span.helps:
+            row.calls += 1
+            row.flops, row.bytes = _plus(row.flops, span.flops), _plus(row.bytes, span.bytes)
+
+
+def _plus(total: float | None, more: float | None) -> float | None:
+    return total if more is None else (total or 0.0) + more
+
+
+def _charge_device(
+    spans: Sequence[Span], parents: Sequence[int | None], pieces: Sequence[Piece], rows: dict[str, _Row]
+) -> None:
+    """Device time goes to the operator that launched it, else to the device's own name for it."""
+    launchers = {span.id: index for index, span in enumerate(spans) if span.id is not None}
+    counted: set[int] = set()
+    for piece, share in shared(pieces):
+        span = spans[piece.span]
+        launcher = launchers.get(span.cause) if span.cause is not None else None
+        owner = span.name if launcher is None else spans[launcher].name
+        row = rows[owner]
+        row.device_self_s += share
+        if launcher is None and piece.span not in counted:
+            row.calls += 1
+        if launcher is not None:
+            row.kernels[span.name] = row.kernels.get(span.name, 0.0) + share
+        if piece.span not in counted:
+            row.flops, row.bytes = _plus(row.flops, span.flops), _plus(row.bytes, span.bytes)
+        counted.add(piece.span)
+        above = () if launcher is None else (spans[outer].name for outer in enclosing(launcher, parents))
+        for name in {owner, *above} - {""}:
+            rows[name].device_total_s += piece.end_s - piece.start_s
+
+
+def _charge_memory(
+    spans: Sequence[Span],
+    pieces: Sequence[Piece],
+    allocations: Iterable[Allocation],
+    window: Window,
+    rows: dict[str, _Row],
+) -> None:
+    """What was asked for goes to the operator in which its thread then was."""
+    lanes: dict[str, list[Piece]] = defaultdict(list)
+    for piece in sorted(pieces, key=lambda each: each.start_s):
+        lanes[spans[piece.span].lane].append(piece)
+    starts = {lane: [piece.start_s for piece in found] for lane, found in lanes.items()}
+    for each in allocations:
+        at = bisect_right(starts.get(each.lane, ()), each.at_s) - 1
+        if each.bytes > 0 and _within(each, window) and at >= 0:
+            piece = lanes[each.lane][at]
+            if each.at_s <= piece.end_s:
+                row = rows[spans[piece.span].name]
+                row.allocated = (row.allocated or 0) + each.bytes
+
+
+def _operator(name: str, row: _Row) -> Operator:
+    kernels = sorted(row.kernels, key=lambda kernel: (-row.kernels[kernel], kernel))
+    return Operator(
+        name=name,
+        calls=row.calls,
+        host_self_s=row.host_self_s,
+        host_total_s=row.host_total_s,
+        device_self_s=row.device_self_s,
+        device_total_s=row.device_total_s,
+        flops=row.flops,
+        bytes=row.bytes,
+        allocated_bytes=row.allocated,
+        kernels=tuple(kernels[:MOST_KERNELS]),
+    )

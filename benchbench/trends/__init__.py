@@ -1,0 +1,1 @@
+"""Many runs: a series per case, and where its level changed."""

@@ -1,0 +1,155 @@
+"""Stored runs → a series of values per case, by time or by a tag. Pure: no file, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from benchbench.analyse.digest import Side, digest
+from benchbench.analyse.metrics import Metric
+from benchbench.errors import UsageError, unknown
+from benchbench.machine.environment import fingerprint
+from benchbench.model.run import Run
+from benchbench.stats import median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A case's value in one run or, by a tag, in all runs of one value of it; `run` is the first of them."""
+
+    run: str
+    started: str
+    value: float  # in the metric's unit
+    version: str | None  # of the framework
+    hardware: str  # fingerprint
+    processes: tuple[float, ...]  # the value of each
+    runs: tuple[str, ...]
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A case's points in order; `untagged`: the runs left out since they lack the tag."""
+
+    case: str
+    points: tuple[Point, ...]
+    untagged: tuple[str, ...] = ()
+
+
+def series(
+    runs: Iterable[Run], metric: Metric, patterns: Sequence[str] = (), by: str | None = None
+) -> list[Series]:
+    """A series per case whose id holds or matches one of `patterns`; runs may come in any order.
+
+    Ordered by time, each machine's points after the other's. With `by`, runs of one value of that tag on one
+    machine are a point, from the processes of all of them, ordered by when their value was first seen. Runs
+    measured in turn are left out: one of them may be of code long gone.
+
+    Raises UsageError where no run has the tag.
+    """
+    kept = [_seen(run, metric, patterns, by) for run in runs if run.info.partner is None]
+    seen = sorted(kept, key=lambda each: (each.started, each.run))
+    places = _places(seen, by) if by else {}
+    found: dict[str, list[Point]] = {}
+    for each in seen:
+        for case, point in each.points:
+            found.setdefault(case, []).append(point)
+    made = [_series(case, points, metric, places, by) for case, points in found.items()]
+    return [each for each in made if each.points]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is kept of a run: a store may hold thousands."""
+
+    started: str
+    run: str
+    tags: Mapping[str, str]
+    points: tuple[tuple[str, Point], ...]
+
+
+def _seen(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> _Seen:
+    points = tuple(_points(run, metric, patterns, by))
+    return _Seen(run.info.started, run.info.id, run.info.tags, points)
+
+
+def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> Iterator[tuple[str, Point]]:
+    machine = fingerprint(run.info.machine)
+    for case, side in digest(run).cases.items():
+        processes = _processes(side, metric)
+        if processes and _wanted(case, patterns):
+            yield (
+                case,
+                Point(
+                    run=run.info.id,
+                    started=run.info.started,
+                    value=_pooled(processes, metric),
+                    version=side.version,
+                    hardware=f"{machine}/{side.device_model}",
+                    processes=processes,
+                    runs=(run.info.id,),
+                    tag=run.info.tags.get(by) if by else None,
+                ),
+            )
+
+
+def _processes(side: Side, metric: Metric) -> tuple[float, ...]:
+    return tuple(value for value in side.of(metric.name) if value is not None and 0 < value < math.inf)
+
+
+def _wanted(case: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(pattern in case or fnmatchcase(case, pattern) for pattern in patterns)
+
+
+def _pooled(values: Sequence[float], metric: Metric) -> float:
+    """Of several processes, as a report has it: the geometric mean of times and rates, else see below."""
+    if metric.unit == "B":
+        return max(values)
+    if metric.name == "items_per_j":
+        return 1 / median([1 / value for value in values])
+    if metric.name in ("cold_s", "energy_j"):
+        return median(values)
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
+    """Value of the tag → how many were seen before it."""
+    values = dict.fromkeys(each.tags[by] for each in seen if by in each.tags)
+    if seen and not values:
+        known = sorted({name for each in seen for name in each.tags})
+        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, known))
+    return {value: place for place, value in enumerate(values)}
+
+
+def _series(
+    case: str, points: Sequence[Point], metric: Metric, places: Mapping[str, int], by: str | None
+) -> Series:
+    machines = list(dict.fromkeys(point.hardware for point in points))
+    if by is None:
+        return Series(
+            case=case, points=tuple(sorted(points, key=lambda point: machines.index(point.hardware)))
+        )
+    groups: dict[tuple[int, int], list[Point]] = {}
+    for point in points:
+        if point.tag is not None:
+            key = machines.index(point.hardware), places[point.tag]
+            groups.setdefault(key, []).append(point)
+    untagged = tuple(point.run for point in points if point.tag is None)
+    joined = tuple(_joined(groups[key], metric) for key in sorted(groups))
+    return Series(case=case, points=joined, untagged=untagged)
+
+
+def _joined(points: Sequence[Point], metric: Metric) -> Point:
+    processes = tuple(value for point in points for value in point.processes)
+    return Point(
+        run=points[0].run,
+        started=points[0].started,
+        value=_pooled(processes, metric),
+        version=points[0].version,
+        hardware=points[0].hardware,
+        processes=processes,
+        runs=tuple(point.run for point in points),
+        tag=points[0].tag,
+    )

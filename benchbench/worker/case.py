@@ -1,0 +1,134 @@
+"""A case measured: built, called once, verified, warmed up and timed."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any
+
+from benchbench.backends.base import CLEARING, Backend, Session, Timer
+from benchbench.format import size
+from benchbench.machine.telemetry import peak_host, reset_host_peak
+from benchbench.model.case import Cache, Case
+from benchbench.model.measurement import Measurement
+from benchbench.model.run import Policy
+from benchbench.stats import median
+from benchbench.timing.sampling import (
+    CLOCK_S,
+    MOST_ITERATIONS,
+    PREMATURE,
+    SHORTEST_BLOCK_S,
+    Samples,
+    measure,
+    premature,
+)
+from benchbench.worker import verify
+from benchbench.worker.program import Message, Runner, build, judge, open_case
+from benchbench.workloads.base import Operation, Workload
+
+
+def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
+    """Build, first call, verify, warm up and time, memory."""
+    case, workload, session = open_case(backend, job)
+    precision = session.precision()
+    with stage(stages, "build"):
+        runner = build(backend, session, workload, case.computes_in, case.cache)
+    host_reset = reset_host_peak()
+    session.reset_peak()
+    cold_caches = case.cache is Cache.COLD
+    timer = session.timer(session.flush if cold_caches else None)
+    with stage(stages, "cold"):
+        start = timer.now()
+        output = runner.step()
+        session.wait(output)
+        cold = timer.now() - start
+    with stage(stages, "verify"):
+        error, notes = checked(workload, case, runner, output, session, job)
+    del output
+    with stage(stages, "timing"):
+        policy = Policy(**job["policy"])
+        most = 1 if cold_caches else MOST_ITERATIONS
+        samples = measure(runner.step, timer, policy, session.compilations, mark=session.range, most=most)
+    if not job["warm"]:  # a matter of the adapter, not of the process: once a run
+        with stage(stages, "plausible"):
+            check_waited(workload, runner, session, session.timer(), long_enough(samples))
+    notes += (*session.notes, *filter(None, [runner.note]))
+    if cold_caches:
+        notes += (f"memory peaks hold {size(CLEARING * session.cache_bytes())} that clear the caches",)
+    if samples.recompiled:
+        notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
+    return Measurement(
+        cost=workload.cost(case.computes_in),
+        iterations=samples.iterations,
+        warmup_block_s=samples.warmup_block_s,
+        block_s=samples.block_s,
+        steady=samples.steady,
+        stop_reason=samples.stop_reason,
+        cold_s=cold,
+        compile_cache="warm" if job["warm"] and backend.keeps_compiled else "empty",
+        timer=timer.name,
+        timer_cost_s=samples.timer_cost_s,
+        peak_device=session.peak_device(),
+        peak_host=peak_host(host_reset),
+        relative_error=error,
+        precision=precision,
+        notes=notes,
+        workload_version=workload.version,
+        window=samples.window,
+        batches=samples.batches,
+        cleared=cold_caches,
+    )
+
+
+def long_enough(samples: Samples) -> int:
+    """Steps of a block that is no shorter than usual: of a cold one, most may be launching and reading."""
+    step = max(median(samples.block_s) / samples.iterations, CLOCK_S)
+    return max(samples.iterations, math.ceil(SHORTEST_BLOCK_S / step))
+
+
+def checked(
+    workload: Workload, case: Case, runner: Runner, output: Any, session: Session, job: Message
+) -> tuple[float | None, tuple[str, ...]]:
+    """The relative error of what will be timed, and a note where none can be given. Raises WrongResult."""
+    if runner.program.simulated:
+        return None, ("simulated: nothing was computed, so nothing was verified",)
+    if isinstance(workload, Operation):
+        error = verify.operation_error(workload, runner.program, output, session, job["reference"])
+        judge(error, workload, case.computes_in)
+        return error, ()
+    loss = float(session.fetch(output).reshape(-1)[0])
+    judge(0.0 if math.isfinite(loss) else math.inf, workload, case.computes_in)
+    return job["verified"], ()
+
+
+def check_waited(workload: Workload, runner: Runner, session: Session, timer: Timer, iterations: int) -> None:
+    """Raise Implausible when results can only be read long after the timer had its blocks end."""
+
+    def finish(output: Any) -> None:
+        if isinstance(workload, Operation) and not runner.program.simulated:
+            session.take(output, verify.index_in(workload, runner.program))
+        elif not runner.program.simulated:
+            session.fetch(output)
+
+    ratio = premature(runner.step, finish, timer, iterations)
+    if ratio > PREMATURE:
+        raise Implausible(
+            f"its results could be read only after {ratio:.0f} times the time measured: it was not waited for"
+        )
+
+
+class Implausible(Exception):
+    """A time that cannot be true."""
+
+
+class stage:  # noqa: N801 - reads as a statement
+    """Adds the wall time of its block to `stages[name]`."""
+
+    def __init__(self, stages: dict[str, float], name: str) -> None:
+        self._stages, self._name = stages, name
+
+    def __enter__(self) -> None:
+        self._start = perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._stages[self._name] = self._stages.get(self._name, 0.0) + perf_counter() - self._start

@@ -1,0 +1,85 @@
+"""A case made to run: its workload built for a framework, and its result judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchbench import registry
+from benchbench.backends.base import Backend, Session
+from benchbench.model.case import Cache, Case, Dtype, Phase
+from benchbench.worker import input_rotation, random_cache, verify
+from benchbench.workloads.base import Draw, Program, Workload
+
+Message = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Runner:
+    """A compiled program and its state: each call is one step."""
+
+    program: Program
+    compiled: Callable[..., Any]
+    state: tuple[Any, ...]
+    inputs: Iterator[tuple[Any, ...]]  # of one step after the other
+    note: str = ""
+
+    def step(self) -> Any:
+        """The step's output; the state is replaced."""
+        result = self.compiled(*self.state, *next(self.inputs))
+        if not self.state:
+            return result
+        *state, output = result
+        self.state = tuple(state)
+        return output
+
+
+def build(
+    backend: Backend, session: Session, workload: Workload, dtype: Dtype, cache: Cache = Cache.HOT
+) -> Runner:
+    """The workload's program for this framework, in the session's mode."""
+    builder = getattr(workload, f"build_{backend.framework}")
+    arrays = workload.arrays(Draw(dtype, standard=random_cache.kept))
+    program: Program = builder(session, arrays)
+    inputs, note = input_rotation.turns(
+        cache, session, program.inputs, lambda: builder(session, arrays).inputs
+    )
+    compiled = session.compile(program.step, len(program.state))
+    return Runner(program, compiled, program.state, inputs, note)
+
+
+def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
+    """The case, its workload and an open session; precision is read back before anything is built."""
+    case = case_of(job["case"])
+    session = backend.open(case.device, case.computes_in, case.mode, job["threads"])
+    return case, workload_of(job["case"]), session
+
+
+def judge(error: float, workload: Workload, dtype: Dtype) -> None:
+    """Raise WrongResult beyond the dtype's tolerance."""
+    limit = verify.tolerance(workload, dtype)
+    if not math.isfinite(error):
+        raise WrongResult("the result is not finite", None)
+    if error > limit:
+        raise WrongResult(f"relative error {error:.2g} against float64 exceeds {limit:.2g}", error)
+
+
+class WrongResult(Exception):
+    """The result is further from float64 than rounding explains; `error` is None where it is not finite."""
+
+    def __init__(self, message: str, error: float | None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def case_of(fields: Message) -> Case:
+    """From JSON."""
+    kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
+    return Case(**{**fields, **{name: kind(fields[name]) for name, kind in kinds.items()}})
+
+
+def workload_of(fields: Message) -> Workload:
+    """The instance that `workload` and `params` name."""
+    return registry.load("benchbench.workloads", fields["workload"], Workload)(**fields["params"])  # type: ignore[type-abstract]

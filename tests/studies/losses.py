@@ -1,0 +1,80 @@
+"""The first ten losses of one network, from the same weights on the same batch, in every framework.
+
+`python -m tests.studies.losses` prints them side by side with float64's. A program, and what
+test_losses.py checks.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from benchbench import registry
+from benchbench.launch.pool import Fleet
+from benchbench.machine.environment import usable_threads
+from benchbench.model.case import Dtype
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.workloads.base import Draw, Training, Workload
+from tests.factories import a_case
+
+STEPS = 10
+NETWORKS = ("convnet_train", "resnet50_train")
+
+
+def network(name: str) -> Training:
+    """Its tiny size: that of the float64 reference."""
+    work = registry.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    assert isinstance(work, Training)
+    return work
+
+
+def float64_losses(name: str) -> list[float]:
+    """What the maths gives."""
+    work = network(name)
+    return [loss for loss, _ in work.reference(work.arrays(Draw(Dtype.FLOAT32)), STEPS)]
+
+
+def losses(targets: list[Target], name: str, dtype: Dtype = Dtype.FLOAT32) -> dict[str, list[float]]:
+    """Target → its losses, each in a process of its own; a target that is not installed has none."""
+    settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
+    found = {}
+    with Fleet(targets, settings, sys.executable) as fleet:
+        for target in [probe.target for probe in fleet.probe() if probe.status != "unavailable"]:
+            answer = fleet.ask(traced(target, name, dtype), {"kind": "trace", "steps": STEPS})[0]
+            assert answer.reply is not None, answer
+            found[target.name] = answer.reply["losses"]
+    return found
+
+
+def traced(target: Target, name: str, dtype: Dtype) -> Any:
+    """The case of that training."""
+    from benchbench.backends.base import Backend
+
+    backend = registry.load("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+    work = network(name)
+    return a_case(
+        workload=name, params=work.params, dtype=dtype, mode=backend.modes[0], phase=work.phase,
+        target=target.name, backend=target.backend,
+    )  # fmt: skip
+
+
+def table(found: dict[str, list[float]]) -> str:
+    """Steps down, frameworks across."""
+    lines = ["step  " + "".join(f"{name:>14}" for name in found)]
+    for step, row in enumerate(zip(*found.values(), strict=True), 1):
+        lines.append(f"{step:4}  " + "".join(f"{loss:14.8f}" for loss in row))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print both networks' losses."""
+    from benchbench.environments.targets import targets
+
+    wanted = targets(sys.argv[1:] or ["torch", "tensorflow", "jax", "torch_xla"], {}, sys.executable)
+    for name in NETWORKS:
+        print(f"{name}, float32\n{table({'float64': float64_losses(name)} | losses(wanted, name))}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""No module of the package replaces what `benchbench` offers under its name."""
+
+import subprocess
+import sys
+
+
+def test_importing_every_module_leaves_the_functions_callable() -> None:
+    program = (
+        "import pkgutil, importlib, benchbench\n"
+        "for found in pkgutil.walk_packages(benchbench.__path__, 'benchbench.'):\n"
+        "    if not found.name.endswith('__main__'):\n"
+        "        importlib.import_module(found.name)\n"
+        "print(*[name for name in benchbench.__all__ if not callable(getattr(benchbench, name))])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
