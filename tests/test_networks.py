@@ -30,7 +30,7 @@ FRAMEWORKS = ["torch", "tensorflow", "jax"]
 PARAMETERS = {ConvnetTrain: 2_122_186, Resnet50Train: 25_557_032}
 
 
-class TorchPlace:
+class TorchContext:
     def __init__(self, dtype: str = "float32") -> None:
         torch = pytest.importorskip("torch")
         self.device, self.dtype, self.compute = torch.device("cpu"), getattr(torch, dtype), None
@@ -44,7 +44,7 @@ class TorchPlace:
     def spend(self, seconds: float, operator: str = "simulated") -> None: ...
 
 
-class TensorFlowPlace(TorchPlace):
+class TensorFlowContext(TorchContext):
     def __init__(self) -> None:
         self.device, self.dtype, self.compute = "cpu", pytest.importorskip("tensorflow").float32, None
 
@@ -54,7 +54,7 @@ class TensorFlowPlace(TorchPlace):
         return tf.constant(array)
 
 
-class JaxPlace(TorchPlace):
+class JaxContext(TorchContext):
     def __init__(self) -> None:
         jax = pytest.importorskip("jax")
         self.device, self.dtype = jax.devices("cpu")[0], jax.numpy.dtype("float32")
@@ -66,11 +66,11 @@ class JaxPlace(TorchPlace):
         return jax.device_put(array.astype("float32" if array.dtype.kind == "f" else "int32"), self.device)
 
 
-PLACES = {"torch": TorchPlace, "tensorflow": TensorFlowPlace, "jax": JaxPlace}
+CONTEXTS = {"torch": TorchContext, "tensorflow": TensorFlowContext, "jax": JaxContext}
 
 
 def built(framework: str, workload: Workload, arrays: Any) -> Program:
-    program: Program = getattr(workload, f"build_{framework}")(PLACES[framework](), arrays)
+    program: Program = getattr(workload, f"build_{framework}")(CONTEXTS[framework](), arrays)
     return program
 
 
@@ -262,18 +262,18 @@ def test_running_norm_is_torchs_batch_norm_in_inference() -> None:
 @pytest.mark.parametrize("name", ["convnet", "resnet50"])
 def test_the_reference_gradients_are_torchs_in_float64(name: str) -> None:
     torch = pytest.importorskip("torch")
-    place = TorchPlace("float64")
+    context = TorchContext("float64")
     workload: Training = ConvnetTrain().tiny() if name == "convnet" else Resnet50Train().tiny()
     arrays = workload.arrays(DRAW)
     if name == "convnet":
-        forward, model = convnet_train.float64_forward, convnet_train.torch_model(place, arrays)
+        forward, model = convnet_train.float64_forward, convnet_train.torch_model(context, arrays)
     else:
-        forward, model = resnet50_models.float64_forward, resnet50_models.torch_model(place, arrays, 64)
+        forward, model = resnet50_models.float64_forward, resnet50_models.torch_model(context, arrays, 64)
     values = {name: array.astype(float) for name, array in weights_of(arrays).items() if is_learnt(name)}
 
     loss, gradients = float64_gradients(arrays, values, forward)
     expected = torch.nn.functional.cross_entropy(
-        model(place.put(arrays["images"])), place.put(arrays["labels"])
+        model(context.put(arrays["images"])), context.put(arrays["labels"])
     )
     expected.backward()
 
@@ -338,11 +338,11 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
     jax = pytest.importorskip("jax")
     pytest.importorskip("torch")
     arrays = Resnet50Train(batch=2, image=32).arrays(DRAW)
-    model = resnet50_models.torch_model(TorchPlace(), arrays, 32)
-    model(TorchPlace().put(arrays["images"]))
+    model = resnet50_models.torch_model(TorchContext(), arrays, 32)
+    model(TorchContext().put(arrays["images"]))
 
     forward = jax.jit(partial(resnet50_models.jax_forward, training=True))
-    _, running = forward(put_jax(JaxPlace(), arrays), JaxPlace().put(nhwc(arrays["images"])))
+    _, running = forward(put_jax(JaxContext(), arrays), JaxContext().put(nhwc(arrays["images"])))
 
     means = {name: mean.numpy() for name, mean in model.named_buffers() if name.endswith("running_mean")}
     assert len(means) == 53

@@ -15,36 +15,36 @@ SCALE = 1024.0  # at first: far from float16's limit of 65504 for losses of a fe
 GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000  # PyTorch's GradScaler: factors, and good steps between growths
 
 
-def tensorflow_cast(place: Any, variables: dict[str, Any], images: Any) -> tuple[dict[str, Any], Any]:
+def tensorflow_cast(context: Any, variables: dict[str, Any], images: Any) -> tuple[dict[str, Any], Any]:
     """The images, and the weights that are multiplied, in what is multiplied; else as they are."""
     import tensorflow as tf
 
-    if place.compute is None:
+    if context.compute is None:
         return variables, images
-    narrow = {n: tf.cast(v, place.compute) if len(v.shape) > 1 else v for n, v in variables.items()}
-    return narrow, tf.cast(images, place.compute)
+    narrow = {n: tf.cast(v, context.compute) if len(v.shape) > 1 else v for n, v in variables.items()}
+    return narrow, tf.cast(images, context.compute)
 
 
-def jax_cast(place: Any, weights: dict[str, Any], images: Any) -> tuple[dict[str, Any], Any]:
+def jax_cast(context: Any, weights: dict[str, Any], images: Any) -> tuple[dict[str, Any], Any]:
     """The images, and the weights that are multiplied, in what is multiplied; else as they are."""
-    if place.compute is None:
+    if context.compute is None:
         return weights, images
-    narrow = {n: w.astype(place.compute) if w.ndim > 1 else w for n, w in weights.items()}
-    return narrow, images.astype(place.compute)
+    narrow = {n: w.astype(context.compute) if w.ndim > 1 else w for n, w in weights.items()}
+    return narrow, images.astype(context.compute)
 
 
-def is_scaled(place: Any) -> bool:
+def is_scaled(context: Any) -> bool:
     """Whether gradients are scaled: float16 only."""
-    return place.compute is not None and "float16" in str(place.compute).replace("bfloat16", "")
+    return context.compute is not None and "float16" in str(context.compute).replace("bfloat16", "")
 
 
 class TensorFlowScale:
     """A loss scale in variables, as Keras' LossScaleOptimizer keeps it."""
 
-    def __init__(self, place: Any) -> None:
+    def __init__(self, context: Any) -> None:
         import tensorflow as tf
 
-        with tf.device(place.device):
+        with tf.device(context.device):
             self._scale = tf.Variable(SCALE, trainable=False)
             self._good = tf.Variable(0, trainable=False)
 

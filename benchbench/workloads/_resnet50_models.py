@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from benchbench.workloads._float64 import Node, Tape
     from benchbench.workloads._layers import Conv
     from benchbench.workloads._resnet50 import Block
-    from benchbench.workloads.base import Arrays, Place
+    from benchbench.workloads.base import Arrays, DeviceContext
 
 DECAY = 0.9  # of the running statistics; PyTorch's momentum is what is left, its default 0.1
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 
-def torch_model(place: Place, arrays: Arrays, image: int) -> Any:
+def torch_model(context: DeviceContext, arrays: Arrays, image: int) -> Any:
     """A module from NCHW images, channels last in memory, to logits."""
     import torch
     from torch import nn
@@ -42,7 +42,7 @@ def torch_model(place: Place, arrays: Arrays, image: int) -> Any:
                 fc=nn.Linear(HEAD.inputs, HEAD.outputs),
             )
         )
-    return load_torch(place, arrays, model)
+    return load_torch(context, arrays, model)
 
 
 def _torch_conv(conv: Conv) -> Any:

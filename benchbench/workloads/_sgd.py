@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._weights import is_learnt, nhwc, put_jax, tensorflow_variables, weights_of
-from benchbench.workloads.base import LEARNING_RATE, MOMENTUM, Place, Program
+from benchbench.workloads.base import LEARNING_RATE, MOMENTUM, DeviceContext, Program
 
 if TYPE_CHECKING:
     from benchbench.workloads._float64 import Array, Node, Tape
     from benchbench.workloads.base import Arrays
 
 
-def torch_training(place: Place, arrays: Arrays, model: Any) -> Program:
+def torch_training(context: DeviceContext, arrays: Arrays, model: Any) -> Program:
     """`model` maps NCHW images to logits."""
     import torch
     import torch.nn.functional as F
 
-    images = place.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
+    images = context.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
 
     scaler = torch.amp.GradScaler(
-        place.device.type, amp.SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(place)
+        context.device.type, amp.SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(context)
     )
-    mixed = place.compute is not None
+    mixed = context.compute is not None
 
     def step(images: Any, labels: Any) -> Any:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(place.device.type, place.compute, enabled=mixed):
+        with torch.autocast(context.device.type, context.compute, enabled=mixed):
             logits = model(images)
         loss = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels)
         scaler.scale(loss).backward()
@@ -45,11 +45,11 @@ def torch_training(place: Place, arrays: Arrays, model: Any) -> Program:
         # there is no buffer before the first step
         return [optimizer.state[p].get("momentum_buffer", torch.zeros_like(p)) for p in parameters]
 
-    return Program(step, (images, place.put(arrays["labels"])), momenta=momenta)
+    return Program(step, (images, context.put(arrays["labels"])), momenta=momenta)
 
 
 def tensorflow_training(
-    place: Place, arrays: Arrays, forward: Callable[[dict[str, Any], Any], Any]
+    context: DeviceContext, arrays: Arrays, forward: Callable[[dict[str, Any], Any], Any]
 ) -> Program:
     """`forward(variables, images)` maps NHWC images to logits, and moves the running statistics.
 
@@ -57,21 +57,21 @@ def tensorflow_training(
     """
     import tensorflow as tf
 
-    variables = tensorflow_variables(place, arrays)
+    variables = tensorflow_variables(context, arrays)
     learnt = [variable for name, variable in variables.items() if is_learnt(name)]
-    with tf.device(place.device):
+    with tf.device(context.device):
         velocity = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in learnt]
 
     def update(gradients: list[Any]) -> None:
-        rate, momentum = (tf.constant(value, place.dtype) for value in (LEARNING_RATE, MOMENTUM))
+        rate, momentum = (tf.constant(value, context.dtype) for value in (LEARNING_RATE, MOMENTUM))
         for p, v, g in zip(learnt, velocity, gradients, strict=True):
             tf.raw_ops.ResourceApplyMomentum(var=p.handle, accum=v.handle, lr=rate, grad=g, momentum=momentum)
 
-    scale = amp.TensorFlowScale(place) if amp.is_scaled(place) else None
+    scale = amp.TensorFlowScale(context) if amp.is_scaled(context) else None
 
     def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            logits = forward(*amp.tensorflow_cast(place, variables, images))
+            logits = forward(*amp.tensorflow_cast(context, variables, images))
             wide = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, wide))
             differentiated = scale.up(loss) if scale else loss
@@ -85,11 +85,15 @@ def tensorflow_training(
     def momenta() -> list[Any]:
         return [tf.identity(v) for v in velocity]
 
-    return Program(step, (place.put(nhwc(arrays["images"])), place.put(arrays["labels"])), momenta=momenta)
+    return Program(
+        step, (context.put(nhwc(arrays["images"])), context.put(arrays["labels"])), momenta=momenta
+    )
 
 
 def jax_training(
-    place: Place, arrays: Arrays, forward: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]]
+    context: DeviceContext,
+    arrays: Arrays,
+    forward: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]],
 ) -> Program:
     """`forward(weights, images)`, NHWC, returns the logits and the next running statistics.
 
@@ -98,10 +102,10 @@ def jax_training(
     import jax
     import jax.numpy as jnp
 
-    scaled = amp.is_scaled(place)
+    scaled = amp.is_scaled(context)
 
     def loss_of(parameters: Any, carried: Any, images: Any, labels: Any) -> tuple[Any, Any]:
-        narrow, narrow_images = amp.jax_cast(place, parameters, images)
+        narrow, narrow_images = amp.jax_cast(context, parameters, images)
         logits, statistics = forward(narrow | carried["statistics"], narrow_images)
         log_softmax = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
         loss = -jnp.take_along_axis(log_softmax, labels[:, None], axis=1).mean()
@@ -119,9 +123,9 @@ def jax_training(
         after, scale = amp.jax_apply(carried["scale"], gradient, update, (parameters, velocity))
         return *after, {"statistics": statistics, "scale": scale}, loss
 
-    weights = put_jax(place, arrays)
+    weights = put_jax(context, arrays)
     statistics = {name: weights.pop(name) for name in list(weights) if not is_learnt(name)}
-    inputs = (place.put(nhwc(arrays["images"])), place.put(arrays["labels"]))
+    inputs = (context.put(nhwc(arrays["images"])), context.put(arrays["labels"]))
     velocity = jax.tree.map(jnp.zeros_like, weights)
     carried = {"statistics": statistics, "scale": amp.jax_scale() if scaled else {}}
     return Program(step, inputs, (weights, velocity, carried), momenta=lambda _p, v, _c: list(v.values()))

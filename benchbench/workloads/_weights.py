@@ -11,32 +11,32 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, Place
+    from benchbench.workloads.base import Arrays, DeviceContext
 
 
-def load_torch(place: Place, arrays: Arrays, model: Any) -> Any:
-    """`model`, made on the meta device, with its weights on the place's device, channels last."""
+def load_torch(context: DeviceContext, arrays: Arrays, model: Any) -> Any:
+    """`model`, made on the meta device, with its weights on the context's device, channels last."""
     import torch
 
-    state = {name: place.put(array) for name, array in weights_of(arrays).items()}
+    state = {name: context.put(array) for name, array in weights_of(arrays).items()}
     model.load_state_dict(state, assign=True)
-    return model.to(device=place.device, memory_format=torch.channels_last)
+    return model.to(device=context.device, memory_format=torch.channels_last)
 
 
-def tensorflow_variables(place: Place, arrays: Arrays) -> dict[str, Any]:
-    """Weights by name, as variables on the place's device."""
+def tensorflow_variables(context: DeviceContext, arrays: Arrays) -> dict[str, Any]:
+    """Weights by name, as variables on the context's device."""
     import tensorflow as tf
 
-    with tf.device(place.device):
+    with tf.device(context.device):
         return {
-            name: tf.Variable(place.put(array), trainable=is_learnt(name))
+            name: tf.Variable(context.put(array), trainable=is_learnt(name))
             for name, array in channels_last(arrays).items()
         }
 
 
-def put_jax(place: Place, arrays: Arrays) -> dict[str, Any]:
-    """Weights by name, on the place's device."""
-    return {name: place.put(array) for name, array in channels_last(arrays).items()}
+def put_jax(context: DeviceContext, arrays: Arrays) -> dict[str, Any]:
+    """Weights by name, on the context's device."""
+    return {name: context.put(array) for name, array in channels_last(arrays).items()}
 
 
 def weights_of(arrays: Arrays) -> dict[str, NDArray[np.generic]]:

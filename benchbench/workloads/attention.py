@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, Draw, Place
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 BTHD_OF_BHTD = (0, 2, 1, 3)
 
@@ -84,20 +84,20 @@ class Attention(Operation):
 
         return np.array([output(*at) for at in index])
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """F.scaled_dot_product_attention picks the fused kernel."""
         import torch.nn.functional as F
 
         def step(q: Any, k: Any, v: Any) -> Any:
             return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
 
-        return Program(step, tuple(place.put(arrays[name]) for name in "qkv"))
+        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"))
 
-    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """TensorFlow has no fused attention: products, mask and softmax as its users write them."""
         import tensorflow as tf
 
-        q, k, v = (place.put(arrays[name]) for name in "qkv")
+        q, k, v = (context.put(arrays[name]) for name in "qkv")
         scale = tf.constant(1 / math.sqrt(self.dim), q.dtype)
         mask = tf.linalg.band_part(tf.ones((self.length, self.length), tf.bool), -1, 0)
 
@@ -109,7 +109,7 @@ class Attention(Operation):
 
         return Program(step, (q, k, v))
 
-    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """jax.nn.dot_product_attention, by cuDNN where it can be; plain products on the CPU.
 
         On the CPU the fused call has no kernel of its own: it ran at half the speed of the products.
@@ -117,16 +117,16 @@ class Attention(Operation):
         import jax
         import jax.numpy as jnp
 
-        platform = place.device.platform
+        platform = context.device.platform
         q, k, v = (arrays[name] for name in "qkv")
         if platform == "cpu":
-            return Program(self._jax_products(), tuple(place.put(each) for each in (q, k, v)))
-        fused = "cudnn" if platform == "gpu" and place.dtype != jnp.float32 else None
+            return Program(self._jax_products(), tuple(context.put(each) for each in (q, k, v)))
+        fused = "cudnn" if platform == "gpu" and context.dtype != jnp.float32 else None
 
         def step(q: Any, k: Any, v: Any) -> Any:
             return jax.nn.dot_product_attention(q, k, v, is_causal=self.causal, implementation=fused)
 
-        inputs = tuple(place.put(each.transpose(BTHD_OF_BHTD)) for each in (q, k, v))
+        inputs = tuple(context.put(each.transpose(BTHD_OF_BHTD)) for each in (q, k, v))
         return Program(step, inputs, axes=BTHD_OF_BHTD)
 
     def _jax_products(self) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """What a workload is: parameters, counted cost, one builder per framework, a float64 reference.
 
-A workload knows no clock, no file and no backend. A builder is given a `Place` (where and in which
+A workload knows no clock, no file and no backend. A builder is given a `DeviceContext` (where and in which
 dtype to put arrays) and the seeded arrays, and returns a `Program`: a function and its inputs.
 """
 
@@ -28,7 +28,7 @@ SEED = 20_261_121  # of every input and weight: a number of the product, not of 
 LEARNING_RATE, MOMENTUM = 0.001, 0.9  # SGD of every training workload
 
 
-class Place(Protocol):
+class DeviceContext(Protocol):
     """What a builder may ask of the backend it builds for."""
 
     device: Any  # the framework's own device object or name
@@ -120,7 +120,7 @@ def rounded(values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
 class Workload(ABC):
     """The parameters are the fields of the frozen dataclass that a subclass is.
 
-    Implement `build_<framework>(place, arrays) -> Program` for each framework the workload runs on.
+    Implement `build_<framework>(context, arrays) -> Program` for each framework the workload runs on.
     Derive from `Operation` (forward) or `Training`, never from this class.
     """
 
@@ -174,11 +174,11 @@ class Workload(ABC):
         """The frameworks it has builders for."""
         return sorted(name.removeprefix("build_") for name in dir(cls) if name.startswith("build_"))
 
-    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Computes nothing: lets flops / 1 TFLOP/s of virtual time pass."""
         seconds = self.cost(Dtype.FLOAT32).flops / 1e12
-        inputs = tuple(place.put(array) for array in arrays.values())
-        return Program(lambda *_: place.spend(seconds), inputs, simulated=True)
+        inputs = tuple(context.put(array) for array in arrays.values())
+        return Program(lambda *_: context.spend(seconds), inputs, simulated=True)
 
 
 class Operation(Workload):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, Draw, Place
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 NHWC_OF_NCHW = (0, 2, 3, 1)
 
@@ -84,20 +84,20 @@ class Conv2d(Operation):
         filters = arrays["filters"][index[:, 1]].astype(np.float64)
         return np.asarray(np.einsum("scij,scij->s", patches, filters))
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """F.conv2d on channels-last memory; the result's shape stays NCHW."""
         import torch
         import torch.nn.functional as F
 
-        images = place.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
-        filters = place.put(arrays["filters"]).contiguous(memory_format=torch.channels_last)
+        images = context.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
+        filters = context.put(arrays["filters"]).contiguous(memory_format=torch.channels_last)
 
         def step(images: Any, filters: Any) -> Any:
             return F.conv2d(images, filters, stride=self.stride, padding=self.padding)
 
         return Program(step, (images, filters))
 
-    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.nn.conv2d, NHWC and HWIO; explicit padding, since SAME is lopsided under a stride."""
         import tensorflow as tf
 
@@ -106,11 +106,11 @@ class Conv2d(Operation):
         def step(images: Any, filters: Any) -> Any:
             return tf.nn.conv2d(images, filters, self.stride, [[0, 0], pad, pad, [0, 0]])
 
-        images = place.put(arrays["images"].transpose(NHWC_OF_NCHW))
-        filters = place.put(arrays["filters"].transpose(2, 3, 1, 0))
+        images = context.put(arrays["images"].transpose(NHWC_OF_NCHW))
+        filters = context.put(arrays["filters"].transpose(2, 3, 1, 0))
         return Program(step, (images, filters), axes=NHWC_OF_NCHW)
 
-    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """lax.conv_general_dilated, NHWC and HWIO."""
         from jax import lax
 
@@ -125,6 +125,6 @@ class Conv2d(Operation):
                 dimension_numbers=("NHWC", "HWIO", "NHWC"),
             )
 
-        images = place.put(arrays["images"].transpose(NHWC_OF_NCHW))
-        filters = place.put(arrays["filters"].transpose(2, 3, 1, 0))
+        images = context.put(arrays["images"].transpose(NHWC_OF_NCHW))
+        filters = context.put(arrays["filters"].transpose(2, 3, 1, 0))
         return Program(step, (images, filters), axes=NHWC_OF_NCHW)

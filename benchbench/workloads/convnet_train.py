@@ -13,7 +13,7 @@ from benchbench.model.measurement import Cost
 from benchbench.workloads._layers import Conv, Dense, bias, training_cost
 from benchbench.workloads._sgd import float64_training, jax_training, tensorflow_training, torch_training
 from benchbench.workloads._weights import load_torch
-from benchbench.workloads.base import Draw, Place, Program, Training
+from benchbench.workloads.base import DeviceContext, Draw, Program, Training
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,20 +71,20 @@ class ConvnetTrain(Training):
         """(loss, gradient norm) of the first steps."""
         return float64_training(arrays, steps, float64_forward)
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Sequential`, channels last."""
-        return torch_training(place, arrays, torch_model(place, arrays))
+        return torch_training(context, arrays, torch_model(context, arrays))
 
-    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """TensorFlow's operations on variables, NHWC."""
-        return tensorflow_training(place, _flattened_nhwc(arrays), tensorflow_forward)
+        return tensorflow_training(context, _flattened_nhwc(arrays), tensorflow_forward)
 
-    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Functions of NHWC arrays; nothing is carried along but the parameters and their velocity."""
-        return jax_training(place, _flattened_nhwc(arrays), jax_forward)
+        return jax_training(context, _flattened_nhwc(arrays), jax_forward)
 
 
-def torch_model(place: Place, arrays: Arrays) -> Any:
+def torch_model(context: DeviceContext, arrays: Arrays) -> Any:
     """A module from NCHW images, channels last in memory, to logits."""
     from torch import nn
 
@@ -100,7 +100,7 @@ def torch_model(place: Place, arrays: Arrays) -> Any:
         relu3=nn.ReLU(),
         dense2=nn.Linear(DENSE2.inputs, DENSE2.outputs, device="meta"),
     )
-    return load_torch(place, arrays, nn.Sequential(layers))
+    return load_torch(context, arrays, nn.Sequential(layers))
 
 
 def tensorflow_forward(variables: dict[str, Any], images: Any) -> Any:

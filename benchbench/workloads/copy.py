@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, Draw, Place
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 DRAWN = 2**20  # elements; the rest repeats them, since drawing takes longer than copying
 VIRTUAL_BYTES_S = 1e12  # of the fake backend
@@ -61,28 +61,28 @@ class Copy(Operation):
 
         return np.asarray(arrays["x"][index[:, 0]], np.float64)
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """torch.mul: torch_xla and ONNX Runtime would leave a copy out."""
         import torch
 
-        return Program(torch.mul, (place.put(arrays["x"]), place.put(_one(arrays))))
+        return Program(torch.mul, (context.put(arrays["x"]), context.put(_one(arrays))))
 
-    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.multiply: tf.identity gives the same buffer, and DeepCopy has no XLA kernel."""
         import tensorflow as tf
 
-        return Program(tf.multiply, (place.put(arrays["x"]), place.put(_one(arrays))))
+        return Program(tf.multiply, (context.put(arrays["x"]), context.put(_one(arrays))))
 
-    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """jnp.copy: what is not donated cannot be given back, so XLA copies it."""
         import jax.numpy as jnp
 
-        return Program(jnp.copy, (place.put(arrays["x"]),))
+        return Program(jnp.copy, (context.put(arrays["x"]),))
 
-    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Computes nothing: 1 TB/s of virtual time."""
         seconds = self.cost(Dtype.FLOAT32).bytes / VIRTUAL_BYTES_S
-        return Program(lambda _: place.spend(seconds), (place.put(arrays["x"]),), simulated=True)
+        return Program(lambda _: context.spend(seconds), (context.put(arrays["x"]),), simulated=True)
 
 
 def _one(arrays: Arrays) -> NDArray[np.generic]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, Draw, Place
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ class Gemm(Operation):
         columns = arrays["b"][:, index[:, 1]].T.astype(np.float64)
         return np.asarray(np.einsum("sk,sk->s", rows, columns))
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """torch.matmul."""
         import torch
 
-        return Program(torch.matmul, (place.put(arrays["a"]), place.put(arrays["b"])))
+        return Program(torch.matmul, (context.put(arrays["a"]), context.put(arrays["b"])))
 
-    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.matmul."""
         import tensorflow as tf
 
-        return Program(tf.matmul, (place.put(arrays["a"]), place.put(arrays["b"])))
+        return Program(tf.matmul, (context.put(arrays["a"]), context.put(arrays["b"])))
 
-    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """jnp.matmul."""
         import jax.numpy as jnp
 
-        return Program(jnp.matmul, (place.put(arrays["a"]), place.put(arrays["b"])))
+        return Program(jnp.matmul, (context.put(arrays["a"]), context.put(arrays["b"])))

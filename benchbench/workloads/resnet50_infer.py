@@ -17,7 +17,7 @@ from benchbench.workloads._resnet50_models import (
     torch_model,
 )
 from benchbench.workloads._weights import nhwc, put_jax, tensorflow_variables, weights_of
-from benchbench.workloads.base import Draw, Operation, Place, Program
+from benchbench.workloads.base import DeviceContext, Draw, Operation, Program
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,14 +86,14 @@ class Resnet50Infer(Operation):
         logits = float64_forward(Tape(training=False), weights, sampled).value
         return np.asarray(logits[rows, index[:, 1]])
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module`, channels last, in inference mode."""
         import torch
 
-        images = place.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
-        model = torch_model(place, arrays, self.image).eval()
+        images = context.put(arrays["images"]).contiguous(memory_format=torch.channels_last)
+        model = torch_model(context, arrays, self.image).eval()
         # torch_xla's tensors have no version counter, which inference mode would set.
-        without_gradients = torch.no_grad if place.device.type == "xla" else torch.inference_mode
+        without_gradients = torch.no_grad if context.device.type == "xla" else torch.inference_mode
 
         def step(images: Any) -> Any:
             with without_gradients():
@@ -101,20 +101,20 @@ class Resnet50Infer(Operation):
 
         return Program(step, (images,))
 
-    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """TensorFlow's operations on variables, NHWC."""
-        variables = tensorflow_variables(place, arrays)
+        variables = tensorflow_variables(context, arrays)
 
         def step(images: Any) -> Any:
             return tensorflow_forward(variables, images, training=False)
 
-        return Program(step, (place.put(nhwc(arrays["images"])),))
+        return Program(step, (context.put(nhwc(arrays["images"])),))
 
-    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Functions of NHWC arrays; the weights are arguments, else XLA would take them for constants."""
 
         def step(weights: Any, images: Any) -> Any:
             logits, _ = jax_forward(weights, images, training=False)
             return logits
 
-        return Program(step, (put_jax(place, arrays), place.put(nhwc(arrays["images"]))))
+        return Program(step, (put_jax(context, arrays), context.put(nhwc(arrays["images"]))))

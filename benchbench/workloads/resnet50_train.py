@@ -18,7 +18,7 @@ from benchbench.workloads._resnet50_models import (
     torch_model,
 )
 from benchbench.workloads._sgd import float64_training, jax_training, tensorflow_training, torch_training
-from benchbench.workloads.base import Draw, Place, Program, Training
+from benchbench.workloads.base import DeviceContext, Draw, Program, Training
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,14 +71,14 @@ class Resnet50Train(Training):
         """(loss, gradient norm) of the first steps."""
         return float64_training(arrays, steps, float64_forward)
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module`, channels last."""
-        return torch_training(place, arrays, torch_model(place, arrays, self.image).train())
+        return torch_training(context, arrays, torch_model(context, arrays, self.image).train())
 
-    def build_tensorflow(self, place: Place, arrays: Arrays) -> Program:
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """TensorFlow's operations on variables, NHWC."""
-        return tensorflow_training(place, arrays, partial(tensorflow_forward, training=True))
+        return tensorflow_training(context, arrays, partial(tensorflow_forward, training=True))
 
-    def build_jax(self, place: Place, arrays: Arrays) -> Program:
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Functions of NHWC arrays."""
-        return jax_training(place, arrays, partial(jax_forward, training=True))
+        return jax_training(context, arrays, partial(jax_forward, training=True))

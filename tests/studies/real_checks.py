@@ -37,8 +37,8 @@ class Chained(Gemm):
 
     summary = "the same product, as many times as the revision says"
 
-    def build_torch(self, place, arrays):
-        a, b = place.put(arrays["a"]), place.put(arrays["b"])
+    def build_torch(self, context, arrays):
+        a, b = context.put(arrays["a"]), context.put(arrays["b"])
 
         def step(a, b):
             for _ in range({count}):

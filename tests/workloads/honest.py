@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from benchbench.model.case import Dtype
     from benchbench.model.measurement import Cost
-    from benchbench.workloads.base import Arrays, Draw, Place
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Honest(Operation):
     def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
         return a @ b
 
-    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
         def step() -> NDArray[np.float32]:
-            place.spend(1e-3)
-            return self.compute(place.put(arrays["a"]), place.put(arrays["b"]))
+            context.spend(1e-3)
+            return self.compute(context.put(arrays["a"]), context.put(arrays["b"]))
 
         return Program(step)

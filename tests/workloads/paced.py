@@ -12,20 +12,20 @@ from benchbench.workloads.base import Program
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
-    from benchbench.workloads.base import Arrays, Place
+    from benchbench.workloads.base import Arrays, DeviceContext
 
 
 @dataclass(frozen=True)
 class Paced(Honest):
     summary = "A product that lasts as many virtual seconds as a file says"
 
-    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
         """The file ACCELBENCH_TEST_PACE: seconds, and the relative noise between processes."""
         seconds, noise = map(float, Path(os.environ["ACCELBENCH_TEST_PACE"]).read_text().split())
         lasting = seconds * (1 + noise * random.uniform(-1, 1))
 
         def step() -> object:
-            place.spend(lasting)
-            return place.put(arrays["a"]) @ place.put(arrays["b"])
+            context.spend(lasting)
+            return context.put(arrays["a"]) @ context.put(arrays["b"])
 
         return Program(step)

@@ -16,7 +16,7 @@ from benchbench.workloads.base import Operation, Program
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, Draw, Place
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 SECONDS = {"product": 3e-3, "clamp": 1e-3, "abs": 0.5e-3}  # of virtual time
 
@@ -52,16 +52,16 @@ class Uneven(Operation):
     def times(self, operator: str) -> range:
         return range(self.heavy if operator == self.slow else 1)
 
-    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
         def step() -> Any:
             for name, seconds in SECONDS.items():
                 for _ in self.times(name):
-                    place.spend(seconds, name)
+                    context.spend(seconds, name)
             return np.abs(np.clip(arrays["a"] @ arrays["b"], -1, 1))
 
         return Program(step)
 
-    def build_torch(self, place: Place, arrays: Arrays) -> Program:
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         def step(a: Any, b: Any) -> Any:
             for _ in self.times("product"):
                 found = a @ b
@@ -71,4 +71,4 @@ class Uneven(Operation):
                 output = clamped.abs()
             return output
 
-        return Program(step, (place.put(arrays["a"]), place.put(arrays["b"])))
+        return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))

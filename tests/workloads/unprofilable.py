@@ -11,7 +11,7 @@ from benchbench.traces.recording import Unsupported
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
-    from benchbench.workloads.base import Arrays, Place, Program
+    from benchbench.workloads.base import Arrays, DeviceContext, Program
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Unprofilable(Honest):
 
     summary = "A workload under which the profiler fails"
 
-    def build_fake(self, place: Place, arrays: Arrays) -> Program:
+    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
         def profile(*arguments: Any) -> Any:
             if self.how == "crash":
                 os.kill(os.getpid(), signal.SIGSEGV)
@@ -28,5 +28,5 @@ class Unprofilable(Honest):
                 raise Unsupported("this backend has no profiler")
             raise RuntimeError("the profiler broke")
 
-        place.profile = profile  # type: ignore[attr-defined]
-        return super().build_fake(place, arrays)
+        context.profile = profile  # type: ignore[attr-defined]
+        return super().build_fake(context, arrays)
