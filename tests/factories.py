@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchbench.analyse.digest import Digest, Side
+from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.model.case import Case, Dtype, LeftOut, Phase
 from benchbench.model.device import Device, DeviceClass, Machine, Probe, Target
 from benchbench.model.measurement import Cost, Failure, Measurement, Memory, Telemetry, Window
@@ -213,7 +213,7 @@ def a_digest(seconds: Iterable[tuple[Case, Sequence[float]]], **over: Any) -> Di
         "device_model": CPU.model,
     } | over.pop("side", {})
     cases = {
-        case.id: Side(
+        case.id: CaseDigest(
             case=case, rounds=tuple(range(len(values))), values={"latency_s": tuple(values)}, **side
         )
         for case, values in seconds

@@ -26,7 +26,7 @@ from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Run, Settings
-from benchbench.model.status import Judgement, Status
+from benchbench.model.status import Status, Verdict
 from benchbench.plan import variants
 from benchbench.plan.rerun import Variant, again, altered
 from benchbench.plan.revision import checked_out
@@ -145,11 +145,11 @@ def weathered(factor: float, case: Case = EAGER, **over: Any) -> list[Record]:
 def test_what_both_processes_of_a_round_meet_cancels() -> None:
     ref, new = weathered(1.0), weathered(1.05, COMPILED)
     apart = compare(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
-    assert apart.verdicts[0].verdict is Judgement.INCONCLUSIVE
+    assert apart.verdicts[0].verdict is Verdict.INCONCLUSIVE
     found = compare(*partners(ref, new, [(EAGER, COMPILED)]))
     assert found.in_turn
     (verdict,) = found.verdicts
-    assert verdict.verdict is Judgement.SLOWER
+    assert verdict.verdict is Verdict.SLOWER
     assert verdict.ratio == pytest.approx(1.05, rel=1e-4)
     assert verdict.case == snapshot("gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu")
 
@@ -159,7 +159,7 @@ def test_the_partners_may_be_compared_the_other_way_round() -> None:
     there, back = compare(a, b).verdicts[0], compare(b, a).verdicts[0]
     assert there.ratio is not None
     assert back.ratio == pytest.approx(1 / there.ratio)
-    assert back.verdict is Judgement.FASTER
+    assert back.verdict is Verdict.FASTER
 
 
 def test_one_of_two_partners_is_compared_with_other_runs_as_any_run() -> None:
@@ -172,15 +172,15 @@ def test_what_the_sides_change_bars_nothing_and_other_work_does() -> None:
     over: dict[str, Any] = {"cost": a_cost(bytes=1), "precision": {"matmul": "bfloat16"}, "timer": "events"}
     new = weathered(1.05, half, **over)
     found = compare(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
-    assert found.verdicts[0].verdict is Judgement.SLOWER
+    assert found.verdicts[0].verdict is Verdict.SLOWER
     assert found.changes == snapshot(("threads 2 → 1",))
     other = compare(*partners(weathered(1.0), weathered(1.05, half, cost=a_cost(flops=1)), [(EAGER, half)]))
-    assert other.verdicts[0].verdict is Judgement.INCOMPARABLE
+    assert other.verdicts[0].verdict is Verdict.INCOMPARABLE
 
 
 def test_rounds_that_only_one_side_has_are_no_pairs() -> None:
     found = compare(*partners(weathered(1.0), weathered(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
-    assert found.verdicts[0].verdict is Judgement.INSUFFICIENT
+    assert found.verdicts[0].verdict is Verdict.INSUFFICIENT
     assert found.verdicts[0].reason == snapshot("2 pairs have latency_s, it needs 3")
 
 
@@ -234,7 +234,7 @@ def test_a_baselines_code_that_fails_is_no_pass() -> None:
     failing, working = [a_record(a_failure())], weathered(1.0)
     ref, new = map(digest, partners(failing, working, [(EAGER, EAGER)]))
     found = check_in_turn(ref, new, RULES)
-    assert found.findings[0].verdict is Judgement.INCOMPARABLE
+    assert found.findings[0].verdict is Verdict.INCOMPARABLE
     assert found.findings[0].reason == snapshot("the baseline's code: crashed: worker killed by signal 11")
     ref, new = map(digest, partners(working, failing, [(EAGER, EAGER)]))
     assert exit_code(check_in_turn(ref, new, RULES)) == Ending.FAILED

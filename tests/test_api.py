@@ -18,7 +18,7 @@ from benchbench.analyse.metrics import COLUMNS, NUMBERS
 from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.record import Record
 from benchbench.model.run import Run
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench, rows
@@ -68,7 +68,7 @@ def test_everything_promised_is_there_and_nothing_else() -> None:
 def test_compare_stays_a_function_after_it_was_called() -> None:
     run = a_run(some_rounds(*STEADY))
     for _ in range(2):
-        assert benchbench.compare(run, run).verdicts[0].verdict is Judgement.SAME
+        assert benchbench.compare(run, run).verdicts[0].verdict is Verdict.SAME
 
 
 def test_a_run_is_stored_as_the_command_line_stores_it(
@@ -138,10 +138,10 @@ def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest
     assert benchbench.load("A", "there").info.id == "A1"
     assert benchbench.load(folder / "there/runs/A1").info.id == "A1"
     (verdict,) = benchbench.compare("A1", "latest", results="there").verdicts
-    assert verdict.verdict is Judgement.SLOWER
+    assert verdict.verdict is Verdict.SLOWER
     monkeypatch.setenv("ACCELBENCH_RESULTS", "there")
     (verdict,) = benchbench.compare("latest", "A1", metric="items_per_s", threshold=0.3).verdicts
-    assert verdict.verdict is not Judgement.SLOWER
+    assert verdict.verdict is not Verdict.SLOWER
     with pytest.raises(UnreadableInput):
         benchbench.load("nothing")
     for wrong in ({"metric": "latency"}, {"threshold": 3}):

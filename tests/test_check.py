@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.analyse.digest import Digest, Side, digest
+from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
 from benchbench.documents.gate import Gate
@@ -23,7 +23,7 @@ from benchbench.gate.spread import sittings
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
 from benchbench.model.run import Settings
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
 from tests.factories import (
     a_case,
@@ -99,25 +99,25 @@ def test_a_change_is_a_regression_only_once_it_is_seen_again() -> None:
     sessions = a_baseline()
     flagged = check(sessions, a_new(1.1), RULES)
     assert flagged.flagged == [a_case().id]
-    assert only(flagged).verdict is Judgement.INCONCLUSIVE
+    assert only(flagged).verdict is Verdict.INCONCLUSIVE
     assert only(flagged).reason == snapshot("flagged, and not measured again")
     assert not endings(flagged)
     confirmed = only(check(sessions, a_new(1.1), RULES, again(1.09)))
-    assert confirmed.verdict is Judgement.SLOWER
+    assert confirmed.verdict is Verdict.SLOWER
     assert confirmed.first is not None
     assert confirmed.confirmation is not None
     assert confirmed.first.ratio == pytest.approx(1.1, rel=1e-3)
     assert confirmed.confirmation.ratio == pytest.approx(1.09, rel=1e-3)
     gone = only(check(sessions, a_new(1.1), RULES, again(1.0)))
-    assert gone.verdict is Judgement.SAME
+    assert gone.verdict is Verdict.SAME
     assert gone.reason == snapshot("flagged, not confirmed")
     assert gone.flagged
 
 
 @pytest.mark.parametrize(
-    ("factor", "wanted"), [(1.1, Judgement.SLOWER), (1 / 1.1, Judgement.FASTER), (1.01, Judgement.SAME)]
+    ("factor", "wanted"), [(1.1, Verdict.SLOWER), (1 / 1.1, Verdict.FASTER), (1.01, Verdict.SAME)]
 )
-def test_one_stage_decides_where_nothing_is_to_be_measured_again(factor: float, wanted: Judgement) -> None:
+def test_one_stage_decides_where_nothing_is_to_be_measured_again(factor: float, wanted: Verdict) -> None:
     found = check(a_baseline(), a_new(factor), ONE_STAGE)
     assert only(found).verdict is wanted
     assert found.flagged == []
@@ -129,7 +129,7 @@ def test_a_significant_change_within_the_threshold_is_not_flagged() -> None:
     assert only(found).first is not None
     assert only(found).first.p < 0.001  # type: ignore[union-attr]
     assert not found.flagged
-    assert only(found).verdict is Judgement.SAME
+    assert only(found).verdict is Verdict.SAME
 
 
 def test_a_threshold_comes_from_the_first_rule_that_names_the_case() -> None:
@@ -165,8 +165,8 @@ def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ
     few, rule = a_baseline(factors=[1.0]), replace(ONE_STAGE, assumed=0.005)
     shared, dedicated = (only(check(few, a_new(1.08), rules)) for rules in (ONE_STAGE, rule))
     assert shared.provisional
-    assert shared.verdict is Judgement.INCONCLUSIVE
-    assert dedicated.verdict is Judgement.SLOWER
+    assert shared.verdict is Verdict.INCONCLUSIVE
+    assert dedicated.verdict is Verdict.SLOWER
     assert shared.first is not None
     assert dedicated.first is not None
     assert shared.first.mde > 0.1 > 0.03 > dedicated.first.mde
@@ -183,7 +183,7 @@ def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help
 def test_a_case_that_worked_and_fails_is_broken() -> None:
     failing = records_of([a_record(a_failure(message="no kernel"))])
     found = check(a_baseline(), failing, RULES)
-    assert only(found).verdict is Judgement.BROKEN
+    assert only(found).verdict is Verdict.BROKEN
     assert only(found).reason == snapshot("crashed: no kernel")
     assert list(endings(found)) == [Ending.FAILED, Ending.NOT_COMPARABLE]
 
@@ -191,22 +191,22 @@ def test_a_case_that_worked_and_fails_is_broken() -> None:
 def test_a_case_that_fails_when_measured_again_is_broken_and_no_regression() -> None:
     second = Confirmation(new=records_of([a_record(a_failure(message="no kernel"))]))
     found = only(check(a_baseline(), a_new(1.2), RULES, second))
-    assert found.verdict is Judgement.BROKEN
+    assert found.verdict is Verdict.BROKEN
     assert found.reason == snapshot("measured again: crashed: no kernel")
 
 
 def test_a_failure_the_baseline_knows_is_not_held_against_a_run() -> None:
     failing = records_of([a_record(a_failure())], some_rounds(*STEADY, case=a_case(params={"m": 1})))
-    assert check([failing], failing, RULES).findings[0].verdict is Judgement.INSUFFICIENT
+    assert check([failing], failing, RULES).findings[0].verdict is Verdict.INSUFFICIENT
     working = check([failing], a_new(1.0), RULES).findings[0]
-    assert working.verdict is Judgement.NEW
+    assert working.verdict is Verdict.NEW
     assert working.reason == snapshot("failed before: crashed: worker killed by signal 11")
 
 
 def test_a_new_case_that_fails_is_broken_too() -> None:
     failing = records_of(some_rounds(*STEADY), [a_record(a_failure(), case=a_case(params={"m": 1}))])
     found = check(a_baseline(), failing, RULES)
-    assert found.findings[1].verdict is Judgement.BROKEN
+    assert found.findings[1].verdict is Verdict.BROKEN
     assert found.findings[1].reason.startswith("not part of the baseline")
 
 
@@ -218,9 +218,9 @@ def test_new_and_vanished_cases_are_told_and_fail_nothing() -> None:
     )
     assert [(each.verdict, each.reason) for each in found.findings] == snapshot(
         [
-            (Judgement.SAME, ""),
-            (Judgement.GONE, "not part of the run"),
-            (Judgement.NEW, "not part of the baseline"),
+            (Verdict.SAME, ""),
+            (Verdict.GONE, "not part of the run"),
+            (Verdict.NEW, "not part of the baseline"),
         ]
     )
     assert exit_code(found, strict=True) == 0
@@ -252,7 +252,7 @@ def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned
 )
 def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any]) -> None:
     found = check(a_baseline(), a_new(2.0, **over), RULES)
-    assert only(found).verdict is Judgement.INCOMPARABLE
+    assert only(found).verdict is Verdict.INCOMPARABLE
     assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.NOT_COMPARABLE
     assert only(found).reason in snapshot(
         [
@@ -280,11 +280,11 @@ def test_sessions_that_cannot_be_compared_are_passed_over() -> None:
 def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
     new = a_new(1.1, frameworks={"torch": "2.14.0"}, side={"version": "2.14.0"})
     found = check(a_baseline(), new, ONE_STAGE)
-    assert only(found).verdict is Judgement.SLOWER
+    assert only(found).verdict is Verdict.SLOWER
     assert only(found).reason == snapshot("suspect: torch 2.13.0 → 2.14.0")
     assert found.changes == snapshot(("torch 2.13.0 → 2.14.0",))
     strict = check(a_baseline(), new, replace(ONE_STAGE, strict_env=True))
-    assert only(strict).verdict is Judgement.INCOMPARABLE
+    assert only(strict).verdict is Verdict.INCOMPARABLE
 
 
 @pytest.mark.parametrize(
@@ -297,14 +297,14 @@ def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
 )
 def test_too_few_or_unsteady_processes_are_insufficient(new: Digest, reason: str) -> None:
     found = check(a_baseline(), new, RULES)
-    assert only(found).verdict is Judgement.INSUFFICIENT
+    assert only(found).verdict is Verdict.INSUFFICIENT
     assert only(found).reason == reason
 
 
 @pytest.mark.parametrize("name", ["items_per_s", "flops_per_s", "bytes_per_s"])
 def test_a_rate_is_worse_where_it_is_lower(name: str) -> None:
     found = only(check(a_baseline(), a_new(1.1), replace(ONE_STAGE, metrics=(METRIC[name],))))
-    assert found.verdict is Judgement.SLOWER
+    assert found.verdict is Verdict.SLOWER
     assert found.first is not None
     assert found.first.ratio == pytest.approx(1 / 1.1, rel=1e-3)
 
@@ -329,9 +329,9 @@ def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
 
     rules = replace(ONE_STAGE, metrics=(METRIC["cold_s"],))
     sessions = [run(0.5 * factor, day) for day, factor in enumerate(WEATHER, start=1)]
-    assert only(check(sessions, run(0.6), rules)).verdict is Judgement.SLOWER
+    assert only(check(sessions, run(0.6), rules)).verdict is Verdict.SLOWER
     few = only(check(sessions[:4], run(0.6), rules))
-    assert few.verdict is Judgement.INSUFFICIENT
+    assert few.verdict is Verdict.INSUFFICIENT
     assert few.reason == snapshot(
         "cold_s is measured once a run: the baseline has 4 sessions an hour apart, this needs 5"
     )
@@ -339,10 +339,10 @@ def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_a_metric_that_nobody_measured_is_insufficient_and_passes_nothing(metric: Metric) -> None:
-    nothing = Side(case=a_case(), rounds=(0, 1, 2), values={"latency_s": (None,) * 3}, cost=a_cost())
+    nothing = CaseDigest(case=a_case(), rounds=(0, 1, 2), values={"latency_s": (None,) * 3}, cost=a_cost())
     run = replace(a_new(1.0), cases={a_case().id: nothing})
     found = check([run], run, replace(RULES, metrics=(metric,)))
-    assert only(found).verdict is Judgement.INSUFFICIENT
+    assert only(found).verdict is Verdict.INSUFFICIENT
     assert exit_code(found) == Ending.NOT_COMPARABLE
 
 
@@ -360,12 +360,12 @@ def test_weather_that_both_sides_meet_confirms_nothing() -> None:
     slow_hour = in_turn(
         [1.1e-3 * h for h in hour], [1.1e-3 * h * e for h, e in zip(hour, (1, 1.001, 0.999), strict=True)]
     )
-    assert only(check(a_baseline(), a_new(1.1), rules, slow_hour)).verdict is Judgement.SAME
+    assert only(check(a_baseline(), a_new(1.1), rules, slow_hour)).verdict is Verdict.SAME
     slower_code = in_turn(
         [1e-3 * h for h in hour], [1.1e-3 * h * e for h, e in zip(hour, (1, 1.001, 0.999), strict=True)]
     )
     found = only(check(a_baseline(), a_new(1.1), rules, slower_code))
-    assert found.verdict is Judgement.SLOWER
+    assert found.verdict is Verdict.SLOWER
     assert found.confirmation is not None
     assert found.confirmation.in_turn
     assert found.confirmation.against == 3
@@ -375,21 +375,21 @@ def test_weather_that_both_sides_meet_confirms_nothing() -> None:
 @pytest.mark.parametrize(
     ("confirmation", "wanted"),
     [
-        (in_turn(STEADY, STEADY[:2]), Judgement.INSUFFICIENT),
-        (in_turn(STEADY, STEADY, side={"unsteady": 1}), Judgement.INSUFFICIENT),
-        (in_turn(STEADY, STEADY, side={"cost": a_cost(flops=1)}), Judgement.INCOMPARABLE),
+        (in_turn(STEADY, STEADY[:2]), Verdict.INSUFFICIENT),
+        (in_turn(STEADY, STEADY, side={"unsteady": 1}), Verdict.INSUFFICIENT),
+        (in_turn(STEADY, STEADY, side={"cost": a_cost(flops=1)}), Verdict.INCOMPARABLE),
         (
             Confirmation(ref=records_of([a_record(a_failure())]), new=a_new(1.1)),
-            Judgement.INCOMPARABLE,
+            Verdict.INCOMPARABLE,
         ),
         (
             Confirmation(ref=a_new(1.1), new=records_of([a_record(a_failure())])),
-            Judgement.BROKEN,
+            Verdict.BROKEN,
         ),
     ],
 )
 def test_what_cannot_be_paired_is_neither_confirmed_nor_passed(
-    confirmation: Confirmation, wanted: Judgement
+    confirmation: Confirmation, wanted: Verdict
 ) -> None:
     found = only(check(a_baseline(), a_new(1.1), replace(RULES, in_turn=True), confirmation))
     assert found.verdict is wanted
@@ -400,7 +400,7 @@ def test_what_cannot_be_paired_is_neither_confirmed_nor_passed(
 # Endings
 
 
-def a_check(*verdicts: Judgement, tested: int = 1) -> Check:
+def a_check(*verdicts: Verdict, tested: int = 1) -> Check:
     template = check(a_baseline(), a_new(1.0), RULES)
     findings = [replace(only(template), verdict=verdict) for verdict in verdicts]
     return replace(template, findings=tuple(findings), tested=tested)
@@ -409,19 +409,19 @@ def a_check(*verdicts: Judgement, tested: int = 1) -> Check:
 @pytest.mark.parametrize(
     ("verdicts", "over", "code"),
     [
-        ((Judgement.SAME, Judgement.FASTER, Judgement.NEW, Judgement.GONE), {"strict": True}, 0),
-        ((Judgement.SLOWER, Judgement.BROKEN, Judgement.INCOMPARABLE), {}, 10),
-        ((Judgement.SLOWER, Judgement.BROKEN, Judgement.INCOMPARABLE), {"exit_zero": True}, 4),
-        ((Judgement.SLOWER, Judgement.INCONCLUSIVE), {"exit_zero": True, "strict": True}, 0),
-        ((Judgement.BROKEN, Judgement.INCOMPARABLE), {}, 4),
-        ((Judgement.INCOMPARABLE, Judgement.INCONCLUSIVE), {"strict": True}, 11),
-        ((Judgement.INCONCLUSIVE, Judgement.SAME), {}, 0),
-        ((Judgement.INCONCLUSIVE, Judgement.SAME), {"strict": True}, 12),
-        ((Judgement.INSUFFICIENT,), {"strict": True}, 12),
+        ((Verdict.SAME, Verdict.FASTER, Verdict.NEW, Verdict.GONE), {"strict": True}, 0),
+        ((Verdict.SLOWER, Verdict.BROKEN, Verdict.INCOMPARABLE), {}, 10),
+        ((Verdict.SLOWER, Verdict.BROKEN, Verdict.INCOMPARABLE), {"exit_zero": True}, 4),
+        ((Verdict.SLOWER, Verdict.INCONCLUSIVE), {"exit_zero": True, "strict": True}, 0),
+        ((Verdict.BROKEN, Verdict.INCOMPARABLE), {}, 4),
+        ((Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE), {"strict": True}, 11),
+        ((Verdict.INCONCLUSIVE, Verdict.SAME), {}, 0),
+        ((Verdict.INCONCLUSIVE, Verdict.SAME), {"strict": True}, 12),
+        ((Verdict.INSUFFICIENT,), {"strict": True}, 12),
     ],
 )
 def test_the_gravest_ending_gives_the_exit_code(
-    verdicts: tuple[Judgement, ...], over: dict[str, bool], code: int
+    verdicts: tuple[Verdict, ...], over: dict[str, bool], code: int
 ) -> None:
     assert exit_code(a_check(*verdicts), **over) == code
 
@@ -453,14 +453,14 @@ BUSY = {"contended": "other processes used 0.8 of a core"}
 def test_what_is_slower_only_beside_other_programs_cannot_be_told() -> None:
     sessions = a_baseline()
     found = check(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
-    assert only(found).verdict is Judgement.INSUFFICIENT
+    assert only(found).verdict is Verdict.INSUFFICIENT
     assert only(found).reason == snapshot(
         "flagged, not confirmed; slower, but other processes used 0.8 of a core meanwhile, "
         "and not in the sessions"
     )
     assert (exit_code(found), exit_code(found, strict=True)) == (Ending.PASSED, Ending.INCONCLUSIVE)
     once = check(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
-    assert only(once).verdict is Judgement.INSUFFICIENT
+    assert only(once).verdict is Verdict.INSUFFICIENT
 
 
 @pytest.mark.parametrize(
@@ -488,11 +488,11 @@ def test_other_programs_excuse_nothing_else(
     looked = again(1.2, side=second)
     looked = replace(looked, new=heavier(looked.new, 1.2))
     found = check(stored, heavier(a_new(1.2, side=first), 1.2), rules, looked)
-    assert only(found).verdict is Judgement.SLOWER
+    assert only(found).verdict is Verdict.SLOWER
 
 
 def test_faster_and_the_same_are_told_beside_other_programs() -> None:
-    for factor, verdict in ((0.8, Judgement.FASTER), (1.0, Judgement.SAME)):
+    for factor, verdict in ((0.8, Verdict.FASTER), (1.0, Verdict.SAME)):
         assert only(check(a_baseline(), a_new(factor, side=BUSY), ONE_STAGE)).verdict is verdict
 
 
@@ -513,13 +513,13 @@ def test_sessions_of_one_hour_are_one_and_do_not_tell_how_hours_differ() -> None
     days = a_baseline(factors=calm)
     hour = [replace(each, started=f"2026-01-01T00:{number}0:00Z") for number, each in enumerate(days)]
     run = a_new(1.06)
-    assert only(check(days, run, ONE_STAGE)).verdict is Judgement.SLOWER
+    assert only(check(days, run, ONE_STAGE)).verdict is Verdict.SLOWER
     found = only(check(hour, run, ONE_STAGE))
-    assert (found.verdict, found.provisional) == (Judgement.INCONCLUSIVE, True)
+    assert (found.verdict, found.provisional) == (Verdict.INCONCLUSIVE, True)
     assert found.first is not None
     assert (found.first.against, found.spread) == (1, None)
     assert found.first.mde == pytest.approx(only(check(days[:1], run, ONE_STAGE)).first.mde, rel=0.01)  # type: ignore[union-attr]
-    assert only(check(hour, a_new(1.3), ONE_STAGE)).verdict is Judgement.SLOWER
+    assert only(check(hour, a_new(1.3), ONE_STAGE)).verdict is Verdict.SLOWER
 
 
 @pytest.mark.parametrize(
@@ -573,10 +573,10 @@ def test_more_cases_make_each_harder_to_call(others: int) -> None:
 
 def every_verdict() -> Check:
     """A check with all nine verdicts."""
-    names = [*Judgement]
+    names = [*Verdict]
     cases = {name: a_case(params={"kind": name.value}) for name in names}
-    stored = [cases[name] for name in names if name is not Judgement.NEW]
-    shaky = Judgement.INCONCLUSIVE
+    stored = [cases[name] for name in names if name is not Verdict.NEW]
+    shaky = Verdict.INCONCLUSIVE
     sessions = a_baseline(*stored)
     for number, session in enumerate(sessions):
         side = session.cases[cases[shaky].id]
@@ -584,8 +584,8 @@ def every_verdict() -> Check:
             "latency_s": tuple(v * (1 + 0.1 * number) for v in STEADY)
         }
         session.cases[cases[shaky].id] = replace(side, values=values)
-    factors = {Judgement.SLOWER: 1.2, Judgement.FASTER: 0.8}
-    present = [name for name in names if name not in (Judgement.GONE, Judgement.BROKEN)]
+    factors = {Verdict.SLOWER: 1.2, Verdict.FASTER: 0.8}
+    present = [name for name in names if name not in (Verdict.GONE, Verdict.BROKEN)]
     new = a_digest(
         [(cases[name], times_of(factors.get(name, 1.0))) for name in present],
         id="NEW",
@@ -593,19 +593,19 @@ def every_verdict() -> Check:
         side={"version": "2.14.0", "stopped_by": ("precision", "time")},
         damaged=("line 3: torn",),
     )
-    insufficient, other = cases[Judgement.INSUFFICIENT].id, cases[Judgement.INCOMPARABLE].id
+    insufficient, other = cases[Verdict.INSUFFICIENT].id, cases[Verdict.INCOMPARABLE].id
     new.cases[insufficient] = replace(new.cases[insufficient], unsteady=1)
     new.cases[other] = replace(new.cases[other], cost=a_cost(flops=7))
-    new.cases[cases[Judgement.BROKEN].id] = Side(case=cases[Judgement.BROKEN], failure="crashed: a | b")
+    new.cases[cases[Verdict.BROKEN].id] = CaseDigest(case=cases[Verdict.BROKEN], failure="crashed: a | b")
     confirmation = Confirmation(
-        new=a_digest([(cases[Judgement.SLOWER], times_of(1.19))], id="AGAIN", side={"version": "2.14.0"})
+        new=a_digest([(cases[Verdict.SLOWER], times_of(1.19))], id="AGAIN", side={"version": "2.14.0"})
     )
     return check(sessions, new, RULES, confirmation)
 
 
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
-    assert {each.verdict for each in found.findings} == set(Judgement)
+    assert {each.verdict for each in found.findings} == set(Verdict)
     assert gate.terminal(Gate(name="main", found=found)) == snapshot("""\
 baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 newest session: run S5, 2026-01-06T00:00:00Z

@@ -10,7 +10,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.gate.cases import Rules
 from benchbench.gate.confirm import Confirmation
 from benchbench.gate.decide import check, endings
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from tests.simulator import Array, a_session, allowed, session_medians
 
 RULES = Rules(metrics=METRICS[:1])
@@ -36,7 +36,7 @@ def stages(
     return [hour[:, :processes] for hour in hours[:-1]], factors * first, factors * again, old
 
 
-def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Rules) -> list[Judgement]:
+def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Rules) -> list[Verdict]:
     sessions = [a_session(rows, day=number) for number, rows in enumerate(hours)]
     ref = a_session(old) if rules.in_turn else None
     confirmation = Confirmation(new=a_session(again), ref=ref) if rules.confirm else None
@@ -66,7 +66,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
     over = {"heavy": heavy, "stormy": heavy and rules.in_turn}
     for _ in range(suites):
         verdicts = found(*stages(source, 30, sessions, spread, **over), rules)
-        alarms += Judgement.SLOWER in verdicts
+        alarms += Verdict.SLOWER in verdicts
     assert alarms / suites <= allowed(0.05, suites)
 
 
@@ -77,7 +77,7 @@ def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: floa
     source = np.random.default_rng(int(100 * slow))
     for _ in range(suites):
         verdicts = found(*stages(source, 30, 10, spread, slow=slow, slow_cases=3), rules)
-        hits += sum(verdict is Judgement.SLOWER for verdict in verdicts[:3])
+        hits += sum(verdict is Verdict.SLOWER for verdict in verdicts[:3])
     assert hits / (3 * suites) >= wanted
 
 

@@ -16,7 +16,7 @@ from inline_snapshot import snapshot
 
 from benchbench.comparing.verdicts import Comparison, compare
 from benchbench.documents import verdict_text
-from benchbench.documents.run import Judged, report
+from benchbench.documents.run import CaseVerdict, report
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.github import Github
 from benchbench.model.case import Case
@@ -39,7 +39,7 @@ def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, 
     return {file: content.decode() for file, content in files.items()}
 
 
-def judgements(found: Comparison) -> list[Judged]:
+def judgements(found: Comparison) -> list[CaseVerdict]:
     return [verdict_text.judged(verdict) for verdict in found.verdicts]
 
 

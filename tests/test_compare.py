@@ -17,14 +17,14 @@ from scipy import stats as oracle
 
 import benchbench
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.comparing.verdicts import ALPHA, Comparison, Verdict, compare
+from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison, compare
 from benchbench.documents import comparison
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, Settings
-from benchbench.model.status import Judgement, Status
+from benchbench.model.status import Status, Verdict
 from benchbench.stats import Difference, detectable, holm, tost, welch
 from benchbench.store import artifacts, disk, runs
 from tests.factories import (
@@ -48,7 +48,7 @@ from tests.simulator import Array, a_suite, allowed, process_medians
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)  # seconds of a step in three processes
 METRIC = {metric.name: metric for metric in METRICS}
-SWAPPED = {Judgement.SLOWER: Judgement.FASTER, Judgement.FASTER: Judgement.SLOWER}
+SWAPPED = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
 times = st.lists(st.floats(0.9e-3, 1.2e-3), min_size=3, max_size=6)
 logs = st.lists(st.floats(-10, 10), min_size=2, max_size=10)
@@ -58,12 +58,12 @@ def times_of(factor: float) -> list[float]:
     return [factor * value for value in STEADY]
 
 
-def only(found: Comparison) -> Verdict:
+def only(found: Comparison) -> CaseComparison:
     (verdict,) = found.verdicts
     return verdict
 
 
-def a_comparison(ref: list[Record], new: list[Record], **over: Any) -> Verdict:
+def a_comparison(ref: list[Record], new: list[Record], **over: Any) -> CaseComparison:
     """Of two runs with one case."""
     return only(compare(a_run(ref), a_run(new), **over))
 
@@ -72,9 +72,9 @@ def a_comparison(ref: list[Record], new: list[Record], **over: Any) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("factor", "wanted"), [(1.1, Judgement.SLOWER), (1 / 1.1, Judgement.FASTER), (1.005, Judgement.SAME)]
+    ("factor", "wanted"), [(1.1, Verdict.SLOWER), (1 / 1.1, Verdict.FASTER), (1.005, Verdict.SAME)]
 )
-def test_a_clear_change_is_slower_or_faster_and_a_small_one_is_none(factor: float, wanted: Judgement) -> None:
+def test_a_clear_change_is_slower_or_faster_and_a_small_one_is_none(factor: float, wanted: Verdict) -> None:
     found = a_comparison(some_rounds(*STEADY), some_rounds(*times_of(factor)))
     assert found.verdict is wanted
     assert found.ratio == pytest.approx(factor)
@@ -89,8 +89,8 @@ def test_the_interval_of_a_slower_case_does_not_hold_one(x: list[float], y: list
     found = a_comparison(some_rounds(*x), some_rounds(*y), threshold=1e-6)
     assert found.low is not None
     assert found.high is not None
-    assert (found.verdict is Judgement.SLOWER) == (found.low > 1)
-    assert (found.verdict is Judgement.FASTER) == (found.high < 1)
+    assert (found.verdict is Verdict.SLOWER) == (found.low > 1)
+    assert (found.verdict is Verdict.FASTER) == (found.high < 1)
 
 
 def test_a_significant_change_below_the_threshold_is_not_slower() -> None:
@@ -98,13 +98,13 @@ def test_a_significant_change_below_the_threshold_is_not_slower() -> None:
     found = a_comparison(ref, new)
     assert found.p_holm is not None
     assert found.p_holm < ALPHA
-    assert found.verdict is Judgement.SAME
-    assert a_comparison(ref, new, threshold=0.02).verdict is Judgement.SLOWER
+    assert found.verdict is Verdict.SAME
+    assert a_comparison(ref, new, threshold=0.02).verdict is Verdict.SLOWER
 
 
 def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help() -> None:
     found = a_comparison(some_rounds(1e-3, 1.2e-3, 0.9e-3), some_rounds(1.1e-3, 0.95e-3, 1.3e-3))
-    assert found.verdict is Judgement.INCONCLUSIVE
+    assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reason == snapshot("too noisy for this threshold: more rounds would tell")
     assert found.mde is not None
     assert found.mde > 0.03
@@ -112,13 +112,13 @@ def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help
 
 def test_a_change_on_the_edge_of_the_threshold_is_inconclusive() -> None:
     found = a_comparison(some_rounds(*STEADY, *STEADY), some_rounds(*times_of(1.0297), *times_of(1.0297)))
-    assert found.verdict is Judgement.INCONCLUSIVE
+    assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reason == snapshot("the interval holds changes on both sides of the threshold")
 
 
 def test_two_processes_are_insufficient_but_their_ratio_is_shown() -> None:
     found = a_comparison(some_rounds(1e-3, 1.01e-3), some_rounds(*times_of(1.1)))
-    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.verdict is Verdict.INSUFFICIENT
     assert found.reason == snapshot("2 v 3 processes have latency_s, each side needs 3")
     assert found.ratio == pytest.approx(1.0945, rel=1e-3)
     assert found.p_holm is None
@@ -126,14 +126,14 @@ def test_two_processes_are_insufficient_but_their_ratio_is_shown() -> None:
 
 def test_one_process_has_a_ratio_without_an_interval() -> None:
     found = a_comparison(some_rounds(1e-3), some_rounds(*times_of(1.1)))
-    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.verdict is Verdict.INSUFFICIENT
     assert (found.low, found.high, found.mde) == (None, None, None)
     assert found.ratio == pytest.approx(1.1)
 
 
 def test_a_process_that_was_still_warming_up_makes_a_case_insufficient() -> None:
     found = a_comparison(some_rounds(*STEADY), some_rounds(*times_of(1.1), steady=False))
-    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.verdict is Verdict.INSUFFICIENT
     assert found.reason == snapshot("still warming up when measured, in 0 v 3 processes")
     assert not found.steady
 
@@ -142,7 +142,7 @@ def test_memory_does_not_depend_on_warm_up() -> None:
     ref = some_rounds(*STEADY, steady=False, peak_host=Memory(bytes=1000))
     new = some_rounds(*STEADY, steady=False, peak_host=Memory(bytes=1200))
     found = a_comparison(ref, new, metric=METRIC["peak_host_bytes"])
-    assert found.verdict is Judgement.SLOWER
+    assert found.verdict is Verdict.SLOWER
     assert found.ratio == pytest.approx(1.2)
 
 
@@ -157,7 +157,7 @@ def test_memory_does_not_depend_on_warm_up() -> None:
 )
 def test_other_hardware_or_settings_are_incomparable_and_named(over: dict[str, Any]) -> None:
     found = only(compare(a_run(), a_run(**over)))
-    assert found.verdict is Judgement.INCOMPARABLE
+    assert found.verdict is Verdict.INCOMPARABLE
     assert found.ratio is None
     assert found.new is not None
     assert found.reason in snapshot(
@@ -181,7 +181,7 @@ def test_other_hardware_or_settings_are_incomparable_and_named(over: dict[str, A
 )
 def test_other_work_clock_or_precision_is_incomparable_and_named(over: dict[str, Any]) -> None:
     found = a_comparison(some_rounds(*STEADY), some_rounds(*STEADY, **over))
-    assert found.verdict is Judgement.INCOMPARABLE
+    assert found.verdict is Verdict.INCOMPARABLE
     assert found.reason in snapshot(
         [
             "counted flops 524288 → 524289",
@@ -202,7 +202,7 @@ def test_another_version_is_the_suspect_and_no_bar() -> None:
                 probes=(a_probe(version="2.12.1"),))  # fmt: skip
     new = a_run(some_rounds(*times_of(1.1)), machine=a_machine(os="Linux 6.9"))
     found = compare(ref, new)
-    assert only(found).verdict is Judgement.SLOWER
+    assert only(found).verdict is Verdict.SLOWER
     assert only(found).reason == snapshot("suspect: torch 2.12.1 → 2.13.0")
     assert found.changes == snapshot(("torch 2.12.1 → 2.13.0", "os Linux 6.8 → Linux 6.9"))
 
@@ -210,7 +210,7 @@ def test_another_version_is_the_suspect_and_no_bar() -> None:
 def test_a_case_that_was_ok_and_fails_is_broken_with_its_status() -> None:
     new = [*some_rounds(*STEADY), a_record(a_failure(status=Status.OUT_OF_MEMORY, message="9 GiB"), round=3)]
     found = a_comparison(some_rounds(*STEADY), new)
-    assert found.verdict is Judgement.BROKEN
+    assert found.verdict is Verdict.BROKEN
     assert found.reason == snapshot("out_of_memory: 9 GiB")
     assert found.ref == pytest.approx(1e-3, rel=1e-6)
     assert found.new is None
@@ -223,8 +223,8 @@ def test_a_wrong_result_is_named_before_any_other_failure() -> None:
 
 def test_a_case_that_failed_before_is_new_and_one_that_fails_in_both_is_not_broken() -> None:
     failed = [a_record(a_failure())]
-    assert a_comparison(failed, some_rounds(*STEADY)).verdict is Judgement.NEW
-    assert a_comparison(failed, failed).verdict is Judgement.INSUFFICIENT
+    assert a_comparison(failed, some_rounds(*STEADY)).verdict is Verdict.NEW
+    assert a_comparison(failed, failed).verdict is Verdict.INSUFFICIENT
 
 
 def test_cases_in_one_run_only_are_new_or_gone() -> None:
@@ -234,7 +234,7 @@ def test_cases_in_one_run_only_are_new_or_gone() -> None:
         a_run(some_rounds(*STEADY, case=large), left_out=(a_left_out(case=small),)),
     )
     assert [(each.verdict, each.reason) for each in found.verdicts] == snapshot(
-        [(Judgement.GONE, "unavailable: this torch is a CPU build"), (Judgement.NEW, "not part of the run")]
+        [(Verdict.GONE, "unavailable: this torch is a CPU build"), (Verdict.NEW, "not part of the run")]
     )
 
 
@@ -245,15 +245,15 @@ def test_a_case_left_out_of_both_runs_is_not_mentioned() -> None:
 
 def test_a_round_that_was_cut_short_is_missing_and_not_a_failure() -> None:
     cut = a_record(a_failure(status=Status.INTERRUPTED, message="stopped"), round=3)
-    assert a_comparison(some_rounds(*STEADY), [*some_rounds(*STEADY), cut]).verdict is Judgement.SAME
-    assert a_comparison(some_rounds(*STEADY), [cut]).verdict is Judgement.INSUFFICIENT
+    assert a_comparison(some_rounds(*STEADY), [*some_rounds(*STEADY), cut]).verdict is Verdict.SAME
+    assert a_comparison(some_rounds(*STEADY), [cut]).verdict is Verdict.INSUFFICIENT
 
 
 @pytest.mark.parametrize("name", ["items_per_s", "flops_per_s", "bytes_per_s"])
 def test_a_rate_gets_the_verdict_of_the_latency_it_is_made_of(name: str) -> None:
     ref, new = some_rounds(*STEADY), some_rounds(*times_of(1.1))
     latency, rate = a_comparison(ref, new), a_comparison(ref, new, metric=METRIC[name])
-    assert rate.verdict is latency.verdict is Judgement.SLOWER
+    assert rate.verdict is latency.verdict is Verdict.SLOWER
     assert latency.ratio is not None
     assert rate.ratio == pytest.approx(1 / latency.ratio)
     assert rate.p_holm == pytest.approx(latency.p_holm)
@@ -265,7 +265,7 @@ def test_cold_starts_are_those_that_found_the_cache_empty() -> None:
         return [a_record(a_measurement(cold_s=seconds)), *warm]
 
     found = a_comparison(run(0.5), run(1.0), metric=METRIC["cold_s"])
-    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.verdict is Verdict.INSUFFICIENT
     assert found.ratio == pytest.approx(2.0)
     assert (found.ref_processes, found.new_processes) == (1, 1)
 
@@ -275,7 +275,7 @@ def test_a_metric_that_nobody_measured_is_insufficient_and_not_an_error(metric: 
     nothing = {"block_s": (0.0,), "cold_s": 0.0, "peak_host": Memory(bytes=0)}
     run = a_run([a_record(a_measurement(**nothing))])
     found = only(compare(run, run, metric))
-    assert found.verdict is Judgement.INSUFFICIENT
+    assert found.verdict is Verdict.INSUFFICIENT
     assert found.ratio is None
 
 
@@ -294,7 +294,7 @@ def test_the_geometric_mean_is_over_compared_cases_only() -> None:
 
 def test_values_no_float_can_hold_are_compared_without_an_error() -> None:
     found = a_comparison(some_rounds(1e-300, 1e200, 1e-300), some_rounds(1e300, 1e-300, 1e300))
-    assert found.verdict is Judgement.INCONCLUSIVE
+    assert found.verdict is Verdict.INCONCLUSIVE
     numbers = [found.ratio, found.low, found.high, found.mde]
     assert all(number is not None and math.isfinite(number) for number in numbers)
 
@@ -349,8 +349,8 @@ def test_more_cases_make_each_harder_to_call() -> None:
     alone = a_comparison(*noisy)
     others = [r for m in range(9) for r in some_rounds(*STEADY, case=a_case(params={"m": m}))]
     first = compare(a_run([*noisy[0], *others]), a_run([*noisy[1], *others])).verdicts[0]
-    assert alone.verdict is Judgement.SLOWER
-    assert first.verdict is Judgement.INCONCLUSIVE
+    assert alone.verdict is Verdict.SLOWER
+    assert first.verdict is Verdict.INCONCLUSIVE
     assert alone.mde is not None
     assert first.mde is not None
     assert first.mde > alone.mde
@@ -403,11 +403,11 @@ def test_a_change_as_large_as_the_mde_is_found_four_times_in_five(processes: int
 # How often it is right, on simulated processes
 
 
-def shares(ref: Array, new: Array, **over: Any) -> dict[Judgement, float]:
+def shares(ref: Array, new: Array, **over: Any) -> dict[Verdict, float]:
     """How often one case, alone in its runs, gets which verdict."""
     pairs = zip(ref, new, strict=True)
     found = [only(compare(a_suite(a[None]), a_suite(b[None]), **over)).verdict for a, b in pairs]
-    return {each: found.count(each) / len(found) for each in Judgement}
+    return {each: found.count(each) / len(found) for each in Verdict}
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
@@ -419,14 +419,14 @@ def test_unchanged_code_is_called_slower_no_oftener_than_one_time_in_forty(
     source = np.random.default_rng([processes, heavy])
     ref, new = process_medians(source, (2, count, processes), 0.05, within=0.05, heavy=heavy)
     found = shares(ref, new, threshold=0.001)  # so that the test alone decides
-    assert found[Judgement.SLOWER] <= allowed(0.025, count)
-    assert found[Judgement.FASTER] <= allowed(0.025, count)
+    assert found[Verdict.SLOWER] <= allowed(0.025, count)
+    assert found[Verdict.FASTER] <= allowed(0.025, count)
     raw = [welch(np.log(a).tolist(), np.log(b).tolist()).p_above() for a, b in zip(ref, new, strict=True)]
     assert np.mean(np.array(raw) < 0.05) <= allowed(0.05, count)
 
 
 def test_a_suite_of_unchanged_code_rarely_holds_any_alarm() -> None:
-    suites, alarms = 200, {Judgement.SLOWER: 0, Judgement.FASTER: 0}
+    suites, alarms = 200, {Verdict.SLOWER: 0, Verdict.FASTER: 0}
     source = np.random.default_rng(30)
     for _ in range(suites):
         ref, new = process_medians(source, (2, 30, 5), 0.05, within=0.05, count=10)
@@ -455,7 +455,7 @@ def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> N
         ref, new = process_medians(source, (2, 30, processes), noise, within=0.003)
         new[slow] *= 1.05
         verdicts = [each.verdict for each in compare(a_suite(ref), a_suite(new)).verdicts]
-        found += sum(verdicts[index] is Judgement.SLOWER for index in slow)
+        found += sum(verdicts[index] is Verdict.SLOWER for index in slow)
         alarms += sum(each in SWAPPED for each in verdicts) > sum(verdicts[i] in SWAPPED for i in slow)
     assert found / (3 * suites) >= 0.95
     assert alarms / suites <= allowed(0.05, suites)
@@ -514,7 +514,7 @@ def every_verdict() -> Comparison:
 
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
-    assert {each.verdict for each in found.verdicts} == set(Judgement)
+    assert {each.verdict for each in found.verdicts} == set(Verdict)
     assert comparison.terminal(found, comparison.chosen(found, (), "ratio")) == snapshot("""\
 ref: run REF, 2026-01-02T03:04:05Z
 new: run NEW, 2026-01-02T03:04:05Z
@@ -557,7 +557,7 @@ p (Holm) and MDE hold for 4 cases together; MDE: the change found 4 times in 5
 
 def test_markdown_is_a_table_to_paste() -> None:
     found = every_verdict()
-    shown = comparison.chosen(found, {Judgement.SLOWER, Judgement.BROKEN}, "case")
+    shown = comparison.chosen(found, {Verdict.SLOWER, Verdict.BROKEN}, "case")
     assert comparison.markdown(found, shown) == snapshot("""\
 - ref: run REF, 2026-01-02T03:04:05Z
 - new: run NEW, 2026-01-02T03:04:05Z
@@ -599,7 +599,7 @@ def test_the_worst_comes_first_and_a_selection_keeps_the_summary() -> None:
     assert [v.ratio for v in comparison.chosen(rates, (), "ratio") if v.ratio is not None] == sorted(ratios)
     by_case = comparison.chosen(found, (), "case")
     assert [v.case for v in by_case] == sorted(v.case for v in by_case)
-    assert "1 same" in comparison.terminal(found, comparison.chosen(found, {Judgement.SLOWER}, "ratio"))
+    assert "1 same" in comparison.terminal(found, comparison.chosen(found, {Verdict.SLOWER}, "ratio"))
 
 
 def test_csv_and_json_hold_every_field() -> None:

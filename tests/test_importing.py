@@ -22,7 +22,7 @@ from benchbench.errors import UnreadableInput, UsageError
 from benchbench.exporters.pytest_benchmark import PytestBenchmark, summary
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.store.import_pytest_benchmark import pytest_benchmark
 from tests.factories import a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench
@@ -144,13 +144,13 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
     found = compare(pytest_benchmark(files), pytest_benchmark(slower))
     assert found.changes == ()
     assert {verdict.verdict for verdict in found.verdicts} <= {
-        Judgement.SLOWER,
-        Judgement.INCONCLUSIVE,
+        Verdict.SLOWER,
+        Verdict.INCONCLUSIVE,
     }, [(verdict.verdict, verdict.reason) for verdict in found.verdicts]
     ratios = [verdict.ratio for verdict in found.verdicts]
     assert ratios == pytest.approx([10.0] * 8)
     same = compare(pytest_benchmark(files), pytest_benchmark(files))
-    assert not {verdict.verdict for verdict in same.verdicts} & {Judgement.SLOWER, Judgement.INCOMPARABLE}
+    assert not {verdict.verdict for verdict in same.verdicts} & {Verdict.SLOWER, Verdict.INCOMPARABLE}
 
 
 def test_what_the_file_does_not_say_is_null_with_a_reason_and_never_0(tmp_path: Path) -> None:

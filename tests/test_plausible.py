@@ -14,7 +14,7 @@ from benchbench.documents import lists
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info
 
 H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 3.35 TB/s
@@ -180,7 +180,7 @@ def test_times_of_zero_cost_a_row_its_speed_and_not_the_report() -> None:
 
 def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
     (verdict,) = compare(a_wild_run(2.0), a_wild_run(1.0)).verdicts
-    assert verdict.verdict is Judgement.BROKEN
+    assert verdict.verdict is Verdict.BROKEN
     assert verdict.reason.startswith("implausible: 1.00 PFLOP/s exceed")
 
 

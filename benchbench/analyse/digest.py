@@ -30,7 +30,7 @@ ONCE = ("cold_s",)  # has one value a run, whatever the number of processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class CaseDigest:
     """One case in one run; without `rounds` where the case failed or is absent, and the text says how.
 
     `values`: metric → a value for each of `rounds`, a process each, None where a process has none.
@@ -52,7 +52,7 @@ class Side:
     device_model: str = ""
 
     @property
-    def spared(self) -> bool:
+    def skipped_for_partner(self) -> bool:
         """Whether it could have been measured, had its counterpart."""
         return self.absent.startswith(f"{Status.SKIPPED}: ")
 
@@ -89,7 +89,7 @@ class Digest:
     frameworks: dict[str, str | None]
     damaged: tuple[str, ...] = ()
     partner: Partner | None = None
-    cases: dict[str, Side]
+    cases: dict[str, CaseDigest]
 
 
 def partnered(ref: Digest, new: Digest) -> Digest:
@@ -120,23 +120,25 @@ def digest(run: Run) -> Digest:
     )
 
 
-def _left_out(cases: Iterable[LeftOut]) -> dict[str, Side]:
-    return {each.case.id: Side(case=each.case, absent=f"{each.status}: {each.reason}") for each in cases}
+def _left_out(cases: Iterable[LeftOut]) -> dict[str, CaseDigest]:
+    return {
+        each.case.id: CaseDigest(case=each.case, absent=f"{each.status}: {each.reason}") for each in cases
+    }
 
 
-def _side(case: Case, records: Sequence[Record]) -> Side:
+def _side(case: Case, records: Sequence[Record]) -> CaseDigest:
     """A round cut short counts as missing, not as failed."""
     done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
     failures = [record.outcome for record in done if isinstance(record.outcome, Failure)]
     if failures:
         first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
-        return Side(case=case, failure=f"{first.status}: {first.message}")
+        return CaseDigest(case=case, failure=f"{first.status}: {first.message}")
     measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
     if not measured:
-        return Side(case=case)
+        return CaseDigest(case=case)
     if why := implausible(case, done[0].device_model, measured):
-        return Side(case=case, failure=f"{Status.IMPLAUSIBLE}: {why}")
-    return Side(
+        return CaseDigest(case=case, failure=f"{Status.IMPLAUSIBLE}: {why}")
+    return CaseDigest(
         case=case,
         rounds=tuple(record.round for record in done),
         values=_values(measured),

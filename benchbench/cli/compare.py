@@ -42,7 +42,7 @@ from benchbench.model.options import Allocator, Isolation
 
 if TYPE_CHECKING:
     from benchbench.model.run import Run
-    from benchbench.model.status import Judgement
+    from benchbench.model.status import Verdict
     from benchbench.running.rounds import Request
 
 
@@ -107,7 +107,7 @@ def compare_(
     from benchbench.plan.thresholds import fraction
     from benchbench.store import runs
 
-    wanted = [_judgement(name) for name in split(only)]
+    wanted = [_verdict(name) for name in split(only)]
     chosen, smallest, files = metric_named(metric), fraction(threshold), outputs(out)
     folders: list[Path] = []
     if ab:
@@ -163,10 +163,10 @@ def _in_turn(
     return first_in_turn(both, backends, pythons, request, results)
 
 
-def _judgement(name: str) -> Judgement:
-    from benchbench.model.status import Judgement
+def _verdict(name: str) -> Verdict:
+    from benchbench.model.status import Verdict
 
     try:
-        return Judgement(name)
+        return Verdict(name)
     except ValueError:
-        raise UsageError(f"No verdict named {name!r}.", unknown("verdicts", name, list(Judgement))) from None
+        raise UsageError(f"No verdict named {name!r}.", unknown("verdicts", name, list(Verdict))) from None

@@ -15,7 +15,7 @@ from benchbench.cli.options import Names, option, split
 from benchbench.errors import CannotWrite, UsageError
 
 if TYPE_CHECKING:
-    from benchbench.documents.run import Judged, Report
+    from benchbench.documents.run import CaseVerdict, Report
     from benchbench.model.run import Run
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -48,7 +48,7 @@ def _output(text: str) -> Output:
     return Output(name, Path(place) if place else None)
 
 
-def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[Judged]) -> None:
+def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdict]) -> None:
     """Each of `wanted`, of `run` and what was said of it. Raises CannotWrite."""
     if not wanted:
         return

@@ -9,7 +9,7 @@ from benchbench import format as fmt
 from benchbench.analyse.digest import SETTLED
 from benchbench.comparing.verdicts import Comparison
 from benchbench.model.profile import Profile
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.profiling.tables import Table, difference, table
 from benchbench.store import artifacts
 
@@ -22,13 +22,13 @@ def blamed(found: Comparison, ref: Path, new: Path) -> Comparison:
     `ref`, `new`: the folders of the runs. Only what a step takes is made of operators: other metrics are
     left as they are.
     """
-    slower = any(each.verdict is Judgement.SLOWER for each in found.verdicts)
+    slower = any(each.verdict is Verdict.SLOWER for each in found.verdicts)
     if found.metric.name not in SETTLED or not slower:
         return found
     before, after = _tables(ref), _tables(new)
     verdicts = tuple(
         replace(each, operators=_longer(before[each.case], after[each.case]))
-        if each.verdict is Judgement.SLOWER and each.case in before and each.case in after
+        if each.verdict is Verdict.SLOWER and each.case in before and each.case in after
         else each
         for each in found.verdicts
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.digest import SETTLED, Digest, Side, partnered
+from benchbench.analyse.digest import SETTLED, CaseDigest, Digest, partnered
 from benchbench.analyse.metrics import Metric
 from benchbench.machine.environment import fingerprint
 from benchbench.model.device import Machine
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.stats import Difference, mean, paired, welch
 
 LEAST_PROCESSES = 3
@@ -18,25 +18,25 @@ ELSEWHERE = "not part of the run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One case in both runs; `judgement` is None where a test is to decide.
+    """One case in both runs; `verdict` is None where a test is to decide.
 
     `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. Measured
     `in_turn`, they are of the same rounds.
     """
 
     case: str
-    ref: Side
-    new: Side
+    ref: CaseDigest
+    new: CaseDigest
     ref_logs: list[float]
     new_logs: list[float]
-    judgement: Judgement | None
+    verdict: Verdict | None
     reason: str
     in_turn: bool = False
 
     @property
     def alike(self) -> bool:
         """Whether the two sides did the same under the same conditions."""
-        return self.judgement in (None, Judgement.INSUFFICIENT)
+        return self.verdict in (None, Verdict.INSUFFICIENT)
 
     @property
     def log_ratio(self) -> float | None:
@@ -58,7 +58,7 @@ class Pair:
 def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     """A pair for every case that either run planned, by id: those of `ref` first, each in plan order."""
     bars = run_bars(ref, new)
-    none = Side(absent=ELSEWHERE)
+    none = CaseDigest(absent=ELSEWHERE)
     sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
     return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
 
@@ -78,15 +78,15 @@ def match_in_turn(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     return [
         pair_in_turn(one, other, metric)
         for one, other in sides
-        if not (one.absent and other.absent) or one.spared or other.spared
+        if not (one.absent and other.absent) or one.skipped_for_partner or other.skipped_for_partner
     ]
 
 
-def pair_in_turn(ref: Side, new: Side, metric: Metric) -> Pair:
+def pair_in_turn(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
     """Of one case on both sides."""
     found = turns(ref, new, metric)
-    judgement, reason = (
-        ((Judgement.NEW, ref.absent) if new.spared else None)
+    verdict, reason = (
+        ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _presence(ref, new)
         or _bar(work_bars(ref, new))
         or _few_turns(len(found), metric)
@@ -99,13 +99,13 @@ def pair_in_turn(ref: Side, new: Side, metric: Metric) -> Pair:
         new=new,
         ref_logs=[before for before, _ in found],
         new_logs=[after for _, after in found],
-        judgement=judgement,
+        verdict=verdict,
         reason=reason,
         in_turn=True,
     )
 
 
-def _both(ref: Side, new: Side) -> str:
+def _both(ref: CaseDigest, new: CaseDigest) -> str:
     """The case's id; of two the work they share, and what is before and after."""
     assert ref.case
     assert new.case
@@ -115,13 +115,13 @@ def _both(ref: Side, new: Side) -> str:
     return f"{ref.case.id} → {new.case.id.removeprefix(shared)}"
 
 
-def _few_turns(count: int, metric: Metric) -> tuple[Judgement, str] | None:
+def _few_turns(count: int, metric: Metric) -> tuple[Verdict, str] | None:
     if count >= LEAST_PROCESSES:
         return None
-    return Judgement.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
+    return Verdict.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
 
 
-def turns(ref: Side, new: Side, metric: Metric) -> list[tuple[float, float]]:
+def turns(ref: CaseDigest, new: CaseDigest, metric: Metric) -> list[tuple[float, float]]:
     """The logarithms of processes that were measured in turn: a pair per round that both have."""
     before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
     return [(before[number], after[number]) for number in before if number in after]
@@ -144,7 +144,7 @@ def environment_changes(ref: Digest, new: Digest) -> list[str]:
     ]
 
 
-def suspect(ref: Side, new: Side) -> str:
+def suspect(ref: CaseDigest, new: CaseDigest) -> str:
     """The framework, where its version changed; else empty."""
     same = ref.case and new.case and ref.case.backend == new.case.backend
     if not same or ref.version == new.version:
@@ -161,10 +161,10 @@ def arrow(name: str, ref: object, new: object) -> str:
     return f"{name} {text(ref)} → {text(new)}"
 
 
-def _pair(case: str, ref: Side, new: Side, metric: Metric, bars: Sequence[str]) -> Pair:
+def _pair(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric, bars: Sequence[str]) -> Pair:
     ref_logs, new_logs = ref.logs(metric), new.logs(metric)
     bars = [*bars, *case_bars(ref, new)]
-    judgement, reason = (
+    verdict, reason = (
         _presence(ref, new)
         or _bar(bars)
         or _shortage(len(ref_logs), len(new_logs), metric)
@@ -177,25 +177,25 @@ def _pair(case: str, ref: Side, new: Side, metric: Metric, bars: Sequence[str]) 
         new=new,
         ref_logs=ref_logs,
         new_logs=new_logs,
-        judgement=judgement,
+        verdict=verdict,
         reason=reason,
     )
 
 
-def _bar(bars: Sequence[str]) -> tuple[Judgement, str] | None:
-    return (Judgement.INCOMPARABLE, "; ".join(bars)) if bars else None
+def _bar(bars: Sequence[str]) -> tuple[Verdict, str] | None:
+    return (Verdict.INCOMPARABLE, "; ".join(bars)) if bars else None
 
 
-def _presence(ref: Side, new: Side) -> tuple[Judgement, str] | None:
+def _presence(ref: CaseDigest, new: CaseDigest) -> tuple[Verdict, str] | None:
     if new.absent:
-        return Judgement.GONE, new.absent
+        return Verdict.GONE, new.absent
     if ref.absent:
-        return Judgement.NEW, new.failure or ref.absent
+        return Verdict.NEW, new.failure or ref.absent
     if ref.failure and new.failure:
-        return Judgement.INSUFFICIENT, f"fails in both runs: {new.failure}"
+        return Verdict.INSUFFICIENT, f"fails in both runs: {new.failure}"
     if new.failure:
-        return Judgement.BROKEN, new.failure
-    return (Judgement.NEW, f"failed before: {ref.failure}") if ref.failure else None
+        return Verdict.BROKEN, new.failure
+    return (Verdict.NEW, f"failed before: {ref.failure}") if ref.failure else None
 
 
 def run_bars(ref: Digest, new: Digest) -> list[str]:
@@ -217,7 +217,7 @@ def _hardware(machine: Machine) -> dict[str, object]:
     }
 
 
-def case_bars(ref: Side, new: Side) -> list[str]:
+def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
     """The device, the work as defined and as counted, the clock, and the precision as read back."""
     if not (ref.rounds and new.rounds):
         return []
@@ -230,7 +230,7 @@ def case_bars(ref: Side, new: Side) -> list[str]:
     ]
 
 
-def work_bars(ref: Side, new: Side) -> list[str]:
+def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
     """The work as defined and as counted, whatever it is computed in and on."""
     if not (ref.rounds and new.rounds):
         return []
@@ -250,15 +250,15 @@ def _unequal(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     return [arrow(name, ref[name], new[name]) for name in ref if name in new and ref[name] != new[name]]
 
 
-def _shortage(ref: int, new: int, metric: Metric) -> tuple[Judgement, str] | None:
+def _shortage(ref: int, new: int, metric: Metric) -> tuple[Verdict, str] | None:
     if min(ref, new) >= LEAST_PROCESSES:
         return None
     counts = f"{ref} v {new} processes have {metric.name}"
-    return Judgement.INSUFFICIENT, f"{counts}, each side needs {LEAST_PROCESSES}"
+    return Verdict.INSUFFICIENT, f"{counts}, each side needs {LEAST_PROCESSES}"
 
 
-def _unsteadiness(ref: Side, new: Side, metric: Metric) -> tuple[Judgement, str] | None:
+def _unsteadiness(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
     if metric.name not in SETTLED or not ref.unsteady + new.unsteady:
         return None
     counts = f"{ref.unsteady} v {new.unsteady} processes"
-    return Judgement.INSUFFICIENT, f"still warming up when measured, in {counts}"
+    return Verdict.INSUFFICIENT, f"still warming up when measured, in {counts}"

@@ -10,7 +10,7 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.comparing.match import Pair, changes, in_turn, match, match_in_turn, run_bars, suspect
 from benchbench.model.run import Run
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.stats import Difference, detectable, holm, mean, tost
 
 ALPHA = 0.05  # of all `slower` together and all `faster` together (Holm), and of each `same` (TOST)
@@ -21,7 +21,7 @@ ON_THE_EDGE = "the interval holds changes on both sides of the threshold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CaseComparison:
     """One case: `ref` and `new` are geometric means over processes, `ratio` is new / ref.
 
     `low` and `high` bound the ratio at 95 %, for this case alone. `p_holm` is that of a change in the
@@ -40,7 +40,7 @@ class Verdict:
     low: float | None
     high: float | None
     p_holm: float | None
-    verdict: Judgement
+    verdict: Verdict
     mde: float | None
     ref_processes: int
     new_processes: int
@@ -59,7 +59,7 @@ class Comparison:
     metric: Metric
     threshold: float
     changes: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[CaseComparison, ...]
     compared: int
     geomean: float | None
     in_turn: bool = False  # the runs are partners, and each round's processes a pair
@@ -76,7 +76,7 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
     before, after = digest(ref), digest(new)
     partners = in_turn(before, after)
     pairs = (match_in_turn if partners else match)(before, after, metric)
-    tested = {p.case: p.difference for p in pairs if p.judgement is None and p.difference is not None}
+    tested = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
     middle = mean([difference.mid for difference in tested.values()]) if tested else None
@@ -114,25 +114,25 @@ class _Rule:
         """The threshold as a logarithm."""
         return math.log1p(self.threshold)
 
-    def judge(self, difference: Difference, p_holm: float) -> Judgement:
+    def judge(self, difference: Difference, p_holm: float) -> Verdict:
         """Slower and faster are symmetric in the logarithm: swapping the runs swaps them."""
         if p_holm < ALPHA and abs(difference.mid) >= self.margin:
             worse = (difference.mid > 0) == (self.metric.better == "lower")
-            return Judgement.SLOWER if worse else Judgement.FASTER
-        return Judgement.SAME if tost(difference, self.margin) < ALPHA else Judgement.INCONCLUSIVE
+            return Verdict.SLOWER if worse else Verdict.FASTER
+        return Verdict.SAME if tost(difference, self.margin) < ALPHA else Verdict.INCONCLUSIVE
 
 
-def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
+def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> CaseComparison:
     difference, middle = pair.difference, pair.log_ratio
     half = difference.half_width() if difference else None
     mde = math.expm1(min(detectable(difference, rule.level), LARGEST)) if difference else None
-    judgement, reason = pair.judgement, pair.reason
-    if judgement is None:
+    verdict, reason = pair.verdict, pair.reason
+    if verdict is None:
         assert difference is not None
         assert p_holm is not None
-        judgement = rule.judge(difference, p_holm)
-        reason = _reason(judgement, pair, mde, rule.threshold)
-    return Verdict(
+        verdict = rule.judge(difference, p_holm)
+        reason = _reason(verdict, pair, mde, rule.threshold)
+    return CaseComparison(
         case=pair.case,
         metric=rule.metric.name,
         ref=_exp(mean(pair.ref_logs) if pair.ref_logs else None),
@@ -141,7 +141,7 @@ def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
         low=_exp(middle, None if half is None else -half),
         high=_exp(middle, half),
         p_holm=p_holm,
-        verdict=judgement,
+        verdict=verdict,
         mde=mde,
         ref_processes=len(pair.ref_logs),
         new_processes=len(pair.new_logs),
@@ -151,10 +151,10 @@ def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> Verdict:
     )
 
 
-def _reason(judgement: Judgement, pair: Pair, mde: float | None, threshold: float) -> str:
-    if judgement in (Judgement.SLOWER, Judgement.FASTER):
+def _reason(verdict: Verdict, pair: Pair, mde: float | None, threshold: float) -> str:
+    if verdict in (Verdict.SLOWER, Verdict.FASTER):
         return suspect(pair.ref, pair.new)
-    if judgement is Judgement.INCONCLUSIVE:
+    if verdict is Verdict.INCONCLUSIVE:
         noisy = mde is not None and mde > threshold
         return TOO_NOISY if noisy else ON_THE_EDGE
     return ""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from benchbench.analyse.metrics import steps_s
-from benchbench.comparing.verdicts import THRESHOLD, Verdict, compare
+from benchbench.comparing.verdicts import THRESHOLD, CaseComparison, compare
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.stats import deviation, median
 
 ORDER = (0, 1, 1, 0)  # sides of four rounds: what drifts steadily falls on both alike
@@ -59,7 +59,7 @@ def against_itself(info: RunInfo, records: Sequence[Record]) -> list[Noise]:
     return [_noise(verdict, records) for verdict in compare(one, other).verdicts]
 
 
-def _noise(verdict: Verdict, records: Sequence[Record]) -> Noise:
+def _noise(verdict: CaseComparison, records: Sequence[Record]) -> Noise:
     outcomes = [record.outcome for record in records if record.case.id == verdict.case]
     medians = [median(steps_s(each)) for each in outcomes if isinstance(each, Measurement)]
     logs = [math.log(each) for each in medians if each > 0]
@@ -71,7 +71,7 @@ def _noise(verdict: Verdict, records: Sequence[Record]) -> Noise:
         cv=cv,
         detectable=verdict.mde,
         ratio=verdict.ratio,
-        alarm=verdict.verdict in (Judgement.SLOWER, Judgement.FASTER),
+        alarm=verdict.verdict in (Verdict.SLOWER, Verdict.FASTER),
         threshold=threshold(cv, verdict.mde),
         reason=verdict.reason,
     )

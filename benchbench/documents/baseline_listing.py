@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.analyse.digest import Digest, Side
+from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.gate.baselines import Shelf, hardware
 from benchbench.stats import deviation, mean
@@ -62,15 +62,15 @@ def shown_text(rows: Rows, metric: Metric) -> list[dict[str, str]]:
     ]
 
 
-def _cases(sessions: Sequence[Digest]) -> dict[str, list[Side]]:
-    found: dict[str, list[Side]] = {}
+def _cases(sessions: Sequence[Digest]) -> dict[str, list[CaseDigest]]:
+    found: dict[str, list[CaseDigest]] = {}
     for session in sessions:
         for case, side in session.cases.items():
             found.setdefault(case, []).append(side)
     return found
 
 
-def _held(sides: Sequence[Side], metric: Metric) -> dict[str, Any]:
+def _held(sides: Sequence[CaseDigest], metric: Metric) -> dict[str, Any]:
     logs = [each for side in sides if (each := side.logs(metric))]
     places = [mean(each) for each in logs]
     last = sides[-1]

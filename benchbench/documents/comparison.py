@@ -11,33 +11,33 @@ from dataclasses import asdict, fields
 from typing import Literal
 
 from benchbench import format as fmt
-from benchbench.comparing.verdicts import ALPHA, Comparison, Verdict
+from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison
 from benchbench.documents import verdict_text
 from benchbench.exporters.csv import cell
 from benchbench.exporters.markdown import escaped
 from benchbench.model.run import RunInfo
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 
 SCHEMA = 1  # of the JSON. 1: first
 
 Order = Literal["ratio", "case"]
 
 
-def chosen(found: Comparison, only: Collection[Judgement], order: Order) -> list[Verdict]:
+def chosen(found: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
     """The verdicts in `only`, all if it is empty; `ratio`: broken, then worst first, then without a ratio."""
     sign = -1 if found.metric.better == "lower" else 1
 
-    def badness(verdict: Verdict) -> tuple[bool, bool, float]:
+    def badness(verdict: CaseComparison) -> tuple[bool, bool, float]:
         known = verdict.ratio is not None
-        return verdict.verdict is not Judgement.BROKEN, not known, sign * (verdict.ratio or 0.0)
+        return verdict.verdict is not Verdict.BROKEN, not known, sign * (verdict.ratio or 0.0)
 
     shown = [verdict for verdict in found.verdicts if not only or verdict.verdict in only]
     return sorted(shown, key=badness if order == "ratio" else lambda verdict: verdict.case)
 
 
-def terminal(found: Comparison, shown: Sequence[Verdict]) -> str:
+def terminal(found: Comparison, shown: Sequence[CaseComparison]) -> str:
     """Two lines a case, three where there is a reason: no column to cut off on a narrow terminal."""
-    width = max(map(len, Judgement))
+    width = max(map(len, Verdict))
     lines = [*head(found), ""]
     for verdict in shown:
         lines.append(f"{verdict.verdict:{width}}  {fmt.visible(verdict.case)}")
@@ -49,7 +49,7 @@ def terminal(found: Comparison, shown: Sequence[Verdict]) -> str:
     return "\n".join([*lines, *([""] if shown else []), *foot(found)]) + "\n"
 
 
-def markdown(found: Comparison, shown: Sequence[Verdict]) -> str:
+def markdown(found: Comparison, shown: Sequence[CaseComparison]) -> str:
     """Facts, one table, the summary."""
     names = ["case", "verdict", "ratio [95 %]", "ref → new", "p", "MDE", "processes", "notes"]
     rows = [names, ["---"] * len(names)]
@@ -66,16 +66,16 @@ def markdown(found: Comparison, shown: Sequence[Verdict]) -> str:
     return "\n\n".join("\n".join(part) for part in (bullets[0], table, bullets[1]) if part) + "\n"
 
 
-def csv_table(_found: Comparison, shown: Sequence[Verdict]) -> str:
+def csv_table(_found: Comparison, shown: Sequence[CaseComparison]) -> str:
     """One line per verdict; the columns are the fields of a verdict."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Verdict)])
+    writer.writerow([field.name for field in fields(CaseComparison)])
     writer.writerows([cell(value) for value in asdict(verdict).values()] for verdict in shown)
     return out.getvalue()
 
 
-def json_object(found: Comparison, shown: Sequence[Verdict]) -> str:
+def json_object(found: Comparison, shown: Sequence[CaseComparison]) -> str:
     """An object with the runs, the rule, and `verdicts`; absent values are null."""
     content = {
         "schema": SCHEMA,
@@ -95,7 +95,7 @@ def json_object(found: Comparison, shown: Sequence[Verdict]) -> str:
     return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Comparison, Sequence[Verdict]], str]] = {
+FORMATS: Mapping[str, Callable[[Comparison, Sequence[CaseComparison]], str]] = {
     "terminal": terminal,
     "markdown": markdown,
     "csv": csv_table,
@@ -132,7 +132,7 @@ def foot(found: Comparison) -> list[str]:
 
 def _counts(found: Comparison) -> dict[str, int]:
     counts = Counter(verdict.verdict for verdict in found.verdicts)
-    return {str(name): counts[name] for name in Judgement if counts[name]}
+    return {str(name): counts[name] for name in Verdict if counts[name]}
 
 
 def _run(info: RunInfo) -> dict[str, str | None]:

@@ -12,20 +12,20 @@ from benchbench import format as fmt
 from benchbench.analyse.digest import SETTLED, Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA
-from benchbench.documents.run import Judged
+from benchbench.documents.run import CaseVerdict
 from benchbench.exporters.markdown import escaped
 from benchbench.gate.baselines import hardware
 from benchbench.gate.decide import Check, Ending, Finding, endings, exit_code
 from benchbench.gate.significance import Look
 from benchbench.gate.spread import ENOUGH
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.stats import median
 
 SCHEMA = 1  # of the JSON. 1: first
 
 UNITS = {metric.name: metric.unit for metric in METRICS}
-URGENT = (Judgement.SLOWER, Judgement.BROKEN, Judgement.INCOMPARABLE, Judgement.GONE, Judgement.INCONCLUSIVE)
-UNSURE = (Judgement.INCONCLUSIVE, Judgement.INSUFFICIENT)
+URGENT = (Verdict.SLOWER, Verdict.BROKEN, Verdict.INCOMPARABLE, Verdict.GONE, Verdict.INCONCLUSIVE)
+UNSURE = (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT)
 NOTHING = "NOT COMPARABLE: no case could be tested"
 TITLES = {
     Ending.REGRESSED: "FAIL",
@@ -53,7 +53,7 @@ class Gate:
 
 def terminal(gate: Gate) -> str:
     """Two to four lines a case: no column to cut off on a narrow terminal."""
-    width = max(map(len, Judgement))
+    width = max(map(len, Verdict))
     lines = [*head(gate), ""]
     for each in ordered(gate.found.findings):
         lines.append(f"{each.verdict:{width}}  {fmt.visible(each.case)}{_metric(gate, each)}")
@@ -113,10 +113,10 @@ def json_object(gate: Gate) -> str:
     return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def judged(found: Check) -> list[Judged]:
+def judged(found: Check) -> list[CaseVerdict]:
     """For the exporters: `latency_s slower: 1.080× …; limit 5 % (default); again: …`."""
     return [
-        Judged(
+        CaseVerdict(
             case=each.case,
             verdict=each.verdict,
             ratio=_last(each).ratio if each.first else None,
@@ -141,7 +141,7 @@ FORMATS: Mapping[str, Callable[[Gate], str]] = {
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """What needs someone first, then as planned."""
-    rank = {judgement: place for place, judgement in enumerate(URGENT)}
+    rank = {verdict: place for place, verdict in enumerate(URGENT)}
     return sorted(findings, key=lambda each: rank.get(each.verdict, len(rank)))
 
 
@@ -271,7 +271,7 @@ def _metric(gate: Gate, each: Finding) -> str:
 
 def _counts(found: Check) -> dict[str, int]:
     counts = Counter(each.verdict for each in found.findings)
-    return {str(name): counts[name] for name in Judgement if counts[name]}
+    return {str(name): counts[name] for name in Verdict if counts[name]}
 
 
 def _head(found: Digest) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from benchbench.model.case import Cache
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Judgement, Status
+from benchbench.model.status import Status, Verdict
 from benchbench.timing.policy import in_words
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class CaseVerdict:
     """What was found out about a case, of the run or gone from it, against others; one for each metric.
 
     `ratio`: new / reference, where known. `text`: the evidence in a line, safe to show.
     """
 
     case: str
-    verdict: Judgement
+    verdict: Verdict
     ratio: float | None
     text: str
 
@@ -101,12 +101,12 @@ class Report:
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     foot: tuple[str, ...]
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[CaseVerdict, ...] = ()
 
 
 def report(
     run: Run,
-    judged: Sequence[Judged] = (),
+    judged: Sequence[CaseVerdict] = (),
     ceilings: Sequence[Ceiling] = (),
     prices: Prices | None = None,
 ) -> Report:

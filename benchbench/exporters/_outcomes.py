@@ -8,9 +8,9 @@ from enum import IntEnum
 from typing import Any
 
 from benchbench.analyse.metrics import NO_SPEED, Row
-from benchbench.documents.run import Judged, Report
+from benchbench.documents.run import CaseVerdict, Report
 from benchbench.format import visible
-from benchbench.model.status import Judgement, Status
+from benchbench.model.status import Status, Verdict
 
 
 class Level(IntEnum):
@@ -25,12 +25,12 @@ class Level(IntEnum):
 
 LEFT_OUT = (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.SKIPPED)
 LEVELS = {
-    Judgement.SLOWER: Level.FAILURE,
-    Judgement.BROKEN: Level.ERROR,
-    Judgement.INCONCLUSIVE: Level.UNDECIDED,
-    Judgement.INSUFFICIENT: Level.UNDECIDED,
-    Judgement.INCOMPARABLE: Level.UNDECIDED,
-    Judgement.GONE: Level.UNDECIDED,
+    Verdict.SLOWER: Level.FAILURE,
+    Verdict.BROKEN: Level.ERROR,
+    Verdict.INCONCLUSIVE: Level.UNDECIDED,
+    Verdict.INSUFFICIENT: Level.UNDECIDED,
+    Verdict.INCOMPARABLE: Level.UNDECIDED,
+    Verdict.GONE: Level.UNDECIDED,
 }  # every other: passed
 
 
@@ -44,12 +44,12 @@ class Outcome:
     word: str  # `slower`, `out_of_memory`, `ok`: the worst said of it
     texts: tuple[str, ...]
     row: Row
-    judged: tuple[Judged, ...]
+    judged: tuple[CaseVerdict, ...]
 
 
 def outcomes(report: Report) -> list[Outcome]:
     """Every case of the run, and those that were only judged; worst first."""
-    judged: dict[str, list[Judged]] = {}
+    judged: dict[str, list[CaseVerdict]] = {}
     for each in report.judged:
         judged.setdefault(each.case, []).append(each)
     rows: list[dict[Any, Any]] = report.rows.to_dict("records")
@@ -63,11 +63,11 @@ def _rank(outcome: Outcome) -> tuple[Level, float]:
     """The largest regression first; else in the order planned."""
     if outcome.level is not Level.FAILURE:
         return outcome.level, 0.0
-    ratios = [each.ratio for each in outcome.judged if each.verdict is Judgement.SLOWER and each.ratio]
+    ratios = [each.ratio for each in outcome.judged if each.verdict is Verdict.SLOWER and each.ratio]
     return outcome.level, -max((abs(math.log(ratio)) for ratio in ratios), default=0.0)
 
 
-def _outcome(row: Row, judged: list[Judged]) -> Outcome:
+def _outcome(row: Row, judged: list[CaseVerdict]) -> Outcome:
     said = [(_level(row["status"]), str(row["status"]))] if "status" in row else []
     said += [(LEVELS.get(each.verdict, Level.PASSED), str(each.verdict)) for each in judged]
     level = min(each for each, _ in said)

@@ -14,7 +14,7 @@ from benchbench.exporters._outcomes import Level, Outcome, outcomes
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.markdown import escaped
 from benchbench.format import interval, visible
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 
 ANNOTATIONS = 10  # of a kind
 SUMMARY_LIMIT = 2**20  # bytes
@@ -55,7 +55,7 @@ def _kind(outcome: Outcome) -> str:
         return "error"
     if outcome.level is Level.UNDECIDED:
         return "warning"
-    return "notice" if outcome.word == Judgement.FASTER else ""
+    return "notice" if outcome.word == Verdict.FASTER else ""
 
 
 def _command(kind: str, title: str, text: str) -> str:

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from benchbench.analyse.digest import Digest, Side
+from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate.spread import sittings
 from benchbench.machine.environment import fingerprint
@@ -131,7 +131,7 @@ def _missing(root: Path, name: str) -> tuple[str, str]:
     return f"No baseline {name!r} in {root / FOLDER}.", hint
 
 
-def _short(side: Side) -> dict[str, Any]:
+def _short(side: CaseDigest) -> dict[str, Any]:
     """Without what is as it is by default."""
     given = {
         field.name: value

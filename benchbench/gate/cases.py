@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.digest import Digest, Side
+from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.comparing.match import ELSEWHERE
 from benchbench.comparing.verdicts import ALPHA
@@ -48,7 +48,7 @@ class Trial:
 
 def against_sessions(sessions: Sequence[Digest], new: Digest, rules: Rules) -> list[Trial]:
     """A trial per metric of every case that a session or the run could run."""
-    sides, none = sides_of(sessions, new, strict=rules.strict_env), Side(absent=ELSEWHERE)
+    sides, none = sides_of(sessions, new, strict=rules.strict_env), CaseDigest(absent=ELSEWHERE)
     return [
         _departing(hold(case, known, now, metric), rules)
         for case in dict.fromkeys([*sides, *new.cases])
@@ -63,14 +63,16 @@ def in_turn(ref: Digest, new: Digest, rules: Rules) -> list[Trial]:
     return [
         _differing(hold_in_turn(case, ref.cases[case], now, metric), rules)
         for case, now in new.cases.items()
-        if not (now.absent and ref.cases[case].absent) or now.spared or ref.cases[case].spared
+        if not (now.absent and ref.cases[case].absent)
+        or now.skipped_for_partner
+        or ref.cases[case].skipped_for_partner
         for metric in rules.metrics
     ]
 
 
 def _departing(held: Held, rules: Rules) -> Trial:
     limit = threshold(held.suite, held.case, rules.thresholds)
-    if held.judgement:
+    if held.verdict:
         return Trial(held=held, limit=limit, departure=None, seen=None)
     away = departure(held.sessions, held.logs, rules.assumed)
     if away.spread and 2 * away.spread > limit.value:
@@ -80,5 +82,5 @@ def _departing(held: Held, rules: Rules) -> Trial:
 
 def _differing(held: Held, rules: Rules) -> Trial:
     limit = threshold(held.suite, held.case, rules.thresholds)
-    found = None if held.judgement else seen(held, paired(held.pairs))
+    found = None if held.verdict else seen(held, paired(held.pairs))
     return Trial(held=held, limit=limit, departure=None, seen=found)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.digest import Digest, Side
+from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.comparing.match import ELSEWHERE
 from benchbench.gate.match import Held, hold, hold_in_turn
 from benchbench.gate.significance import Family, Look, Seen, looks, seen
 from benchbench.gate.spread import departure
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.stats import paired
 
 
@@ -24,12 +24,12 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Second:
-    """What measuring a case again showed, or by what judgement it showed nothing."""
+    """What measuring a case again showed, or by what verdict it showed nothing."""
 
-    side: Side
+    side: CaseDigest
     look: Look | None = None
     seen: Seen | None = None
-    judgement: Judgement | None = None
+    verdict: Verdict | None = None
     reason: str = ""
 
 
@@ -48,7 +48,7 @@ def second_looks(
         key: Second(
             look=looked.get(key),
             seen=each.seen,
-            judgement=each.judgement,
+            verdict=each.verdict,
             reason=each.reason,
             side=each.side,
         )
@@ -57,25 +57,25 @@ def second_looks(
 
 
 def _again(held: Held, confirmation: Confirmation, assumed: float) -> Second:
-    none = Side(absent=ELSEWHERE)
+    none = CaseDigest(absent=ELSEWHERE)
     new = confirmation.new.cases.get(held.case, none)
     if confirmation.ref:
         return _in_turn(
             hold_in_turn(held.case, confirmation.ref.cases.get(held.case, none), new, held.metric)
         )
     if new.failure or new.absent:
-        return _nothing(Judgement.BROKEN, new.failure or new.absent, new)
+        return _nothing(Verdict.BROKEN, new.failure or new.absent, new)
     again = hold(held.case, held.sides, new, held.metric)
-    if again.judgement:
-        return _nothing(again.judgement, again.reason, new)
+    if again.verdict:
+        return _nothing(again.verdict, again.reason, new)
     return Second(seen=seen(again, departure(again.sessions, again.logs, assumed).difference), side=new)
 
 
 def _in_turn(held: Held) -> Second:
-    if held.judgement:
-        return _nothing(held.judgement, held.reason, held.new)
+    if held.verdict:
+        return _nothing(held.verdict, held.reason, held.new)
     return Second(seen=seen(held, paired(held.pairs)), side=held.new)
 
 
-def _nothing(judgement: Judgement, reason: str, side: Side) -> Second:
-    return Second(judgement=judgement, reason=f"measured again: {reason}", side=side)
+def _nothing(verdict: Verdict, reason: str, side: CaseDigest) -> Second:
+    return Second(verdict=verdict, reason=f"measured again: {reason}", side=side)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from benchbench.analyse.digest import ONCE, SETTLED, Digest, Side, partnered
+from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest, partnered
 from benchbench.comparing.match import changes, suspect
 from benchbench.comparing.verdicts import ALPHA, ON_THE_EDGE
 from benchbench.gate.cases import Rules, Trial, against_sessions, in_turn
 from benchbench.gate.confirm import Confirmation, Second, second_looks
 from benchbench.gate.match import Held
 from benchbench.gate.significance import Look, Seen, family_of, looks
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
 from benchbench.stats import tost
 
@@ -42,7 +42,7 @@ class Finding:
 
     case: str
     metric: str
-    verdict: Judgement
+    verdict: Verdict
     flagged: bool
     threshold: float
     threshold_from: str
@@ -137,12 +137,12 @@ def endings(found: Check, *, strict: bool = False) -> dict[Ending, list[Finding]
     A set-up that is broken or has nothing to compare with is never a regression, and never a pass.
     `strict`: neither is a case that cannot be told.
     """
-    unsure = (Judgement.INCONCLUSIVE, Judgement.INSUFFICIENT) if strict else ()
+    unsure = (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT) if strict else ()
     causes = {
-        Ending.REGRESSED: [each for each in found.findings if each.verdict is Judgement.SLOWER],
-        Ending.FAILED: [each for each in found.findings if each.verdict is Judgement.BROKEN],
+        Ending.REGRESSED: [each for each in found.findings if each.verdict is Verdict.SLOWER],
+        Ending.FAILED: [each for each in found.findings if each.verdict is Verdict.BROKEN],
         Ending.NOT_COMPARABLE: [
-            each for each in found.findings if each.verdict is Judgement.INCOMPARABLE or each.lost
+            each for each in found.findings if each.verdict is Verdict.INCOMPARABLE or each.lost
         ],
         Ending.INCONCLUSIVE: [each for each in found.findings if each.verdict in unsure],
     }
@@ -158,7 +158,7 @@ def exit_code(found: Check, *, strict: bool = False, exit_zero: bool = False) ->
 
 def _finding(trial: Trial, first: Look | None, flagged: bool, second: Second | None) -> Finding:
     verdict, reason = _verdict(trial, first, flagged, second)
-    if verdict in (Judgement.SLOWER, Judgement.FASTER):
+    if verdict in (Verdict.SLOWER, Verdict.FASTER):
         reason = suspect(trial.held.newest, trial.held.new)
     sides = [trial.held.new, *([second.side] if second else [])]
     return Finding(
@@ -179,39 +179,37 @@ def _finding(trial: Trial, first: Look | None, flagged: bool, second: Second | N
     )
 
 
-def _verdict(trial: Trial, first: Look | None, flagged: bool, second: Second | None) -> tuple[Judgement, str]:
+def _verdict(trial: Trial, first: Look | None, flagged: bool, second: Second | None) -> tuple[Verdict, str]:
     if trial.seen is None or first is None:
-        assert trial.held.judgement
-        return trial.held.judgement, trial.held.reason
+        assert trial.held.verdict
+        return trial.held.verdict, trial.held.reason
     if not flagged:
         return _judged(trial, trial.seen, first, trial.held.new)
     if second is None:
-        return Judgement.INCONCLUSIVE, UNCONFIRMED
+        return Verdict.INCONCLUSIVE, UNCONFIRMED
     if second.seen is None or second.look is None:
-        assert second.judgement
-        return second.judgement, second.reason
+        assert second.verdict
+        return second.verdict, second.reason
     verdict, reason = _judged(trial, second.seen, second.look, second.side)
-    return verdict, reason if verdict is Judgement.SLOWER else f"flagged, not confirmed; {reason}".rstrip(
-        "; "
-    )
+    return verdict, reason if verdict is Verdict.SLOWER else f"flagged, not confirmed; {reason}".rstrip("; ")
 
 
-def _judged(trial: Trial, seen: Seen, look: Look, new: Side) -> tuple[Judgement, str]:
+def _judged(trial: Trial, seen: Seen, look: Look, new: CaseDigest) -> tuple[Verdict, str]:
     """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
     limit = trial.limit.value
     margin = math.log1p(limit)
     if look.p_holm < ALPHA and abs(seen.worse.mid) >= margin:
         if seen.worse.mid < 0:
-            return Judgement.FASTER, ""
+            return Verdict.FASTER, ""
         if not seen.in_turn and (others := _only_now(trial.held, new)):
-            return Judgement.INSUFFICIENT, f"slower, but {others} meanwhile, and not in the sessions"
-        return Judgement.SLOWER, ""
+            return Verdict.INSUFFICIENT, f"slower, but {others} meanwhile, and not in the sessions"
+        return Verdict.SLOWER, ""
     if tost(seen.found, margin) < ALPHA:
-        return Judgement.SAME, ""
-    return Judgement.INCONCLUSIVE, TOO_NOISY if look.mde > limit else ON_THE_EDGE
+        return Verdict.SAME, ""
+    return Verdict.INCONCLUSIVE, TOO_NOISY if look.mde > limit else ON_THE_EDGE
 
 
-def _only_now(held: Held, new: Side) -> str:
+def _only_now(held: Held, new: CaseDigest) -> str:
     """What others took of the machine, where they did not in the sessions and it matters to the metric."""
     before = any(each.side.contended for each in held.sides)
     return new.contended if held.metric.name in (*SETTLED, *ONCE) and not before else ""

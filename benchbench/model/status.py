@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Judgement(StrEnum):
+class Verdict(StrEnum):
     """What can be said of a case. Of a metric that is no time, slower means worse and faster better."""
 
     SLOWER = "slower"

@@ -169,15 +169,15 @@ def judge(now: State, record: Record) -> None:
     if not now.baseline:
         return
     from benchbench.comparing.verdicts import ALPHA
-    from benchbench.model.status import Judgement
+    from benchbench.model.status import Verdict
     from benchbench.pytest_plugin import session as testruns
 
     before = now.earlier.records if now.earlier else ()
     run = testruns.only(testruns.measured(now.run, [*before, record], _devices(now)), record.case.id)
     since = testruns.regression_of(run, now.baseline, now.results)
-    if since.verdict is Judgement.SLOWER and since.p is not None and since.p * now.tests < ALPHA:
+    if since.verdict is Verdict.SLOWER and since.p is not None and since.p * now.tests < ALPHA:
         pytest.fail(f"slower than in {now.baseline}: {since.text}", pytrace=False)
-    if since.verdict not in (Judgement.SAME, Judgement.FASTER):
+    if since.verdict not in (Verdict.SAME, Verdict.FASTER):
         now.undecided.append(f"{record.case.id}: {since.verdict}: {since.text}")
 
 

@@ -25,7 +25,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.plan.revision import commit_tag
 from benchbench.pytest_plugin.function import PYTHON, version
 from benchbench.store import runs
@@ -128,7 +128,7 @@ def only(run: Run, case: str) -> Run:
 class Since:
     """What became of a case; `p` is of the direction seen, None where nothing was tested."""
 
-    verdict: Judgement
+    verdict: Verdict
     p: float | None
     text: str
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from benchbench.analyse.digest import Side, digest
+from benchbench.analyse.digest import CaseDigest, digest
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.environment import fingerprint
@@ -95,7 +95,7 @@ def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -
             )
 
 
-def _processes(side: Side, metric: Metric) -> tuple[float, ...]:
+def _processes(side: CaseDigest, metric: Metric) -> tuple[float, ...]:
     return tuple(value for value in side.of(metric.name) if value is not None and 0 < value < math.inf)
 
 

@@ -22,7 +22,7 @@ from benchbench.gate.cases import Rules
 from benchbench.gate.confirm import Confirmation
 from benchbench.gate.decide import Check, check, check_in_turn
 from benchbench.model.run import Partner
-from benchbench.model.status import Judgement
+from benchbench.model.status import Verdict
 from benchbench.stats import holm, paired, welch
 from tests.simulator import Array, a_session, blocks, session_medians
 
@@ -180,7 +180,7 @@ def partners(ref: Digest, new: Digest) -> tuple[Digest, Digest]:
 
 
 def failing(found: Check) -> list[bool]:
-    return [each.verdict is Judgement.SLOWER for each in found.findings]
+    return [each.verdict is Verdict.SLOWER for each in found.findings]
 
 
 def among_flagged(found: Check) -> list[bool]:
