@@ -20,7 +20,7 @@ from benchbench.comparing.verdicts import THRESHOLD, Comparison
 from benchbench.diagnosis import ceilings
 from benchbench.environments.targets import chosen
 from benchbench.errors import NothingToMeasure, UnreadableInput, UsageError, unknown
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype, Scalar
 from benchbench.model.measurement import Measurement
@@ -112,20 +112,20 @@ def run(
     )
     interpreters = [f"{name}={path}" for name, path in (pythons or {}).items()]
     targets = chosen(_names(backends), interpreters, sys.executable)
-    with Fleet(targets, wanted.settings, sys.executable) as fleet:
-        info = prepare(fleet, wanted)
+    with WorkerPool(targets, wanted.settings, sys.executable) as pool:
+        info = prepare(pool, wanted)
         if not info.plan:
             raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
         with runs.create(_root(results), info) as writer:
             records = []
-            for record in measure(fleet, info, on_stage or _unheard):
+            for record in measure(pool, info, on_stage or _unheard):
                 writer.append(record)
                 records.append(record)
                 if on_record:
                     on_record(record)
             if profile:
                 folder = _root(results) / runs.RUNS / info.id
-                for _ in profile_pass.kept(fleet, records, folder, on_stage or _unheard):
+                for _ in profile_pass.kept(pool, records, folder, on_stage or _unheard):
                     pass
     return load(info.id, results)
 

@@ -19,7 +19,7 @@ from benchbench.documents import comparison
 from benchbench.errors import UsageError
 from benchbench.gate.cases import Rules
 from benchbench.gate.decide import Ending, check_in_turn, exit_code
-from benchbench.launch.process import Sources
+from benchbench.launch.scratch import UserCode
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Target
@@ -289,7 +289,7 @@ def repository(tmp_path: Path) -> Path:
 def test_a_revision_is_checked_out_whole_and_the_repository_is_left_alone(repository: Path) -> None:
     (repository / "src/pace.py").write_text("SECONDS = 5\n")
     elsewhere = str(repository.parent)
-    code = Sources((str(repository / "bench"),), (str(repository / "src"), elsewhere, "/no/such/folder"))
+    code = UserCode((str(repository / "bench"),), (str(repository / "src"), elsewhere, "/no/such/folder"))
     with checked_out("HEAD~1", code) as found:
         assert Path(found.workloads[0]).name == "bench"
         assert (Path(found.python_path[0]) / "pace.py").read_text() == "SECONDS = 0.001\n"
@@ -302,14 +302,14 @@ def test_a_revision_is_checked_out_whole_and_the_repository_is_left_alone(reposi
 
 @pytest.mark.parametrize("revision", ["nosuch", "--all", "", "HEAD:bench"])
 def test_a_revision_that_is_none_is_named(repository: Path, revision: str) -> None:
-    code = Sources((str(repository / "bench"),), ())
+    code = UserCode((str(repository / "bench"),), ())
     with pytest.raises(UsageError, match="has no revision"), checked_out(revision, code):
         pass
 
 
 def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs workloads in a git repository"):
-        checked_out("HEAD", Sources((str(tmp_path),), ())).__enter__()
+        checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()
 
 
 # From a shell

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchbench.launch.process import Workshop
+from benchbench.launch.scratch import RunScratch
 from benchbench.model.case import Dtype
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -86,7 +86,7 @@ def test_a_draw_is_the_same_by_either(folder: Path, dtype: Dtype) -> None:
 
 
 def test_a_run_has_a_folder_for_them_and_removes_it() -> None:
-    shop = Workshop()
+    shop = RunScratch()
     target = Target(name="fake", backend="fake", python="python3")
     place = Path(shop.environment(target, Settings(threads=1))[DRAWN])
     assert place.is_dir()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.process import Worker, Workshop
+from benchbench.launch.process import Worker
+from benchbench.launch.scratch import RunScratch
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
@@ -23,9 +24,9 @@ FAKE = Target(name="fake", backend="fake", python=sys.executable)
 
 
 @pytest.fixture
-def workshop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunScratch]:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
-    found = Workshop()
+    found = RunScratch()
     yield found
     found.close()
     assert not found.path.exists()
@@ -35,7 +36,7 @@ def test_a_run_removes_what_killed_runs_left_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    running, kept = Workshop(), tmp_path / "kept"
+    running, kept = RunScratch(), tmp_path / "kept"
     kept.mkdir()
     for name in ("accelbench-run-killed", "accelbench-other", "accelbench-run-young"):
         (tmp_path / name / "drawn").mkdir(parents=True)
@@ -43,7 +44,7 @@ def test_a_run_removes_what_killed_runs_left_and_nothing_else(
     for path in tmp_path.iterdir():
         if "young" not in path.name:
             os.utime(path, (0, 0))
-    Workshop().close()
+    RunScratch().close()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {
         running.path.name,
@@ -68,12 +69,12 @@ def job(workload: str, **params: Any) -> dict[str, Any]:
     }
 
 
-def worker(workshop: Workshop, target: Target = FAKE, count: Callable[[], int] = lambda: 0) -> Worker:
-    return Worker(target, Settings(threads=1), workshop, count)
+def worker(scratch: RunScratch, target: Target = FAKE, count: Callable[[], int] = lambda: 0) -> Worker:
+    return Worker(target, Settings(threads=1), scratch, count)
 
 
-def test_a_worker_says_its_version_and_then_answers_one_job_after_the_other(workshop: Workshop) -> None:
-    found = worker(workshop)
+def test_a_worker_says_its_version_and_then_answers_one_job_after_the_other(scratch: RunScratch) -> None:
+    found = worker(scratch)
     assert found.ready()["status"] == "ready"
     for _ in range(2):
         answer = found.ask(job("gemm", m=64, n=64, k=64), 30, fork=True)
@@ -87,17 +88,17 @@ def test_a_worker_says_its_version_and_then_answers_one_job_after_the_other(work
     ("kills", "status"), [(repeat(3), Status.CRASHED), (chain([3], repeat(4)), Status.OUT_OF_MEMORY)]
 )
 def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
-    workshop: Workshop, kills: Iterator[int], status: Status
+    scratch: RunScratch, kills: Iterator[int], status: Status
 ) -> None:
-    found = worker(workshop, count=lambda: next(kills))
+    found = worker(scratch, count=lambda: next(kills))
     found.ready()
     answer = found.ask(job("killed", size=8), 30, fork=True)
     assert (answer.reply, answer.status) == (None, status)
     found.close()
 
 
-def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(workshop: Workshop) -> None:
-    found = worker(workshop)
+def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(scratch: RunScratch) -> None:
+    found = worker(scratch)
     found.ready()
     assert found.ask(job("crashing", size=8), 30, fork=False).status is Status.CRASHED
     assert not found.alive
@@ -105,8 +106,8 @@ def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(workshop: W
     found.close()
 
 
-def test_a_failure_carries_the_end_of_what_the_worker_printed(workshop: Workshop) -> None:
-    found = worker(workshop)
+def test_a_failure_carries_the_end_of_what_the_worker_printed(scratch: RunScratch) -> None:
+    found = worker(scratch)
     found.ready()
     answer = found.ask(job("shouting", size=8), 30, fork=True)
     assert answer.status is Status.CRASHED
@@ -115,8 +116,8 @@ def test_a_failure_carries_the_end_of_what_the_worker_printed(workshop: Workshop
     found.close()
 
 
-def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(workshop: Workshop) -> None:
-    found = worker(workshop)
+def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(scratch: RunScratch) -> None:
+    found = worker(scratch)
     found.ready()
     answer = found.ask(job("hanging", size=8), 1, fork=True)
     assert answer.status is Status.TIMEOUT
@@ -127,37 +128,37 @@ def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(workshop: Works
     found.close()
 
 
-def test_an_interpreter_that_does_not_start_a_worker_is_broken(workshop: Workshop) -> None:
-    found = worker(workshop, Target(name="x", backend="fake", python="/bin/false"))
+def test_an_interpreter_that_does_not_start_a_worker_is_broken(scratch: RunScratch) -> None:
+    found = worker(scratch, Target(name="x", backend="fake", python="/bin/false"))
     message = found.ready(10)
     assert message["status"] == "broken"
     assert "exit code 1" in message["reason"]
     found.close()
 
 
-def test_an_import_that_takes_too_long_is_broken(workshop: Workshop, tmp_path: Path) -> None:
+def test_an_import_that_takes_too_long_is_broken(scratch: RunScratch, tmp_path: Path) -> None:
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    found = worker(workshop, Target(name="x", backend="fake", python=str(slow)))
+    found = worker(scratch, Target(name="x", backend="fake", python=str(slow)))
     assert found.ready(0.2) == {"status": "broken", "reason": "importing it took more than 0 s"}
     assert not found.alive
 
 
 def test_a_worker_sees_only_what_is_allowed_of_the_environment(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    scratch: RunScratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "canary")
-    environment = workshop.environment(FAKE, Settings(threads=3))
+    environment = scratch.environment(FAKE, Settings(threads=3))
     assert "canary" not in environment.values()
     assert environment["OMP_NUM_THREADS"] == "3"
-    assert environment["PYTHONPATH"].startswith(str(workshop.path))
+    assert environment["PYTHONPATH"].startswith(str(scratch.path))
 
 
 def test_a_foreign_interpreter_does_not_see_this_ones_packages(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    scratch: RunScratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     foreign = Target(name="fake@other", backend="fake", python="/other/python")
-    assert "/somewhere" in workshop.environment(FAKE, Settings(threads=1))["PYTHONPATH"]
-    assert "/somewhere" not in workshop.environment(foreign, Settings(threads=1))["PYTHONPATH"]
+    assert "/somewhere" in scratch.environment(FAKE, Settings(threads=1))["PYTHONPATH"]
+    assert "/somewhere" not in scratch.environment(foreign, Settings(threads=1))["PYTHONPATH"]

@@ -12,7 +12,7 @@ import pytest
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments.targets import targets
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.device import Device, DeviceClass, Probe
@@ -59,20 +59,20 @@ def matrix() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
+def pool() -> Iterator[WorkerPool]:
     settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
-    with Fleet(targets(BACKENDS, {}, sys.executable), settings, sys.executable) as started:
+    with WorkerPool(targets(BACKENDS, {}, sys.executable), settings, sys.executable) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def probes(fleet: Fleet) -> dict[str, Probe]:
-    return {probe.target.name: probe for probe in fleet.probe()}
+def probes(pool: WorkerPool) -> dict[str, Probe]:
+    return {probe.target.name: probe for probe in pool.probe()}
 
 
 @pytest.mark.parametrize(("backend", "work", "mode", "dtype"), list(matrix()))
 def test_every_backend_computes_what_float64_computes(
-    fleet: Fleet, probes: dict[str, Probe], backend: str, work: Workload, mode: str, dtype: Dtype
+    pool: WorkerPool, probes: dict[str, Probe], backend: str, work: Workload, mode: str, dtype: Dtype
 ) -> None:
     probe = probes[backend]
     if probe.status == "unavailable":
@@ -83,7 +83,7 @@ def test_every_backend_computes_what_float64_computes(
         workload=name_of(work), params=work.params, dtype=dtype, mode=mode, phase=work.phase,
         target=backend, backend=backend,
     )  # fmt: skip
-    answer, _ = fleet.ask(case, {"kind": "verify", "reference": fleet.reference(case)})
+    answer, _ = pool.ask(case, {"kind": "verify", "reference": pool.reference(case)})
     assert answer.reply is not None, answer
     if (backend, case.workload, dtype) in NO_KERNEL:
         assert answer.reply["outcome"]["status"] == "unsupported"

@@ -214,7 +214,7 @@ def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
     assert profile_pass.size(measured) == expected
 
 
-class FakeFleet:
+class FakePool:
     """Answers a profile job, and the job of reading a trace elsewhere, as told."""
 
     def __init__(self, reply: Any, read: Answer) -> None:
@@ -235,8 +235,8 @@ class FakeFleet:
 RECORDING = {"profiler": "torch_xla.debug.profiler 2.9", "steps": 3, "step_s": [0.1]}
 
 
-def passed(fleet: FakeFleet) -> tuple[Profiled, dict[str, bytes]]:
-    (found,) = profile_pass.profiles(fleet, [a_record()], lambda text: None)  # type: ignore[arg-type]
+def passed(pool: FakePool) -> tuple[Profiled, dict[str, bytes]]:
+    (found,) = profile_pass.profiles(pool, [a_record()], lambda text: None)  # type: ignore[arg-type]
     return found
 
 
@@ -245,26 +245,24 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
 
     profile = a_profile(traces=("xplane.pb",))
     reply = {"recording": RECORDING, "plain_step_s": [0.0098] * 10}
-    fleet = FakeFleet(reply, Answer({"profile": asdict(profile)}))
-    found, traces = passed(fleet)
+    pool = FakePool(reply, Answer({"profile": asdict(profile)}))
+    found, traces = passed(pool)
     assert found.outcome == profile
     assert traces == {"xplane.pb": b"trace"}
-    assert fleet.asked[1]["recording"] == RECORDING
-    assert fleet.asked[1]["folder"] == fleet.asked[0]["folder"]
-    assert fleet.stages_s["profile"] >= 0
+    assert pool.asked[1]["recording"] == RECORDING
+    assert pool.asked[1]["folder"] == pool.asked[0]["folder"]
+    assert pool.stages_s["profile"] >= 0
 
 
 def test_without_a_reader_the_reason_says_what_it_takes() -> None:
-    found, _ = passed(
-        FakeFleet({"recording": RECORDING}, Answer(None, Status.CRASHED, "No module named jax"))
-    )
+    found, _ = passed(FakePool({"recording": RECORDING}, Answer(None, Status.CRASHED, "No module named jax")))
     assert isinstance(found.outcome, Failure)
     assert found.outcome.message == "reading its trace takes jax or tensorflow: No module named jax"
 
 
 @pytest.mark.parametrize("reply", [{"profile": {"status": "ok"}}, {"profile": 7}, {"nothing": 1}], ids=str)
 def test_an_answer_that_cannot_be_read_is_a_reason(reply: Any) -> None:
-    found, _ = passed(FakeFleet(reply, Answer(None)))
+    found, _ = passed(FakePool(reply, Answer(None)))
     assert isinstance(found.outcome, Failure)
     assert "cannot be read" in found.outcome.message
 
@@ -273,7 +271,7 @@ def test_a_profile_without_an_operator_is_none() -> None:
     from dataclasses import asdict
 
     empty = replace(a_profile(), operators=())
-    found, _ = passed(FakeFleet({"profile": asdict(empty)}, Answer(None)))
+    found, _ = passed(FakePool({"profile": asdict(empty)}, Answer(None)))
     assert isinstance(found.outcome, Failure)
     assert "saw no operator" in found.outcome.message
 

@@ -1,4 +1,4 @@
-"""Which cases a round measures: laws of the choice, and rounds on a fleet whose answers are scripted."""
+"""Which cases a round measures: laws of the choice, and rounds on a pool whose answers are scripted."""
 
 import dataclasses
 import math
@@ -140,7 +140,7 @@ def test_a_policy_says_how_many_rounds(policy: Policy, words: str) -> None:
 
 
 class Scripted:
-    """A fleet whose cases take the seconds they are given, in virtual time; a failure where there is None."""
+    """A pool whose cases take the seconds they are given, in virtual time; a failure where there is None."""
 
     def __init__(self, script: Script) -> None:
         self._script = {case.id: iter(values) for case, values in script}
@@ -168,10 +168,10 @@ class Scripted:
 
 
 def run(policy: Policy, script: Script) -> tuple[list[Record], Scripted]:
-    fleet = Scripted(script)
+    pool = Scripted(script)
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
-    stand_in: Any = fleet
-    return list(rounds.measure(stand_in, info, lambda text: None, clock=lambda: fleet.now_s)), fleet
+    stand_in: Any = pool
+    return list(rounds.measure(stand_in, info, lambda text: None, clock=lambda: pool.now_s)), pool
 
 
 def counts(records: list[Record]) -> list[int]:
@@ -205,11 +205,11 @@ def test_rounds_that_are_missing_are_told_by_what_the_case_should_have_had() -> 
 def test_a_budget_goes_to_the_widest_cases_until_it_is_used_up() -> None:
     steady, noisy, wild = cases(3)
     script: Script = [(steady, [1.0] * 99), (noisy, [1.0, 1.02, 0.98] * 33), (wild, [1.0, 1.5, 0.7] * 33)]
-    records, fleet = run(within(200.0), script)
+    records, pool = run(within(200.0), script)
     found = counts(records)
     assert found[0] == 3
     assert found[2] > found[1] >= 3
-    assert 200.0 - 11.0 < fleet.now_s <= 200.0  # what is left is too short for another case
+    assert 200.0 - 11.0 < pool.now_s <= 200.0  # what is left is too short for another case
     frame = rows(a_run(records, plan=tuple(case for case, _ in script), policy=within(200.0)))
     assert not [note for notes in frame["notes"] for note in notes if " of 3 rounds" in note]
 
@@ -220,9 +220,9 @@ def test_a_budget_that_three_rounds_exceed_gives_three_rounds() -> None:
 
 
 def test_a_budget_is_not_spent_on_cases_that_are_settled() -> None:
-    records, fleet = run(within(1e6), [(case, [1.0] * 3) for case in cases(2)])
+    records, pool = run(within(1e6), [(case, [1.0] * 3) for case in cases(2)])
     assert counts(records) == [3, 3]
-    assert fleet.now_s < 100
+    assert pool.now_s < 100
 
 
 def test_a_case_that_fails_gets_nothing_more_of_a_budget() -> None:
@@ -234,9 +234,9 @@ def test_a_case_that_fails_gets_nothing_more_of_a_budget() -> None:
 
 def test_only_the_frameworks_that_are_due_are_imported_again() -> None:
     torch, jax = a_case(backend="torch"), a_case(backend="jax")
-    _, fleet = run(within(100.0), [(torch, [1.0] * 3), (jax, [1.0, 2.0] * 20)])
-    assert fleet.started[:2] == [["jax", "torch"]] * 2
-    assert {tuple(names) for names in fleet.started[2:]} == {("jax",)}
+    _, pool = run(within(100.0), [(torch, [1.0] * 3), (jax, [1.0, 2.0] * 20)])
+    assert pool.started[:2] == [["jax", "torch"]] * 2
+    assert {tuple(names) for names in pool.started[2:]} == {("jax",)}
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_a_devices_drift_widens_its_limit() -> None:
 
 
 class Devices:
-    """A fleet of a target with a GPU and of one without."""
+    """A pool of a target with a GPU and of one without."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str | None, Any]] = []
@@ -231,10 +231,10 @@ class Devices:
 
 
 def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
-    fleet: Any = Devices()
-    found, notes = selftest.on_devices(fleet)
+    pool: Any = Devices()
+    found, notes = selftest.on_devices(pool)
     assert {each.where for each in found} == {"torch cuda:0"}
-    assert fleet.jobs == [("torch", "cuda:0")] * 3
+    assert pool.jobs == [("torch", "cuda:0")] * 3
     assert notes == ["jax has no accelerator: a CPU build"]
 
 

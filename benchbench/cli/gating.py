@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from benchbench.cli.measuring import measured_again, targets_of
-from benchbench.cli.turns import fleets, measured_in_turn
+from benchbench.cli.turns import measured_in_turn, pools
 from benchbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def first_in_turn(
     from benchbench.running import interleaved
 
     chosen = targets(backends, pythons, sys.executable) if backends else []
-    with fleets(sides, variants.sides(sides, chosen, pythons), request.settings) as found:
+    with pools(sides, variants.sides(sides, chosen, pythons), request.settings) as found:
         return measured_in_turn(found, interleaved.prepare(found, request, sides), results)
 
 
@@ -135,6 +135,6 @@ def _again_in_turn(
 
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
-    with fleets(sides, (there, here), terms.settings) as found:
-        probes = [fleet.probe() for fleet in found]
+    with pools(sides, (there, here), terms.settings) as found:
+        probes = [pool.probe() for pool in found]
         return measured_in_turn(found, interleaved.heads(cases, probes, terms, sides), results)

@@ -57,13 +57,13 @@ def devices(
     Examples: accelbench devices; accelbench devices -b torch --format json
     """
     from benchbench.documents import lists
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.machine.environment import usable_threads
     from benchbench.model.run import Settings
 
     settings = Settings(threads=usable_threads())
     wanted = chosen_targets(backend, python, labelled=True)
-    with signals(), Fleet(wanted, settings, sys.executable) as fleet:
+    with signals(), WorkerPool(wanted, settings, sys.executable) as pool:
         typer.echo("importing every backend", err=True)
-        rows = lists.devices(fleet.probe())
+        rows = lists.devices(pool.probe())
     print_rows(rows, format)

@@ -16,7 +16,7 @@ from benchbench.cli.screen import screen
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.model.case import Case
     from benchbench.model.device import Target
     from benchbench.model.record import Record
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def measured(
-    fleet: Fleet, info: RunInfo, results: Path, *, brief: bool = False, profile: bool = False
+    pool: WorkerPool, info: RunInfo, results: Path, *, brief: bool = False, profile: bool = False
 ) -> list[Record]:
     """Each record is on disk before the next case starts, and shown; `brief`: no hints afterwards."""
     from benchbench.documents import lists
@@ -39,16 +39,16 @@ def measured(
     with runs.create(results, info) as writer:
         try:
             with screen(info) as shown:
-                for record in rounds.measure(fleet, info, shown.announce):
+                for record in rounds.measure(pool, info, shown.announce):
                     writer.append(record)
                     records.append(record)
                     shown.show(record)
                 if profile:
-                    save_profiles(fleet, records, results / runs.RUNS / info.id, shown)
+                    save_profiles(pool, records, results / runs.RUNS / info.id, shown)
         finally:
             typer.echo(lists.summary(records, info, monotonic() - begin), err=True, nl=False)
             if not brief:
-                typer.echo(f"time: {lists.time_split(records, fleet.stages_s)}", err=True)
+                typer.echo(f"time: {lists.time_split(records, pool.stages_s)}", err=True)
                 typer.echo(f"next: accelbench {'profile' if profile else 'report'} {info.id}", err=True)
     return records
 
@@ -57,17 +57,17 @@ def measured_again(
     cases: Sequence[Case], policy: Policy, settings: Settings, pythons: Mapping[str, str], results: Path
 ) -> Run:
     """The very same cases in fresh processes, stored as a run in `results`."""
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.plan.rerun import again
     from benchbench.running import rounds
     from benchbench.store import runs
 
     wanted = targets_of(cases, pythons)
-    with signals(), Fleet(wanted, settings, sys.executable) as fleet:
-        probes = fleet.probe()
+    with signals(), WorkerPool(wanted, settings, sys.executable) as pool:
+        probes = pool.probe()
         terms = rounds.Terms(policy=policy, settings=settings, seed=None, command=tuple(sys.argv[1:]))
         info = rounds.head(probes, again(cases, probes), terms)
-        measured(fleet, info, results, brief=True)
+        measured(pool, info, results, brief=True)
     return runs.read(runs.find(results, info.id))
 
 

@@ -15,7 +15,7 @@ from benchbench.cli.screen import Lines, print_json, width
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.model.record import Record
     from benchbench.profiling.tables import Table
 
@@ -86,9 +86,9 @@ def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
     return profiles.tables(runs.read(path), found)
 
 
-def save_profiles(fleet: Fleet, records: Sequence[Record], folder: Path, shown: Lines) -> None:
+def save_profiles(pool: WorkerPool, records: Sequence[Record], folder: Path, shown: Lines) -> None:
     """Profile every case that was measured; each is on disk before the next one starts."""
     from benchbench.running import profile_pass, progress
 
-    for found in profile_pass.kept(fleet, records, folder, shown.announce):
+    for found in profile_pass.kept(pool, records, folder, shown.announce):
         shown.say(progress.profile_line(found))

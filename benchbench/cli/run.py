@@ -80,7 +80,7 @@ def run(
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick
     """
     from benchbench.documents import lists
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.running.rounds import prepare
     from benchbench.store import runs
 
@@ -105,13 +105,13 @@ def run(
         tag=tag,
     )
     known = prices() if format is DataFormat.JSON else None
-    with signals(), Fleet(wanted, request.settings, sys.executable) as fleet:
+    with signals(), WorkerPool(wanted, request.settings, sys.executable) as pool:
         typer.echo("looking for backends and devices", err=True)
-        info = prepare(fleet, request)
+        info = prepare(pool, request)
         if dry_run:
             _print_plan(info, format)
             return
-        records = measured(fleet, info, results, profile=profile)
+        records = measured(pool, info, results, profile=profile)
     if format is DataFormat.JSON:
         path = runs.find(results, info.id)
         write_run(runs.read(path), "json", None, path, known)

@@ -15,7 +15,7 @@ from benchbench.cli.screen import print_json, screen, width
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.model.case import Dtype
     from benchbench.model.device import Target
     from benchbench.model.record import Record
@@ -70,13 +70,13 @@ def ceilings_of(choice: Choice) -> None:
     """Measure, keep and print the best rates of the devices chosen."""
     from benchbench.diagnosis import ceilings
     from benchbench.documents import doctor
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.store import disk
 
     request = choice.request(ceilings.entries(choice.dtypes or ceilings.DTYPES), ceilings.POLICY)
-    with signals(), Fleet(choice.targets, request.settings, sys.executable) as fleet:
-        info = _prepared(fleet, request)
-        records = _climb(fleet, info)
+    with signals(), WorkerPool(choice.targets, request.settings, sys.executable) as pool:
+        info = _prepared(pool, request)
+        records = _climb(pool, info)
     found = ceilings.best(info, records)
     if not found:
         raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
@@ -94,7 +94,7 @@ def noise_of(name: str, choice: Choice) -> None:
     """Measure a suite in twice its rounds, and print what two halves of them make of each other."""
     from benchbench.diagnosis import noise
     from benchbench.documents import doctor
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.plan import suite
     from benchbench.plan.cases import Selection, select
     from benchbench.timing.policy import POLICIES
@@ -102,9 +102,9 @@ def noise_of(name: str, choice: Choice) -> None:
     chosen = suite.load(name)
     entries = select([chosen], Selection(dtypes=choice.dtypes))
     request = choice.request(entries, noise.doubled(POLICIES[chosen.policy]))
-    with signals(), Fleet(choice.targets, request.settings, sys.executable) as fleet:
-        info = _prepared(fleet, request)
-        found = noise.against_itself(info, _measured(fleet, info))
+    with signals(), WorkerPool(choice.targets, request.settings, sys.executable) as pool:
+        info = _prepared(pool, request)
+        found = noise.against_itself(info, _measured(pool, info))
     if not found:
         raise NothingToMeasure("No case of the suite can run here.", "The lines above tell why.")
     if choice.format is DataFormat.JSON:
@@ -117,16 +117,16 @@ def selftested(choice: Choice) -> bool:
     """Print what the pipeline makes of work of known length; whether all of it is right."""
     from benchbench.diagnosis import selftest
     from benchbench.documents import doctor
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
 
     named = choice.backend or choice.python
     devices = replace(choice, backend=choice.backend or ["torch"]) if named or _has_gpu() else None
-    with signals(), Fleet(devices.targets if devices else [], choice.settings, sys.executable) as fleet:
+    with signals(), WorkerPool(devices.targets if devices else [], choice.settings, sys.executable) as pool:
         typer.echo("spinning on the host", err=True)
-        found = selftest.results("host", None, selftest.HOST, fleet.ask_plain)
+        found = selftest.results("host", None, selftest.HOST, pool.ask_plain)
         if devices:
             typer.echo("looking for devices, and spinning on them", err=True)
-        more, notes = selftest.on_devices(fleet)
+        more, notes = selftest.on_devices(pool)
     if choice.format is DataFormat.JSON:
         print_json({"results": [asdict(each) for each in found + more], "notes": notes})
     else:
@@ -146,35 +146,35 @@ def _has_gpu() -> bool:
         gpus.close()
 
 
-def _prepared(fleet: Fleet, request: Request) -> RunInfo:
+def _prepared(pool: WorkerPool, request: Request) -> RunInfo:
     """The head of a run that is not kept; what it leaves out is told."""
     from benchbench.documents import lists
     from benchbench.running import rounds
 
     typer.echo("looking for backends and devices", err=True)
-    info = rounds.prepare(fleet, request)
+    info = rounds.prepare(pool, request)
     typer.echo(lists.left_out(info.left_out), err=True, nl=False)
     return info
 
 
-def _climb(fleet: Fleet, info: RunInfo) -> list[Record]:
+def _climb(pool: WorkerPool, info: RunInfo) -> list[Record]:
     """Every product at the smallest size, then larger ones while that gains something."""
     from benchbench.diagnosis import ceilings
 
-    records = _measured(fleet, info)
+    records = _measured(pool, info)
     for _ in ceilings.CPU_SIDES[1:]:
         if cases := ceilings.larger(records):
-            records += _measured(fleet, replace(info, plan=tuple(cases)))
+            records += _measured(pool, replace(info, plan=tuple(cases)))
     return records
 
 
-def _measured(fleet: Fleet, info: RunInfo) -> list[Record]:
+def _measured(pool: WorkerPool, info: RunInfo) -> list[Record]:
     """The records of the run's plan, shown as they come."""
     from benchbench.running import rounds
 
     found = []
     with screen(info) as shown:
-        for record in rounds.measure(fleet, info, shown.announce):
+        for record in rounds.measure(pool, info, shown.announce):
             found.append(record)
             shown.show(record)
     return found

@@ -16,7 +16,7 @@ from benchbench.cli.screen import screen
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
-    from benchbench.launch.pool import Fleet
+    from benchbench.launch.pool import WorkerPool
     from benchbench.model.device import Target
     from benchbench.model.record import Record
     from benchbench.model.run import Run, RunInfo, Settings
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def fleets(
+def pools(
     variants: Sequence[Variant], targets: Sequence[Sequence[Target]], settings: Settings
-) -> Iterator[list[Fleet]]:
+) -> Iterator[list[WorkerPool]]:
     """One per side, each with its interpreters, its settings and its revision of the user's code."""
-    from benchbench.launch.pool import Fleet
-    from benchbench.launch.process import sources
+    from benchbench.launch.pool import WorkerPool
+    from benchbench.launch.scratch import user_code
     from benchbench.plan.revision import checked_out
 
     with ExitStack() as stack:
         stack.enter_context(signals())
         found = []
         for variant, wanted in zip(variants, targets, strict=True):
-            code = sources()
+            code = user_code()
             if variant.revision:
                 code = stack.enter_context(checked_out(variant.revision, code))
-            fleet = Fleet(wanted, variant.applied(settings), sys.executable, code)
-            found.append(stack.enter_context(fleet))
+            pool = WorkerPool(wanted, variant.applied(settings), sys.executable, code)
+            found.append(stack.enter_context(pool))
         typer.echo("looking for backends and devices", err=True)
         yield found
 
 
 def measured_in_turn(
-    found: Sequence[Fleet], infos: tuple[RunInfo, RunInfo], results: Path
+    found: Sequence[WorkerPool], infos: tuple[RunInfo, RunInfo], results: Path
 ) -> tuple[Run, Run]:
     """Both runs are stored, each record before the next process starts, and shown with its side."""
     from benchbench.documents import lists

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from benchbench.format import percent
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import Answer
 from benchbench.model.device import DeviceClass
 from benchbench.stats import deviation, mean, median
@@ -146,17 +146,17 @@ def _result(where: str, trial: Trial, answer: Answer, attempt: int) -> Result:
     )
 
 
-def on_devices(fleet: Fleet) -> tuple[list[Result], list[str]]:
-    """The trials on every accelerator of the fleet's targets that can spin, and why others have none."""
+def on_devices(pool: WorkerPool) -> tuple[list[Result], list[str]]:
+    """The trials on every accelerator of the pool's targets that can spin, and why others have none."""
     found: list[Result] = []
     notes: list[str] = []
-    for probe in fleet.probe():
+    for probe in pool.probe():
         name = probe.target.name
         there = [each for each in probe.devices if each.device_class is DeviceClass.ACCELERATOR]
         if not there:
             why = probe.reason or "; ".join(reason for _, reason in probe.missing)
             notes.append(f"{name} has no accelerator{f': {why}' if why else ''}")
         for device in there:
-            ask = partial(fleet.ask_plain, target=name)
+            ask = partial(pool.ask_plain, target=name)
             found += results(f"{name} {device.name}", device.name, DEVICE, ask)
     return found, notes

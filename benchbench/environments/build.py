@@ -20,7 +20,7 @@ from benchbench.environments import interpreters
 from benchbench.environments.installer import SCRATCH, Site, Tell, installed
 from benchbench.environments.interpreters import Environment, Found
 from benchbench.errors import CannotWrite, UsageError
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -159,8 +159,8 @@ def finish(place: Site, request: Request, tell: Tell) -> Environment:
 def fault_of(target: Target) -> str:
     """Why a worker cannot import the target's framework or list its devices; empty if it can."""
     settings = Settings(threads=usable_threads(), timeout_s=CHECK_S)
-    with Fleet([target], settings, sys.executable) as fleet:
-        (probe,) = fleet.probe()
+    with WorkerPool([target], settings, sys.executable) as pool:
+        (probe,) = pool.probe()
     return "" if probe.status == "ready" else probe.reason
 
 

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchbench.backends.base import Backend
-from benchbench.launch.process import IMPORT_TIMEOUT_S, Answer, Sources, Worker, Workshop
+from benchbench.launch.process import IMPORT_TIMEOUT_S, Answer, Worker
+from benchbench.launch.scratch import RunScratch, UserCode
 from benchbench.model.case import Case
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.options import Isolation
@@ -20,29 +21,29 @@ from benchbench.registry import load
 LATE_S = 0.5  # for a message that came in while another worker was waited for
 
 
-class Fleet:
+class WorkerPool:
     """One worker per target, restarted each round, and one that only computes references."""
 
     def __init__(
-        self, targets: Sequence[Target], settings: Settings, python: str, code: Sources | None = None
+        self, targets: Sequence[Target], settings: Settings, python: str, code: UserCode | None = None
     ) -> None:
         """`code`: where the user's own is found; by default where this process was told."""
         self._settings = settings
         self._code = code
         self._targets = {target.name: target for target in targets}
-        self._scholar = Target(name="reference", backend="fake", python=python)
+        self._reference_target = Target(name="reference", backend="fake", python=python)
         self._workers: dict[str, Worker] = {}
         self.stages_s: dict[str, float] = {}  # wall time of what no single case can be charged with
 
     def __enter__(self) -> Self:
-        self._workshop = Workshop(self._code)
+        self._scratch = RunScratch(self._code)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._workshop.close()
+        self._scratch.close()
 
     def start(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Start a fresh worker for each target, side by side; their first messages."""
@@ -87,9 +88,9 @@ class Fleet:
 
     def ask_plain(self, job: dict[str, Any], target: str | None = None) -> Answer:
         """The answer to a job that is no case's, of a target's worker or of one without a framework."""
-        worker = self._workers.get(target or self._scholar.name)
+        worker = self._workers.get(target or self._reference_target.name)
         if worker is None:
-            worker = self._workers[self._scholar.name] = self._worker(self._scholar)
+            worker = self._workers[self._reference_target.name] = self._worker(self._reference_target)
             worker.ready()
         return worker.ask(job, self._settings.timeout_s, fork=True)
 
@@ -106,7 +107,7 @@ class Fleet:
 
     def read(self, job: dict[str, Any]) -> Answer:
         """The answer of a process that can read XPlane traces: JAX's or TensorFlow's, of our interpreter."""
-        python = self._scholar.python
+        python = self._reference_target.python
         for backend in ("jax", "tensorflow"):
             answer = self._alone(Target(name="reader", backend=backend, python=python), job)
             if answer.reply is not None:
@@ -160,7 +161,7 @@ class Fleet:
         return worker
 
     def _worker(self, target: Target) -> Worker:
-        return Worker(target, self._settings, self._workshop)
+        return Worker(target, self._settings, self._scratch)
 
     def _probe(self, name: str, message: dict[str, Any]) -> Probe:
         target = self._targets[name]

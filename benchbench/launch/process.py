@@ -5,27 +5,22 @@ The parent blocks on the channel while a case is timed: it never spins.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import msgspec
 
-from benchbench import registry
-from benchbench.backends.base import Backend
-from benchbench.machine.environment import oom_kills, worker_environment
+from benchbench.launch.scratch import RunScratch
+from benchbench.machine.environment import oom_kills
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
@@ -33,8 +28,6 @@ from benchbench.model.status import Status
 IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken
 GRACE_S = 5.0  # between asking a job to end and ending it
 MOST_BYTES = 8 * 2**20  # of one answer
-WORKSHOP = "accelbench-run-"  # how the names of runs' private folders begin
-YOUNG_S = 60.0  # such a folder may have been made and not be locked yet
 LOG_TAIL = 4096  # bytes of a worker's output kept with a failure
 
 Message = dict[str, Any]
@@ -50,82 +43,6 @@ class Answer:
     log: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where workers find the user's own code: folders of workloads, and the entries of PYTHONPATH."""
-
-    workloads: tuple[str, ...]
-    python_path: tuple[str, ...]
-
-
-def sources() -> Sources:
-    """As this process was given them."""
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return Sources(tuple(registry.extra_folders()), tuple(each for each in path if each))
-
-
-class Workshop:
-    """The private folder of one run: compile caches, drawn numbers, the workers' logs and working folders."""
-
-    def __init__(self, code: Sources | None = None) -> None:
-        """`code`: where the user's is found; by default where this process was told."""
-        self._code = code
-        sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=WORKSHOP))
-        self._lock = os.open(self.path, os.O_RDONLY)
-        with suppress(OSError):  # a file system without locks: no run there can take it for left over
-            fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
-        (self.path / "package").mkdir()
-        (self.path / "drawn").mkdir()
-        # A link, so that a foreign interpreter finds this package and nothing else beside it.
-        (self.path / "package" / "benchbench").symlink_to(
-            Path(__file__).parent.parent, target_is_directory=True
-        )
-        self._count = 0
-
-    def bench(self) -> Path:
-        """A new folder for one worker."""
-        self._count += 1
-        bench = self.path / f"worker-{self._count}"
-        bench.mkdir()
-        return bench
-
-    def environment(self, target: Target, settings: Settings) -> dict[str, str]:
-        """What a worker of `target` is started with."""
-        backend = registry.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        cache = (
-            self.path / "cache" / target.name
-        )  # of one version: another must not find its programs compiled
-        extra = backend.environment(settings, str(cache))
-        code = self._code or sources()
-        own = [str(self.path / "package")]
-        if target.python == sys.executable:  # another interpreter must not see this one's packages
-            own += code.python_path
-        extra["PYTHONPATH"] = os.pathsep.join(own)
-        extra[registry.DRAWN] = str(self.path / "drawn")
-        extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
-        return worker_environment(settings, extra, os.environ)
-
-    def close(self) -> None:
-        """Remove it all."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
-
-
-def sweep() -> None:
-    """Remove what runs that were killed left: folders of this user that no process has locked."""
-    for path in Path(tempfile.gettempdir()).glob(f"{WORKSHOP}*"):
-        with suppress(OSError):  # it is in use, not ours, or gone meanwhile
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                found = os.fstat(descriptor)
-                if found.st_uid == os.getuid() and time() - found.st_mtime > YOUNG_S:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)
-
-
 class Worker:
     """One template process. Usable until `close`, or until it dies: then every answer says so."""
 
@@ -133,15 +50,15 @@ class Worker:
         self,
         target: Target,
         settings: Settings,
-        workshop: Workshop,
+        scratch: RunScratch,
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
         self.target = target
         self._count_oom_kills = count_oom_kills
         self._oom_kills = 0
         self._settings = settings
-        bench = workshop.bench()
-        self._log = bench / "log"
+        folder = scratch.worker_folder()
+        self._log = folder / "log"
         self._started = monotonic()
         self._channel, theirs = socket.socketpair()
         with theirs, self._log.open("wb") as log:
@@ -155,8 +72,8 @@ class Worker:
                     str(theirs.fileno()),
                     str(os.getpid()),
                 ],
-                cwd=bench,
-                env=workshop.environment(target, settings),
+                cwd=folder,
+                env=scratch.environment(target, settings),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

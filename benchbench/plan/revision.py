@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchbench.errors import UsageError
-from benchbench.launch.process import Sources
+from benchbench.launch.scratch import UserCode
 from benchbench.store import tags
 
 GIT_TIMEOUT_S = 120.0
@@ -39,7 +39,7 @@ def commit_tag() -> dict[str, str]:
 
 
 @contextmanager
-def checked_out(revision: str, code: Sources) -> Iterator[Sources]:
+def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
     """`code` as of a revision: each folder that lies in a repository is taken from a checkout of all of it.
 
     Raises UsageError where no folder of workloads lies in a repository, or it has no such revision.
@@ -56,7 +56,7 @@ def checked_out(revision: str, code: Sources) -> Iterator[Sources]:
             for number, root in enumerate(dict.fromkeys(root for root in roots.values() if root))
         }
         moved = {each: _moved(each, root, trees) for each, root in roots.items()}
-        yield Sources(
+        yield UserCode(
             tuple(moved[each] for each in code.workloads), tuple(moved[each] for each in code.python_path)
         )
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.machine.sampler import Watch
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Probe
@@ -23,11 +23,11 @@ Pair = tuple[Case, Case]
 Two = tuple[RunInfo, RunInfo]
 
 
-def prepare(fleets: Sequence[Fleet], request: Request, variants: Sequence[Variant]) -> Two:
-    """The heads of two runs, each the other's partner: what is planned on the first fleet's targets, as
+def prepare(pools: Sequence[WorkerPool], request: Request, variants: Sequence[Variant]) -> Two:
+    """The heads of two runs, each the other's partner: what is planned on the first pool's targets, as
     either variant changes it. Raises UsageError for a device or mode that does not exist.
     """
-    probes = [fleet.probe() for fleet in fleets]
+    probes = [pool.probe() for pool in pools]
     check_devices(request.selection.devices, probes[0])
     chosen = plan(request.entries, request.selection, probes[0])
     cases = [*chosen.cases, *(each.case for each in chosen.left_out)]
@@ -96,26 +96,26 @@ def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequen
     )
 
 
-def measure(fleets: Sequence[Fleet], infos: Two, announce: Announce) -> Iterator[tuple[int, Record]]:
+def measure(pools: Sequence[WorkerPool], infos: Two, announce: Announce) -> Iterator[tuple[int, Record]]:
     """Side, 0 or 1, and record, in the order measured. A pair that fails is not measured again."""
     with ExitStack() as stack:
         recorders = [
-            Recorder(fleet, info, announce, stack.enter_context(closing(Watch(info.settings.threads))))
-            for fleet, info in zip(fleets, infos, strict=True)
+            Recorder(pool, info, announce, stack.enter_context(closing(Watch(info.settings.threads))))
+            for pool, info in zip(pools, infos, strict=True)
         ]
-        yield from _rounds(fleets, infos, announce, recorders)
+        yield from _rounds(pools, infos, announce, recorders)
 
 
 def _rounds(
-    fleets: Sequence[Fleet], infos: Two, announce: Announce, recorders: Sequence[Recorder]
+    pools: Sequence[WorkerPool], infos: Two, announce: Announce, recorders: Sequence[Recorder]
 ) -> Iterator[tuple[int, Record]]:
     pairs = {one.id: (one, other) for one, other in zip(infos[0].plan, infos[1].plan, strict=True)}
     rounds = infos[0].policy.rounds
     for number in range(rounds):
         if number:
             announce(f"round {number + 1} of {rounds}: importing frameworks")
-            for side, fleet in enumerate(fleets):
-                fleet.start(sorted({pair[side].target for pair in pairs.values()}))
+            for side, pool in enumerate(pools):
+                pool.start(sorted({pair[side].target for pair in pairs.values()}))
         for case in shuffled([pair[0] for pair in pairs.values()], infos[0].seed, number):
             failed = False
             for side in (0, 1) if number % 2 == 0 else (1, 0):

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchbench.analyse.metrics import steps_s
 from benchbench.errors import UnreadableInput
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import Answer
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
@@ -27,17 +27,17 @@ FEWEST, MOST = 5, 1000  # steps
 
 
 def kept(
-    fleet: Fleet, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
+    pool: WorkerPool, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
 ) -> Iterator[Profiled]:
     """Each profile once it is in the run's `folder`. Raises CannotWrite."""
-    for found, traces in profiles(fleet, records, announce):
+    for found, traces in profiles(pool, records, announce):
         for name, content in artifacts.files(found, traces).items():
             disk.save(folder / artifacts.ARTIFACTS / name, content)
         yield found
 
 
 def profiles(
-    fleet: Fleet, records: Sequence[Record], announce: Callable[[str], None]
+    pool: WorkerPool, records: Sequence[Record], announce: Callable[[str], None]
 ) -> Iterator[tuple[Profiled, dict[str, bytes]]]:
     """For each case that was measured: its profile, or why there is none, and its traces by file name."""
     for record in _last_ok(records):
@@ -45,10 +45,10 @@ def profiles(
         announce(f"profiling {record.case.id}")
         with TemporaryDirectory(prefix="accelbench-profile-") as folder:
             assert isinstance(record.outcome, Measurement)
-            found = _profiled(fleet, record.case, record.outcome, Path(folder))
+            found = _profiled(pool, record.case, record.outcome, Path(folder))
             names = found.traces if isinstance(found, Profile) else ()
             traces = {name: (Path(folder) / name).read_bytes() for name in names}
-        fleet.stages_s["profile"] = fleet.stages_s.get("profile", 0.0) + perf_counter() - begin
+        pool.stages_s["profile"] = pool.stages_s.get("profile", 0.0) + perf_counter() - begin
         yield (
             Profiled(case=record.case, framework_version=record.framework_version, outcome=found),
             traces,
@@ -68,13 +68,13 @@ def size(measured: Measurement) -> tuple[int, int]:
     return iterations, ceil(steps / iterations)
 
 
-def _profiled(fleet: Fleet, case: Case, measured: Measurement, folder: Path) -> Profile | Failure:
+def _profiled(pool: WorkerPool, case: Case, measured: Measurement, folder: Path) -> Profile | Failure:
     iterations, count = size(measured)
     job: dict[str, Any] = {"kind": "profile", "folder": str(folder), "iterations": iterations, "count": count}
-    answer, _ = fleet.ask(case, job)
+    answer, _ = pool.ask(case, job)
     plain = answer.reply and answer.reply.get("plain_step_s")
     if answer.reply and "recording" in answer.reply:
-        answer = fleet.read({"kind": "read", "folder": str(folder), "recording": answer.reply["recording"]})
+        answer = pool.read({"kind": "read", "folder": str(folder), "recording": answer.reply["recording"]})
         if answer.reply is None:
             reason = f"reading its trace takes jax or tensorflow: {answer.message}"
             return Failure(status=Status.UNAVAILABLE, message=reason)

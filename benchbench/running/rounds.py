@@ -14,7 +14,7 @@ from typing import Any
 
 from benchbench import __version__
 from benchbench.errors import UnreadableInput
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import Answer
 from benchbench.machine.environment import machine
 from benchbench.machine.sampler import Watch
@@ -56,9 +56,9 @@ class Request(Terms):
     selection: Selection
 
 
-def prepare(fleet: Fleet, request: Request) -> RunInfo:
+def prepare(pool: WorkerPool, request: Request) -> RunInfo:
     """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
-    probes = fleet.probe()
+    probes = pool.probe()
     check_devices(request.selection.devices, probes)
     return head(probes, plan(request.entries, request.selection, probes), request)
 
@@ -89,7 +89,7 @@ def _shareable(probe: Probe) -> Probe:
 
 
 def measure(
-    fleet: Fleet, info: RunInfo, announce: Announce, clock: Callable[[], float] = time.perf_counter
+    pool: WorkerPool, info: RunInfo, announce: Announce, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Record]:
     """Records in the order measured. A case that fails is not measured again in later rounds.
 
@@ -97,12 +97,12 @@ def measure(
     """
     began = clock()
     with closing(Watch(info.settings.threads)) as watch:
-        recorder = Recorder(fleet, info, announce, watch, clock)
-        yield from _rounds(fleet, info, announce, recorder, lambda: clock() - began)
+        recorder = Recorder(pool, info, announce, watch, clock)
+        yield from _rounds(pool, info, announce, recorder, lambda: clock() - began)
 
 
 def _rounds(
-    fleet: Fleet, info: RunInfo, announce: Announce, recorder: Recorder, spent_s: Callable[[], float]
+    pool: WorkerPool, info: RunInfo, announce: Announce, recorder: Recorder, spent_s: Callable[[], float]
 ) -> Iterator[Record]:
     pending, made, importing_s = list(info.plan), list[Record](), 0.0
     for number in count():
@@ -112,7 +112,7 @@ def _rounds(
         if number:
             announce(f"round {number + 1}: importing frameworks")
             before = spent_s()
-            fleet.start(sorted({case.target for case in cases}))
+            pool.start(sorted({case.target for case in cases}))
             importing_s = spent_s() - before
         for case in shuffled(cases, info.seed, number):
             announce(f"round {number + 1}: {case.id}")
@@ -129,7 +129,7 @@ def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
     return order
 
 
-def references(fleet: Fleet, cases: Sequence[Case], announce: Announce) -> References:
+def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> References:
     """Work → its float64 reference, or why there is none; computed once for all backends."""
     found: References = {}
     for case in cases:
@@ -137,7 +137,7 @@ def references(fleet: Fleet, cases: Sequence[Case], announce: Announce) -> Refer
             continue
         announce(f"float64 reference of {case.work}")
         try:
-            found[case.work] = fleet.reference(case)
+            found[case.work] = pool.reference(case)
         except RuntimeError as error:
             found[case.work] = str(error)
     return found
@@ -149,7 +149,7 @@ def _computes(case: Case) -> bool:
 
 
 def verified(
-    fleet: Fleet, training: Sequence[Case], found: References, meanwhile: Callable[[], None]
+    pool: WorkerPool, training: Sequence[Case], found: References, meanwhile: Callable[[], None]
 ) -> dict[str, float | Failure | None]:
     """Training case id → relative error at the small size; a Failure where it is wrong or has no answer."""
     jobs = [
@@ -157,7 +157,7 @@ def verified(
         for case in training
         if not isinstance(found.get(case.work), str)
     ]
-    return {name: _error_in(answer) for name, answer in fleet.ask_together(jobs, meanwhile).items()}
+    return {name: _error_in(answer) for name, answer in pool.ask_together(jobs, meanwhile).items()}
 
 
 def _error_in(answer: Answer) -> float | Failure | None:
@@ -174,18 +174,18 @@ class Recorder:
 
     def __init__(
         self,
-        fleet: Fleet,
+        pool: WorkerPool,
         info: RunInfo,
         announce: Announce,
         watch: Watch,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Computes the references and verifies training: its references first, the others meanwhile."""
-        self._fleet = fleet
+        self._pool = pool
         self._policy = info.policy
         training = [case for case in info.plan if case.phase is Phase.TRAIN]
         others = [case for case in info.plan if case.phase is not Phase.TRAIN]
-        self._references = references(fleet, training, announce)
+        self._references = references(pool, training, announce)
         self._versions = {probe.target.name: probe.version for probe in info.probes}
         self._models = {
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
@@ -193,10 +193,10 @@ class Recorder:
         if training:
             announce("verifying training at a small size")
         self._verified = verified(
-            fleet,
+            pool,
             training,
             self._references,
-            lambda: self._references.update(references(fleet, others, announce)),
+            lambda: self._references.update(references(pool, others, announce)),
         )
         self._watch = watch
         self._clock = clock
@@ -231,7 +231,7 @@ class Recorder:
         job |= {"verified": error, "kind": "measure", "warm": number > 0}
         job["policy"] = dataclasses.asdict(self._policy)
         with self._watch.over(case) as sampler:
-            answer, isolation = self._fleet.ask(case, job)
+            answer, isolation = self._pool.ask(case, job)
         return sampler.seen_in(decoded(answer, stages)), isolation, stages
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from benchbench import registry
-from benchbench.launch.pool import Fleet
+from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Dtype
 from benchbench.model.device import Target
@@ -39,9 +39,9 @@ def losses(targets: list[Target], name: str, dtype: Dtype = Dtype.FLOAT32) -> di
     """Target → its losses, each in a process of its own; a target that is not installed has none."""
     settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
     found = {}
-    with Fleet(targets, settings, sys.executable) as fleet:
-        for target in [probe.target for probe in fleet.probe() if probe.status != "unavailable"]:
-            answer = fleet.ask(traced(target, name, dtype), {"kind": "trace", "steps": STEPS})[0]
+    with WorkerPool(targets, settings, sys.executable) as pool:
+        for target in [probe.target for probe in pool.probe() if probe.status != "unavailable"]:
+            answer = pool.ask(traced(target, name, dtype), {"kind": "trace", "steps": STEPS})[0]
             assert answer.reply is not None, answer
             found[target.name] = answer.reply["losses"]
     return found

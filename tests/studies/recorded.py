@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchbench.launch.process import Workshop
+from benchbench.launch.scratch import RunScratch
 from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
@@ -90,10 +90,10 @@ def step_program(*arguments: str) -> str:
 
 def place() -> dict[str, str]:
     """The environment that accelbench gives its workers: the same threads and allocator."""
-    workshop = Workshop()
+    scratch = RunScratch()
     target = Target(name="torch", backend="torch", python=sys.executable)
-    found = workshop.environment(target, Settings(threads=usable_threads()))
-    workshop.close()
+    found = scratch.environment(target, Settings(threads=usable_threads()))
+    scratch.close()
     return {**found, "PYTHONPATH": str(ROOT)}
 
 

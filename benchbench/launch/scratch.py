@@ -1,0 +1,98 @@
+"""The private folder of one run, and what its workers are started with."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.machine.environment import worker_environment
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+
+PREFIX = "accelbench-run-"  # of the folders' names
+YOUNG_S = 60.0  # such a folder may have been made and not be locked yet
+
+
+@dataclass(frozen=True, slots=True)
+class UserCode:
+    """Where workers find the user's own code: folders of workloads, and the entries of PYTHONPATH."""
+
+    workloads: tuple[str, ...]
+    python_path: tuple[str, ...]
+
+
+def user_code() -> UserCode:
+    """As this process was given them."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return UserCode(tuple(registry.extra_folders()), tuple(each for each in path if each))
+
+
+class RunScratch:
+    """The private folder of one run: compile caches, drawn numbers, the workers' logs and working folders."""
+
+    def __init__(self, code: UserCode | None = None) -> None:
+        """`code`: where the user's is found; by default where this process was told."""
+        self._code = code
+        remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = os.open(self.path, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks: no run there can take it for left over
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
+        (self.path / "package").mkdir()
+        (self.path / "drawn").mkdir()
+        # A link, so that a foreign interpreter finds this package and nothing else beside it.
+        (self.path / "package" / "benchbench").symlink_to(
+            Path(__file__).parent.parent, target_is_directory=True
+        )
+        self._count = 0
+
+    def worker_folder(self) -> Path:
+        """A new folder for one worker."""
+        self._count += 1
+        folder = self.path / f"worker-{self._count}"
+        folder.mkdir()
+        return folder
+
+    def environment(self, target: Target, settings: Settings) -> dict[str, str]:
+        """What a worker of `target` is started with."""
+        backend = registry.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
+        cache = (
+            self.path / "cache" / target.name
+        )  # of one version: another must not find its programs compiled
+        extra = backend.environment(settings, str(cache))
+        code = self._code or user_code()
+        own = [str(self.path / "package")]
+        if target.python == sys.executable:  # another interpreter must not see this one's packages
+            own += code.python_path
+        extra["PYTHONPATH"] = os.pathsep.join(own)
+        extra[registry.DRAWN] = str(self.path / "drawn")
+        extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
+        return worker_environment(settings, extra, os.environ)
+
+    def close(self) -> None:
+        """Remove it all."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_abandoned() -> None:
+    """Remove what runs that were killed left: folders of this user that no process has locked."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it is in use, not ours, or gone meanwhile
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(descriptor)
+                if found.st_uid == os.getuid() and time() - found.st_mtime > YOUNG_S:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
