@@ -1,0 +1,79 @@
+"""Numbers that the documentation quotes are those of the code."""
+
+import re
+
+import pytest
+
+from benchbench.analyse import launch_bound, plausible, roofline
+from benchbench.backends import base
+from benchbench.comparing import match, verdicts
+from benchbench.machine import conditions, sampler
+from benchbench.plan import schedule
+from benchbench.profiling import tables
+from benchbench.running import profile_pass
+from benchbench.timing import sampling
+from benchbench.timing.policy import POLICIES
+from benchbench.trends import change_points
+from benchbench.workloads import _amp
+from tests.test_architecture import ROOT
+
+NUMBER = "([0-9][0-9,.]*[0-9]|[0-9])"
+WORDS = {"two": 2, "three": 3, "five": 5, "six": 6, "eleven": 11, "twenty": 20, "half": 0.5}
+WORD = f"({'|'.join(WORDS)})"
+DEFAULT, QUICK = POLICIES["default"], POLICIES["quick"]
+QUOTED = [
+    ("measuring", f"at least {NUMBER} ms and at least", 1000 * sampling.SHORTEST_BLOCK_S),
+    ("measuring", f"at least {NUMBER} times as long as reading the timer", sampling.OVERHEAD),
+    ("measuring", f"batches of at most {NUMBER} and", sampling.MOST_BATCHED),
+    ("measuring", f"until {WORD} overlapping pairs", sampling.AGREEMENTS),
+    ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
+    ("measuring", f"more than {NUMBER} times as long in every pair", sampling.PREMATURE),
+    ("measuring", f"a half width above {NUMBER} %", 100 * (DEFAULT.continue_above or 0)),
+    ("measuring", f"stops once all are within {NUMBER} %", 100 * QUICK.settled),
+    ("measuring", f"the {WORD} of the cases whose intervals", schedule.SHARE),
+    ("measuring", f"it is taken as {NUMBER} MiB", base.LARGEST_CACHE / 2**20),
+    ("measuring", f"If timing takes more than {NUMBER} % of a block", 100 / sampling.OVERHEAD),
+    ("measuring", f"`enqueue_s` exceeds {NUMBER} `device_s`", 1 - launch_bound.DISAGREEMENT),
+    ("measuring", f"samples the machine {WORD} times a second", 1 / sampler.INTERVAL_S),
+    ("measuring", f"others used more than {NUMBER} of a core", conditions.tolerated_cores(1)),
+    ("measuring", f"more than {NUMBER} % of the case's CPUs", conditions.tolerated_cores(100)),
+    ("measuring", f"more than {NUMBER} % of the samples", 100 * conditions.MOST_THROTTLED),
+    ("measuring", f"clock is below {NUMBER} % of the run's median", 100 * conditions.SLOW_CLOCK),
+    ("measuring", f"waited for memory in more than {NUMBER} % of the time", 100 * conditions.MOST_WAITING),
+    ("measuring", f"Telling it needs {NUMBER} s of samples", conditions.LEAST_SPAN_S),
+    ("measuring", f"networks of them, may do {NUMBER} times", plausible.SAVED["conv2d"]),
+    ("measuring", f"99th percentile and {NUMBER} times their median", plausible.HIDING),
+    ("measuring", f"At least {NUMBER} blocks are needed", plausible.HIDING_BLOCKS),
+    ("measuring", f"More than {NUMBER} times a ceiling", roofline.BEYOND),
+    ("measuring", f"at least {NUMBER} s must lie between those samples", conditions.LEAST_ENERGY_S),
+    ("comparing", f"fewer than {WORD} processes with a value", match.LEAST_PROCESSES),
+    ("comparing", f"p < {NUMBER} and", verdicts.ALPHA),
+    ("api", r"threshold=(0\.[0-9]+), \*, results", verdicts.THRESHOLD),
+    ("profiling", f"differ by more than {NUMBER} % a note", 100 * tables.DISTURBED),
+    ("profiling", f"for {WORD} a second", profile_pass.PROFILED_S),
+    ("history", f"p ≥ {NUMBER}", change_points.SIGNIFICANCE),
+    ("history", f"segments of {WORD} or more runs", change_points.SHORTEST),
+    ("history", f"from the median of the {WORD} around it", 2 * change_points.NEIGHBOURS + 1),
+    ("backends", f"All scale from {NUMBER} by", _amp.SCALE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "pattern", "value"), QUOTED, ids=[f"{p}-{q}" for p, q, _ in QUOTED])
+def test_a_quoted_number_is_the_codes(page: str, pattern: str, value: float) -> None:
+    text = " ".join((ROOT / f"docs/{page}.md").read_text().split())
+    quoted = re.findall(pattern, text)
+    assert quoted, "the sentence is no longer there"
+    for number in quoted:
+        assert (WORDS[number] if number in WORDS else float(number.replace(",", ""))) == pytest.approx(value)
+
+
+def test_the_table_of_presets_is_that_of_the_policies() -> None:
+    text = (ROOT / "docs/measuring.md").read_text()
+    for preset, policy in {
+        "`--quick`": QUICK,
+        "default": DEFAULT,
+        "`--rigorous`": POLICIES["rigorous"],
+    }.items():
+        noisy = policy.rounds if policy.continue_above is None else 2 * policy.rounds
+        cells = (policy.rounds, noisy, f"{100 * policy.precision:g} %", f"{policy.max_s:g}")
+        assert f"| {preset} | {' | '.join(map(str, cells))} |" in text
