@@ -1,0 +1,148 @@
+"""What references of networks are written with: operations in float64 with PyTorch's names and layouts.
+
+Images are NCHW; weights are laid out as in PyTorch's state dict. Every result, and its gradient on the way
+back, passes `rounding`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import autograd.numpy as anp
+
+from benchbench.workloads._reference import primitives
+from benchbench.workloads._reference.rounding import EXACT, Exact
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Size = int | tuple[int, int]
+
+EPSILON = 1e-5  # of normalisations: PyTorch's default
+
+
+@dataclass(frozen=True)
+class Ops:
+    """The namespace handed to `Network.numpy`; `np` is autograd's NumPy, for what rounds nothing."""
+
+    rounding: Exact = EXACT
+    np = anp
+
+    def conv2d(self, x: Any, weight: Any, *, stride: Size = 1, padding: Size = 0, groups: int = 1) -> Any:
+        """Cross-correlation of (N, C, H, W) with (O, C / groups, KH, KW), without bias."""
+        strides, edges = _pair(stride), _pair(padding)
+        outputs, *patch = weight.shape
+        sides = [
+            (size + 2 * edge - kernel) // step + 1
+            for size, edge, kernel, step in zip(x.shape[2:], edges, patch[1:], strides, strict=True)
+        ]
+        count = len(x) * outputs * math.prod(sides) * math.prod(patch)
+        x, weight = self._operands(count, x, weight)
+        y = primitives.conv2d(x, weight, strides, edges, groups)
+        return self.rounding.product(y, math.prod(patch))
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """`x` · weightᵀ + bias; weight is (outputs, inputs)."""
+        y = self.matmul(x, weight.T)
+        return y if bias is None else self.add(y, bias)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """Matrix product over the last two axes, leading ones broadcast."""
+        size = math.prod(max(a.shape[:-2], b.shape[:-2], key=math.prod)) * a.shape[-2] * b.shape[-1]
+        a, b = self._operands(size * a.shape[-1], a, b)
+        return self.rounding.product(anp.matmul(a, b), a.shape[-1])
+
+    def add_bias(self, x: Any, bias: Any) -> Any:
+        """One number per channel, the second axis."""
+        return self.add(x, bias.reshape((-1,) + (1,) * (x.ndim - 2)))
+
+    def add(self, a: Any, b: Any) -> Any:
+        """Elementwise sum."""
+        return self.rounding.result(a + b)
+
+    def multiply(self, a: Any, b: Any) -> Any:
+        """Elementwise product."""
+        return self.rounding.result(a * b)
+
+    def relu(self, x: Any) -> Any:
+        """max(x, 0), with derivative 0 at 0: a selection, which rounds nothing."""
+        return anp.where(x > 0, x, 0.0)
+
+    def gelu(self, x: Any) -> Any:
+        """x Φ(x), by the error function (Hendrycks & Gimpel 2016)."""
+        from autograd.scipy.special import erf
+
+        return self.rounding.result(x * 0.5 * (1 + erf(x / math.sqrt(2))))
+
+    def tanh(self, x: Any) -> Any:
+        """Elementwise."""
+        return self.rounding.result(anp.tanh(x))
+
+    def sigmoid(self, x: Any) -> Any:
+        """1 / (1 + e⁻ˣ)."""
+        return self.rounding.result(0.5 * (anp.tanh(0.5 * x) + 1))
+
+    def softmax(self, x: Any, axis: int = -1) -> Any:
+        """eˣ over its sum along `axis`."""
+        powers = anp.exp(x - anp.max(x, axis=axis, keepdims=True))
+        return self.rounding.result(powers / anp.sum(powers, axis=axis, keepdims=True))
+
+    def log_softmax(self, x: Any, axis: int = -1) -> Any:
+        """Logarithm of softmax along `axis`."""
+        return self.rounding.result(_log_softmax(x, axis))
+
+    def batch_norm(
+        self, x: Any, weight: Any, bias: Any, running: tuple[Any, Any] | None = None, epsilon: float = EPSILON
+    ) -> Any:
+        """Over the second axis, by the batch's mean and biased variance or by the `running` ones.
+
+        Ioffe & Szegedy 2015, algorithms 1 and 2.
+        """
+        axes = (0, *range(2, x.ndim))
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        mean, variance = running or (anp.mean(x, axis=axes), anp.var(x, axis=axes))
+        scale = weight / anp.sqrt(variance + epsilon)
+        return self.rounding.result((x - mean.reshape(shape)) * scale.reshape(shape) + bias.reshape(shape))
+
+    def layer_norm(self, x: Any, weight: Any, bias: Any, epsilon: float = EPSILON) -> Any:
+        """Over the last axis (Ba et al. 2016)."""
+        centred = x - anp.mean(x, axis=-1, keepdims=True)
+        deviation = anp.sqrt(anp.mean(centred**2, axis=-1, keepdims=True) + epsilon)
+        return self.rounding.result(centred / deviation * weight + bias)
+
+    def max_pool2d(self, x: Any, kernel: Size, *, stride: Size | None = None, padding: Size = 0) -> Any:
+        """The largest of each window: a selection, which rounds nothing."""
+        return primitives.max_pool2d(x, _pair(kernel), _pair(stride or kernel), _pair(padding))
+
+    def avg_pool2d(self, x: Any, kernel: Size, *, stride: Size | None = None, padding: Size = 0) -> Any:
+        """The mean of each window, padded zeros counted."""
+        pooled = primitives.avg_pool2d(x, _pair(kernel), _pair(stride or kernel), _pair(padding))
+        return self.rounding.result(pooled)
+
+    def mean(self, x: Any, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Any:
+        """Along `axis`; over (2, 3) it is global average pooling."""
+        return self.rounding.result(anp.mean(x, axis=axis, keepdims=keepdims))
+
+    def embedding(self, table: Any, index: NDArray[Any]) -> Any:
+        """Rows of `table`."""
+        return table[index]
+
+    def cross_entropy(self, logits: Any, labels: NDArray[Any]) -> Any:
+        """Mean of −log softmax(logits)[label] over all but the last axis, in what accumulates."""
+        rows = _log_softmax(logits, -1).reshape(-1, logits.shape[-1])
+        return -anp.mean(rows[anp.arange(len(rows)), labels.reshape(-1)])
+
+    def _operands(self, count: int, *operands: Any) -> list[Any]:
+        """Of `count` multiply-adds: the gradient of an operand sums count / size of them."""
+        return [self.rounding.operand(each, count / each.size) for each in operands]
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+    shifted = x - anp.max(x, axis=axis, keepdims=True)
+    return shifted - anp.log(anp.sum(anp.exp(shifted), axis=axis, keepdims=True))
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size

@@ -1,0 +1,188 @@
+"""The operations that references are written with, their derivatives, and rounding on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from autograd import grad
+from autograd.test_util import check_grads
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from benchbench.model.case import Dtype
+from benchbench.workloads._reference import primitives, rounding
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import PRECISIONS, Rounded
+
+OPS = Ops()
+LABELS = np.array([2, 0, 1])
+RUNNING = np.array([0.5, -1.5])
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, ...]]]] = {
+    # name: (ours, torch's, given torch.nn.functional, and the shapes of the arguments)
+    "conv2d": (
+        lambda x, w: OPS.conv2d(x, w, stride=2, padding=1),
+        lambda f, x, w: f.conv2d(x, w, stride=2, padding=1),
+        [(2, 3, 7, 8), (4, 3, 3, 3)],
+    ),
+    "conv2d 1 × 1": (
+        lambda x, w: OPS.conv2d(x, w, stride=2),
+        lambda f, x, w: f.conv2d(x, w, stride=2),
+        [(2, 3, 6, 6), (4, 3, 1, 1)],
+    ),
+    "conv2d, no square": (
+        lambda x, w: OPS.conv2d(x, w, stride=(1, 2), padding=(0, 3)),
+        lambda f, x, w: f.conv2d(x, w, stride=(1, 2), padding=(0, 3)),
+        [(2, 3, 6, 6), (4, 3, 1, 7)],
+    ),
+    "conv2d in groups": (
+        lambda x, w: OPS.conv2d(x, w, padding=1, groups=3),
+        lambda f, x, w: f.conv2d(x, w, padding=1, groups=3),
+        [(2, 6, 5, 5), (9, 2, 3, 3)],
+    ),
+    "linear": (OPS.linear, lambda f, x, w, b: f.linear(x, w, b), [(2, 3, 4), (5, 4), (5,)]),
+    "matmul": (OPS.matmul, lambda f, a, b: a @ b, [(2, 3, 4), (2, 4, 5)]),
+    "add_bias": (OPS.add_bias, lambda f, x, b: x + b[:, None, None], [(2, 3, 4, 4), (3,)]),
+    "add": (OPS.add, lambda f, a, b: a + b, [(2, 3), (2, 3)]),
+    "multiply": (OPS.multiply, lambda f, a, b: a * b, [(2, 3), (2, 3)]),
+    "relu": (OPS.relu, lambda f, x: f.relu(x), [(3, 4)]),
+    "gelu": (OPS.gelu, lambda f, x: f.gelu(x), [(3, 4)]),
+    "tanh": (OPS.tanh, lambda f, x: x.tanh(), [(3, 4)]),
+    "sigmoid": (OPS.sigmoid, lambda f, x: x.sigmoid(), [(3, 4)]),
+    "softmax": (lambda x: OPS.softmax(x, axis=1), lambda f, x: f.softmax(x, 1), [(2, 3, 4)]),
+    "log_softmax": (OPS.log_softmax, lambda f, x: f.log_softmax(x, -1), [(3, 4)]),
+    "batch_norm": (
+        OPS.batch_norm,
+        lambda f, x, w, b: f.batch_norm(x, None, None, w, b, training=True),
+        [(3, 2, 4, 5), (2,), (2,)],
+    ),
+    "batch_norm in inference": (
+        lambda x, w, b: OPS.batch_norm(x, w, b, (RUNNING, RUNNING**2)),
+        lambda f, x, w, b: f.batch_norm(x, *x.new_tensor(np.stack([RUNNING, RUNNING**2])), w, b),
+        [(3, 2, 4, 5), (2,), (2,)],
+    ),
+    "layer_norm": (
+        OPS.layer_norm,
+        lambda f, x, w, b: f.layer_norm(x, (4,), w, b),
+        [(2, 3, 4), (4,), (4,)],
+    ),
+    "max_pool2d 2 × 2": (lambda x: OPS.max_pool2d(x, 2), lambda f, x: f.max_pool2d(x, 2), [(2, 3, 6, 6)]),
+    "max_pool2d 3 × 3": (
+        lambda x: OPS.max_pool2d(x, 3, stride=2, padding=1),
+        lambda f, x: f.max_pool2d(x, 3, 2, 1),
+        [(2, 3, 8, 6)],
+    ),
+    "avg_pool2d": (
+        lambda x: OPS.avg_pool2d(x, 3, stride=2, padding=1),
+        lambda f, x: f.avg_pool2d(x, 3, 2, 1),
+        [(2, 3, 7, 6)],
+    ),
+    "mean": (lambda x: OPS.mean(x, (2, 3)), lambda f, x: x.mean((2, 3)), [(2, 3, 4, 5)]),
+    "embedding": (
+        lambda t: OPS.embedding(t, LABELS),
+        lambda f, t: f.embedding(t.new_tensor(LABELS).long(), t),
+        [(4, 3)],
+    ),
+    "cross_entropy": (
+        lambda x: OPS.cross_entropy(x, LABELS),
+        lambda f, x: f.cross_entropy(x, x.new_tensor(LABELS).long()),
+        [(3, 4)],
+    ),
+}
+
+
+def drawn(shapes: list[tuple[int, ...]]) -> list[Any]:
+    source = np.random.default_rng(1)
+    return [source.standard_normal(shape) for shape in shapes]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_and_its_gradients_are_those_of_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    ours, theirs, shapes = OPERATIONS[name]
+    values = drawn(shapes)
+    tensors = [torch.tensor(array, requires_grad=True) for array in values]
+    expected = theirs(torch.nn.functional, *tensors)
+    upstream = np.random.default_rng(2).standard_normal(tuple(expected.shape))
+    expected.backward(torch.tensor(upstream))
+
+    np.testing.assert_allclose(ours(*values), expected.detach().numpy(), rtol=1e-9, atol=1e-12)
+    for at, tensor in enumerate(tensors):
+        gradient = grad(lambda *given: (ours(*given) * upstream).sum(), at)(*values)
+        np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if "conv" in name or "pool" in name])
+def test_a_primitives_derivative_is_its_difference_quotient(name: str) -> None:
+    ours, _, shapes = OPERATIONS[name]
+    check_grads(ours, modes=["rev"], order=1)(*drawn(shapes))
+
+
+GRIDS = {"bfloat16": rounding.BFLOAT16, "float16": rounding.FLOAT16, "float8_e4m3": rounding.FLOAT8}
+NUMBERS = arrays(np.float64, 20, elements=st.floats(-400, 400))
+
+
+def rounded(grid: rounding.Floating, values: Any, *, nearest: bool = False, seed: int = 0) -> Any:
+    precision = rounding.Precision(grid, rounding.FLOAT32, grid, grid)
+    return Rounded(precision, np.random.default_rng(seed), nearest).stored(values)
+
+
+@given(NUMBERS)
+@pytest.mark.parametrize("name", GRIDS)
+def test_rounding_to_nearest_is_that_of_hardware(name: str, values: Any) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.float16 if name == "float16" else getattr(ml_dtypes, name.replace("m3", "m3fn"))
+    np.testing.assert_array_equal(
+        rounded(GRIDS[name], values, nearest=True), values.astype(dtype).astype(float)
+    )
+
+
+@given(NUMBERS, st.integers(0, 100))
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+def test_stochastic_rounding_gives_a_neighbour(grid: rounding.Floating, values: Any, seed: int) -> None:
+    once = rounded(grid, values, seed=seed)
+    assert np.all(np.abs(once - values) < grid.spacing(values))
+    np.testing.assert_array_equal(rounded(grid, once, seed=seed + 1), once)  # what is representable stays
+
+
+def test_stochastic_rounding_is_right_on_average() -> None:
+    values = np.full(100_000, 1 + 2**-9)  # a quarter of the way from 1 to bfloat16's next number
+    once = rounded(rounding.BFLOAT16, values)
+    assert set(once) == {1, 1 + 2**-7}
+    assert once.mean() == pytest.approx(values[0], abs=2**-7 * 5 / np.sqrt(len(values)))
+
+
+def test_rounding_reaches_the_gradient_too() -> None:
+    ops = Ops(Rounded(PRECISIONS[Dtype.BFLOAT16], np.random.default_rng(0), nearest=True))
+    x, w = drawn([(3, 4), (5, 4)])
+    gradient = grad(lambda x: (ops.linear(x, w) * np.pi).sum())(x)
+    np.testing.assert_array_equal(gradient, rounded(rounding.BFLOAT16, gradient, nearest=True))
+
+
+def test_mixed_precision_rounds_what_is_multiplied_and_not_the_parameter() -> None:
+    ops = Ops(Rounded(PRECISIONS[Dtype.AMP_BF16], np.random.default_rng(0), nearest=True))
+    (weight,) = drawn([(4, 4)])
+    np.testing.assert_array_equal(ops.rounding.parameter(weight), weight)
+    product = ops.matmul(np.eye(4), weight)
+    np.testing.assert_array_equal(product, rounded(rounding.BFLOAT16, weight, nearest=True))
+
+
+def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
+    """float32 sums of 4,096 terms, taken one after the other, against the error that is drawn."""
+    a, b = np.random.default_rng(3).standard_normal((2, 2000, 4096))
+    terms = (a * b).astype(np.float32)
+    summed = np.cumsum(terms, axis=1, dtype=np.float32)[:, -1].astype(float)
+    exact = terms.astype(float).sum(axis=1)
+    rounding = Rounded(PRECISIONS[Dtype.FLOAT32], np.random.default_rng(4))
+    assert np.std(rounding.product(exact, 4096) - exact) == pytest.approx(np.std(summed - exact), rel=0.2)
+
+
+def test_a_max_gradient_goes_to_the_first_of_equals() -> None:
+    x = np.zeros((1, 1, 2, 2))
+    gradient = grad(lambda x: primitives.max_pool2d(x, (2, 2), (2, 2), (0, 0)).sum())(x)
+    np.testing.assert_array_equal(gradient, [[[[1, 0], [0, 0]]]])
