@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 import msgspec
 
@@ -29,7 +27,6 @@ NO_WHEELS = "--use-feature=fast-deps"  # metadata by range requests where the in
 POLL_S, GRACE_S = 0.3, 5.0
 QUOTED, WIDTH = 12, 200  # lines of the log in an error, and characters of one
 ELSEWHERE = ("PIP_PYTHON", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")  # would install outside
-FETCHED = re.compile(r"^\s*(?:Downloading|Using cached|Processing|Obtaining) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +74,12 @@ def check_room(download: Download) -> None:
 
 
 def install(site: Site, requirements: Sequence[str], download: Download, tell: Tell) -> None:
-    """Have pip install it, telling package by package. Raises CannotBuild."""
-    begin, before = site.log.stat().st_size, _distributions(site)
-    told = ""
+    """Have pip install it, telling how far it is. Raises CannotBuild."""
+    before, told = _distributions(site), ""
 
     def watch() -> None:
         nonlocal told
-        if (now := _stage(site, begin, before, download)) != told:
+        if (now := _stage(site, before, download)) != told:
             told = now
             tell(now)
 
@@ -171,20 +167,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(GRACE_S)
 
 
-def _stage(site: Site, begin: int, before: int, download: Download) -> str:
-    """How far pip is, from its log and from what it has unpacked, `before` of which was there."""
-    text = site.log.read_bytes()[begin:].decode(errors="replace")
-    count = len(download.packages)
-    if "Installing collected packages" in text:
-        return f"unpacking {min(_distributions(site) - before + 1, count)} of {count}"
-    known = {each.file: each for each in download.packages}
-    files = dict.fromkeys(unquote(found.rpartition("/")[2]) for found in FETCHED.findall(text))
-    fetched = [known[file] for file in files if file in known]
-    if not fetched:
-        return f"pip begins with {count} packages"
-    last = fetched[-1]
-    much = f", {size(last.bytes)}" if last.bytes else ""
-    return f"fetching {len(fetched)} of {count}: {visible(f'{last.name} {last.version}')}{much}"
+def _stage(site: Site, before: int, download: Download) -> str:
+    """How far pip is: it fetches everything, then unpacks. `before`: distributions that were there."""
+    count, unpacked = len(download.packages), _distributions(site) - before
+    if unpacked > 0:
+        return f"unpacking {min(unpacked + 1, count)} of {count} packages"
+    return f"fetching {count} packages, {size(download.remote_bytes)}"
 
 
 def _distributions(site: Site) -> int:
