@@ -9,6 +9,8 @@ PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G",
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # Controls, invisible format characters (bidi among them), surrogates, line and paragraph separators.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+PREFIXED = ("FLOP", "FLOP/s", "B/s", "J", "W")  # units that a prefix is written before
+MOST_SHARE, MANY = 10, ">1000 %"  # beyond, how many says nothing
 
 
 def seconds(value: float) -> str:
@@ -68,7 +70,7 @@ def percent(value: float) -> str:
 
 def share(value: float) -> str:
     """`5 %` of a fraction of 0.05: without zeros that say nothing."""
-    return f"{100 * value:.3g} %" if value <= 10 else ">1000 %"
+    return f"{100 * value:.3g} %" if value <= MOST_SHARE else MANY
 
 
 def significant(value: float) -> str:
@@ -81,13 +83,38 @@ def probability(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
+def count(value: float) -> str:
+    """`12`; `1.5`, of a mean."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
 def quantity(value: float, unit: str) -> str:
-    """`value` of a metric in its unit, each kind of unit in its own form."""
+    """`value` in `unit`, each kind of unit in its own form: `1.20 ms`, `62.0 MiB`, `1.24k image/s`."""
+    forms = {"s": seconds, "B": size, "×": ratio, "%": _share_measured, "p": probability, "": count}
+    if form := forms.get(unit):
+        return form(value)
+    return rate(value, unit) if unit in PREFIXED else per(value, unit)
+
+
+def _share_measured(value: float) -> str:
+    return percent(value) if value <= MOST_SHARE else MANY
+
+
+def measured(value: float, unit: str, low: float | None = None, high: float | None = None) -> str:
+    """`quantity` with its interval, where it has one: `1.080× [1.068, 1.093]`, `18.4 ms [18.1, 18.7]`."""
+    if low is None or high is None:
+        return quantity(value, unit)
+    if unit == "×":
+        return f"{significant(value)}× [{significant(low)}, {significant(high)}]"
     if unit == "s":
-        return seconds(value)
-    if unit == "B":
-        return size(value)
-    return per(value, unit) if unit.startswith("item/") else rate(value, unit)
+        return interval(low, value, high)
+    return f"{quantity(value, unit)} [{quantity(low, unit)}, {quantity(high, unit)}]"
+
+
+def signed(value: float, unit: str) -> str:
+    """`+1.20 ms`, `−30.0 %`, `0.00 s`; what is left of nothing when floats are subtracted is nothing."""
+    value = round(value, 12)
+    return f"{'−' if value < 0 else '+' if value else ''}{quantity(abs(value), unit)}"
 
 
 def si_power(value: float) -> int:

@@ -41,6 +41,7 @@ from tests.factories import (
     some_rounds,
 )
 from tests.program import WORKLOADS, accelbench, rows
+from tests.rendering import rendered
 from tests.test_workflow import documented
 
 Pairs = list[tuple[Case, Case]]
@@ -212,20 +213,21 @@ def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_n
 
 def test_the_text_names_both_sides() -> None:
     found = compare(*partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)]))
-    assert comparison.terminal(found, found.verdicts) == snapshot("""\
+    shown = comparison.comparison_document(found, found.verdicts)
+    assert rendered(shown) == snapshot("""\
 ref: mode=eager, run A, 2026-01-02T03:04:05Z
 new: mode=compile, run B, 2026-01-02T03:04:05Z
 latency_s, lower is better; threshold 3 %
-measured in turn: each round has a process of either side
+interleaved: each round has a process of either side
 
-slower        gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu
-              1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 0.327 %  3 v 3 processes
+slower  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu
+        1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 0.327 %  3 v 3 processes
 
 geomean of 1 compared cases: 1.050×
 1 slower
 p (Holm) and MDE hold for 1 cases together; MDE: the change found 4 times in 5
 """)
-    content = json.loads(comparison.json_object(found, found.verdicts))
+    content = json.loads(rendered(shown, "json"))
     assert content["in_turn"]
     assert (content["ref"]["label"], content["new"]["label"]) == ("mode=eager", "mode=compile")
 

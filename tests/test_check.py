@@ -39,6 +39,7 @@ from tests.factories import (
     a_watched,
     some_rounds,
 )
+from tests.rendering import TEXTS, rendered
 
 LATENCY = METRICS[0]
 METRIC = {metric.name: metric for metric in METRICS}
@@ -603,10 +604,14 @@ def every_verdict() -> Check:
     return check(sessions, new, RULES, confirmation)
 
 
+def shown_as(name: str, checked: Gate) -> str:
+    return rendered(gate.check_document(checked), name)
+
+
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
     assert {each.verdict for each in found.findings} == set(Verdict)
-    assert gate.terminal(Gate(name="main", found=found)) == snapshot("""\
+    assert shown_as("terminal", Gate(name="main", found=found)) == snapshot("""\
 baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 newest session: run S5, 2026-01-06T00:00:00Z
 held against it: run NEW, 2026-01-02T03:04:05Z
@@ -617,7 +622,7 @@ damaged, not held: line 3: torn
 
 slower        gemm(kind=slower)/float32/eager@torch:cpu
               1.200× [1.190, 1.210]  1.00 ms → 1.20 ms  p <0.001  MDE 1.45 %  3 processes v 6 sessions
-              limit 5 % (default), sessions differ by 0.303 %
+              limit 5 % (default)  sessions differ by 0.303 %
               again: 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p <0.001  MDE 1.45 %  3 processes v 6 sessions
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 broken        gemm(kind=broken)/float32/eager@torch:cpu
@@ -628,15 +633,15 @@ gone          gemm(kind=gone)/float32/eager@torch:cpu
               not part of the run
 inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
               0.8076× [0.5302, 1.230]  1.24 ms → 1.00 ms  p 0.622  MDE 106 %  3 processes v 6 sessions
-              limit 30.3 % (default, raised to twice the sessions' spread), sessions differ by 15.2 %
+              limit 30.3 % (default, raised to twice the sessions' spread)  sessions differ by 15.2 %
               too noisy for this threshold: more sessions would tell; less precise than asked (stopped by time)
 faster        gemm(kind=faster)/float32/eager@torch:cpu
               0.8000× [0.7933, 0.8068]  1.00 ms → 800 µs  p <0.001  MDE 1.45 %  3 processes v 6 sessions
-              limit 5 % (default), sessions differ by 0.303 %
+              limit 5 % (default)  sessions differ by 0.303 %
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 same          gemm(kind=same)/float32/eager@torch:cpu
               1.000× [0.9916, 1.008]  1.00 ms → 1.00 ms  p 1.000  MDE 1.45 %  3 processes v 6 sessions
-              limit 5 % (default), sessions differ by 0.303 %
+              limit 5 % (default)  sessions differ by 0.303 %
               less precise than asked (stopped by time)
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
               still warming up when measured, in 1 processes
@@ -652,22 +657,12 @@ NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 5
 
 
 def test_markdown_has_the_conclusion_first() -> None:
-    assert gate.markdown(Gate(name="main", found=every_verdict())) == snapshot("""\
+    assert shown_as("markdown", Gate(name="main", found=every_verdict())) == snapshot("""\
+## Check against main
+
 - FAIL 1 of 4: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5 %)
 - BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
-
-| case | verdict | ratio [95 %] | limit | p | MDE | measured again | notes |
-| --- | --- | --- | --- | --- | --- | --- | --- |
-| gemm(kind=slower)/float32/eager@\u200btorch:cpu | slower | 1.200× [1.190, 1.210] | 5 % | &lt;0.001 | 1.45 % | 1.190× [1.180, 1.200] p &lt;0.001 | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
-| gemm(kind=broken)/float32/eager@\u200btorch:cpu | broken |  | 5 % |  |  |  | crashed: a \\| b |
-| gemm(kind=incomparable)/float32/eager@\u200btorch:cpu | incomparable |  | 5 % |  |  |  | counted flops 524288 → 7 |
-| gemm(kind=gone)/float32/eager@\u200btorch:cpu | gone |  | 5 % |  |  |  | not part of the run |
-| gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | inconclusive | 0.8076× [0.5302, 1.230] | 30.3 % | 0.622 | 106 % |  | too noisy for this threshold: more sessions would tell; less precise than asked (stopped by time) |
-| gemm(kind=faster)/float32/eager@\u200btorch:cpu | faster | 0.8000× [0.7933, 0.8068] | 5 % | &lt;0.001 | 1.45 % |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
-| gemm(kind=same)/float32/eager@\u200btorch:cpu | same | 1.000× [0.9916, 1.008] | 5 % | 1.000 | 1.45 % |  | less precise than asked (stopped by time) |
-| gemm(kind=insufficient)/float32/eager@\u200btorch:cpu | insufficient |  | 5 % |  |  |  | still warming up when measured, in 1 processes |
-| gemm(kind=new)/float32/eager@\u200btorch:cpu | new |  | 5 % |  |  |  | not part of the baseline |
 
 - baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 - newest session: run S5, 2026-01-06T00:00:00Z
@@ -677,13 +672,25 @@ def test_markdown_has_the_conclusion_first() -> None:
 - changed: torch 2.13.0 → 2.14.0
 - damaged, not held: line 3: torn
 
+| verdict | case | ratio [95 %] | ref → new | p | MDE | processes | limit | spread | measured again | notes |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.190, 1.210] | 1.00 ms → 1.20 ms | &lt;0.001 | 1.45 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % | 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 1.45 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | crashed: a \\| b |
+| incomparable | gemm(kind=incomparable)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | counted flops 524288 → 7 |
+| gone | gemm(kind=gone)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the run |
+| inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5302, 1.230] | 1.24 ms → 1.00 ms | 0.622 | 106 % | 3 processes v 6 sessions | 30.3 % (default, raised to twice the sessions' spread) | 15.2 % |  | too noisy for this threshold: more sessions would tell; less precise than asked (stopped by time) |
+| faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7933, 0.8068] | 1.00 ms → 800 µs | &lt;0.001 | 1.45 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9916, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 1.45 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % |  | less precise than asked (stopped by time) |
+| insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | still warming up when measured, in 1 processes |
+| new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the baseline |
+
 - 1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
 - could have seen, 4 times in 5: a change of 1.45 % in the median case, of 106 % in each
 """)  # noqa: E501
 
 
 def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
-    content = json.loads(gate.json_object(Gate(name="main", found=every_verdict())))
+    content = json.loads(shown_as("json", Gate(name="main", found=every_verdict())))
     assert content["exit_code"] == 10
     assert content["endings"] == ["regressed", "failed", "not_comparable"]
     (slower,) = [each for each in content["findings"] if each["verdict"] == "slower"]
@@ -733,15 +740,15 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
 )
 def test_what_cannot_be_told_is_a_warning_or_with_strict_an_ending(over: Any, last: str) -> None:
     found = check(a_baseline(factors=[1.0]), a_new(1.0), RULES)
-    assert gate.terminal(Gate(name="main", found=found, **over)).splitlines()[-1].startswith(last)
+    assert shown_as("terminal", Gate(name="main", found=found, **over)).splitlines()[-1].startswith(last)
 
 
-@pytest.mark.parametrize("name", gate.FORMATS)
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "<b>", "line\nbreak", "[red]"])
 def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
     run = digest(a_hostile_run(text))
     found = check([run, replace(run, id=text, frameworks={text: text * 2})], run, RULES)
-    shown = gate.FORMATS[name](Gate(name="main", found=found, note=text))
+    shown = shown_as(name, Gate(name="main", found=found, note=text))
     assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
     if name == "markdown":
         rows = [line for line in shown.splitlines() if line.startswith("|")]
@@ -751,7 +758,7 @@ def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
         json.loads(shown)
     else:
         assert all(
-            line.startswith((" ", "-", "|")) or name == "terminal" for line in shown.splitlines() if line
+            line.startswith((" ", "-", "|", "#")) or name != "markdown" for line in shown.splitlines() if line
         )
 
 
@@ -769,4 +776,4 @@ def test_the_documentation_shows_what_the_program_prints() -> None:
         for name, factor in (("01NEW", 1.13), ("01NEWER", 1.12))
     )
     found = check(sessions, run, RULES, Confirmation(new=second))
-    assert gate.terminal(Gate(name="main", found=found)) in document.split("```\n")
+    assert shown_as("terminal", Gate(name="main", found=found)) in document.split("```\n")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench.comparing.verdicts import Comparison, compare
-from benchbench.documents import verdict_text
+from benchbench.documents import comparison
 from benchbench.documents.run import CaseVerdict, report
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.github import Github
@@ -40,7 +40,7 @@ def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, 
 
 
 def judgements(found: Comparison) -> list[CaseVerdict]:
-    return [verdict_text.judged(verdict) for verdict in found.verdicts]
+    return [comparison.case_verdict(verdict) for verdict in found.verdicts]
 
 
 def only(files: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from tests.factories import (
     some_rounds,
 )
 from tests.program import accelbench
+from tests.rendering import TEXTS, rendered
 from tests.simulator import Array, a_suite, allowed, process_medians
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)  # seconds of a step in three processes
@@ -512,10 +514,14 @@ def every_verdict() -> Comparison:
     )
 
 
+def shown_as(name: str, found: Comparison, cases: Sequence[CaseComparison]) -> str:
+    return rendered(comparison.comparison_document(found, cases), name)
+
+
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
     assert {each.verdict for each in found.verdicts} == set(Verdict)
-    assert comparison.terminal(found, comparison.chosen(found, (), "ratio")) == snapshot("""\
+    assert shown_as("terminal", found, comparison.chosen(found, (), "ratio")) == snapshot("""\
 ref: run REF, 2026-01-02T03:04:05Z
 new: run NEW, 2026-01-02T03:04:05Z
 latency_s, lower is better; threshold 3 %
@@ -526,7 +532,7 @@ broken        gemm(kind=broken)/float32/eager@torch:cpu
               1.00 ms → –  3 v 0 processes
               crashed: worker | killed
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
-              1.200×  1.00 ms → 1.20 ms  3 v 1 processes
+              1.20×  1.00 ms → 1.20 ms  3 v 1 processes
               3 v 1 processes have latency_s, each side needs 3
 slower        gemm(kind=slower)/float32/eager@torch:cpu
               1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p <0.001  MDE 0.375 %  3 v 3 processes
@@ -558,17 +564,19 @@ p (Holm) and MDE hold for 4 cases together; MDE: the change found 4 times in 5
 def test_markdown_is_a_table_to_paste() -> None:
     found = every_verdict()
     shown = comparison.chosen(found, {Verdict.SLOWER, Verdict.BROKEN}, "case")
-    assert comparison.markdown(found, shown) == snapshot("""\
+    assert shown_as("markdown", found, shown) == snapshot("""\
+## Comparison of NEW with REF
+
 - ref: run REF, 2026-01-02T03:04:05Z
 - new: run NEW, 2026-01-02T03:04:05Z
 - latency_s, lower is better; threshold 3 %
 - changed: torch 2.12.1 → 2.13.0, policy name quick → default, policy rounds 3 → 5
 - damaged, not compared: line 3: torn
 
-| case | verdict | ratio [95 %] | ref → new | p | MDE | processes | notes |
+| verdict | case | ratio [95 %] | ref → new | p | MDE | processes | notes |
 | --- | --- | --- | --- | --- | --- | --- | --- |
-| gemm(kind=broken)/float32/eager@\u200btorch:cpu | broken |  | 1.00 ms → – |  |  | 3 v 0 | crashed: worker \\| killed |
-| gemm(kind=slower)/float32/eager@\u200btorch:cpu | slower | 1.100× [1.098, 1.102] | 1.00 ms → 1.10 ms | &lt;0.001 | 0.375 % | 3 v 3 | suspect: torch 2.12.1 → 2.13.0; less precise than asked (stopped by time) |
+| broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  | 1.00 ms → – |  |  | 3 v 0 processes | crashed: worker \\| killed |
+| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.100× [1.098, 1.102] | 1.00 ms → 1.10 ms | &lt;0.001 | 0.375 % | 3 v 3 processes | suspect: torch 2.12.1 → 2.13.0; less precise than asked (stopped by time) |
 
 - geomean of 4 compared cases: 0.9780×
 - 1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
@@ -588,7 +596,7 @@ def test_the_documentation_shows_what_the_program_prints() -> None:
         return a_run(records, id=name, probes=(a_probe(version=version),))
 
     found = compare(run("01REF", "2.12.1", 1, 1, 1), run("01NEW", "2.13.0", 1.08, 1.002, 1.023))
-    assert document.split("```\n")[1] == comparison.terminal(found, comparison.chosen(found, (), "ratio"))
+    assert document.split("```\n")[1] == shown_as("terminal", found, comparison.chosen(found, (), "ratio"))
 
 
 def test_the_worst_comes_first_and_a_selection_keeps_the_summary() -> None:
@@ -599,13 +607,13 @@ def test_the_worst_comes_first_and_a_selection_keeps_the_summary() -> None:
     assert [v.ratio for v in comparison.chosen(rates, (), "ratio") if v.ratio is not None] == sorted(ratios)
     by_case = comparison.chosen(found, (), "case")
     assert [v.case for v in by_case] == sorted(v.case for v in by_case)
-    assert "1 same" in comparison.terminal(found, comparison.chosen(found, {Verdict.SLOWER}, "ratio"))
+    assert "1 same" in shown_as("terminal", found, comparison.chosen(found, {Verdict.SLOWER}, "ratio"))
 
 
 def test_csv_and_json_hold_every_field() -> None:
     found = every_verdict()
-    rows = list(csv.DictReader(io.StringIO(comparison.csv_table(found, found.verdicts))))
-    content = json.loads(comparison.json_object(found, found.verdicts))
+    rows = list(csv.DictReader(io.StringIO(shown_as("csv", found, found.verdicts))))
+    content = json.loads(shown_as("json", found, found.verdicts))
     assert [row["verdict"] for row in rows] == [str(each.verdict) for each in found.verdicts]
     assert content["verdicts"][0] == {**content["verdicts"][0], "verdict": "slower", "ref_processes": 3}
     assert content["verdicts"][0].keys() == rows[0].keys()
@@ -613,12 +621,12 @@ def test_csv_and_json_hold_every_field() -> None:
     assert content["ref"]["id"] == "REF"
 
 
-@pytest.mark.parametrize("name", comparison.FORMATS)
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "=1+1", "<b>", "line\nbreak", "[red]"])
 def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
     run = a_hostile_run(text)
     found = compare(run, replace(run, info=replace(run.info, machine=a_machine(cpu=text * 2, os="x"))))
-    shown = comparison.FORMATS[name](found, found.verdicts)
+    shown = shown_as(name, found, found.verdicts)
     assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
     if name == "markdown":
         rows = [line for line in shown.splitlines() if line.startswith("|")]

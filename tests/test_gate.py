@@ -300,7 +300,7 @@ def test_a_mistake_in_the_file_is_named_with_its_place(bench: Bench, text: str, 
 
 def test_markdown_can_be_pasted(bench: Bench) -> None:
     done = bench.run("check", "latest", "--baseline", "main", "--format", "markdown")
-    assert done.stdout.startswith("- PASS")
+    assert done.stdout.startswith("## Check against main\n\n- PASS")
 
 
 def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import (
     AllocatorOption,
     BackendOption,
@@ -148,8 +149,8 @@ def check_(
     else:
         raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
     ended = gate.Gate(name=name, found=found, strict=strict, exit_zero=exit_zero, note=note)
-    typer.echo(gate.FORMATS[format](ended), nl=False)
-    write_outputs(files, judged, gate.judged(found))
+    print_document(gate.check_document(ended), format)
+    write_outputs(files, judged, gate.case_verdicts(found))
     raise typer.Exit(ended.exit_code)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.formats import print_document
 from benchbench.cli.gating import first_in_turn
 from benchbench.cli.options import (
     AllocatorOption,
@@ -103,7 +104,7 @@ def compare_(
     from benchbench.analyse.metrics import metric_named
     from benchbench.comparing.attribution import blamed
     from benchbench.comparing.verdicts import compare
-    from benchbench.documents import comparison, verdict_text
+    from benchbench.documents import comparison
     from benchbench.plan.thresholds import fraction
     from benchbench.store import runs
 
@@ -138,8 +139,8 @@ def compare_(
     if folders:
         found = blamed(found, *folders)
     shown = comparison.chosen(found, wanted, sort.value)
-    typer.echo(comparison.FORMATS[format](found, shown), nl=False)
-    write_outputs(files, after, [verdict_text.judged(verdict) for verdict in found.verdicts])
+    print_document(comparison.comparison_document(found, shown), format)
+    write_outputs(files, after, [comparison.case_verdict(verdict) for verdict in found.verdicts])
 
 
 def _only_with_ab(*options: object) -> None:

@@ -15,8 +15,9 @@ from benchbench.errors import UnreadableInput, UsageError, unknown
 if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
     from benchbench.analyse.roofline import Ceiling
+    from benchbench.documents.document import Document
     from benchbench.documents.run import Report
-    from benchbench.exporters.base import Exporter
+    from benchbench.exporters.base import DocumentExporter, Exporter
     from benchbench.model.run import Run
 
 PACKAGE = "benchbench.exporters"
@@ -45,6 +46,19 @@ def exporter(name: str) -> Exporter:
 
         return Terminal(width() or 100, color=color())
     return kind()
+
+
+def print_document(document: Document, format: str) -> None:
+    """To the screen, as wide as it is."""
+    from benchbench.exporters._new_csv import Csv
+    from benchbench.exporters._new_json import Json
+    from benchbench.exporters._new_markdown import Markdown
+    from benchbench.exporters._new_terminal import Terminal
+
+    terminal = Terminal(width(), color=color())
+    known: dict[str, DocumentExporter] = {"markdown": Markdown(), "csv": Csv(), "json": Json()}
+    for content in known.get(format, terminal).export(document).values():
+        typer.echo(content.decode(), nl=False)
 
 
 def prices(typed: Names = None) -> Prices | None:

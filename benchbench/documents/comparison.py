@@ -1,30 +1,40 @@
-"""A comparison as text: for a terminal, for Markdown, CSV and JSON."""
+"""A comparison of two runs as a document: what differs, the evidence of each case, and the summary."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Literal
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
 
 from benchbench import format as fmt
+from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison
-from benchbench.documents import verdict_text
-from benchbench.exporters.csv import cell
-from benchbench.exporters.markdown import escaped
+from benchbench.documents import evidence
+from benchbench.documents.document import Cell, Column, Content, Document, Layout, cell, paragraph, table
+from benchbench.documents.evidence import verdict_cell
+from benchbench.documents.run import CaseVerdict
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Verdict
 
 SCHEMA = 1  # of the JSON. 1: first
 
 Order = Literal["ratio", "case"]
+UNITS = {metric.name: metric.unit for metric in METRICS}
+COLUMNS = (
+    Column("verdict"),
+    Column("case"),
+    *evidence.COLUMNS,
+    Column("processes", line=1),
+    Column("notes", line=2),
+)
 
 
 def chosen(found: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
-    """The verdicts in `only`, all if it is empty; `ratio`: broken, then worst first, then without a ratio."""
+    """The cases of the verdicts in `only`, all if it is empty.
+
+    `ratio`: broken first, then worst first, then without a ratio.
+    """
     sign = -1 if found.metric.better == "lower" else 1
 
     def badness(verdict: CaseComparison) -> tuple[bool, bool, float]:
@@ -35,49 +45,57 @@ def chosen(found: Comparison, only: Collection[Verdict], order: Order) -> list[C
     return sorted(shown, key=badness if order == "ratio" else lambda verdict: verdict.case)
 
 
-def terminal(found: Comparison, shown: Sequence[CaseComparison]) -> str:
-    """Two lines a case, three where there is a reason: no column to cut off on a narrow terminal."""
-    width = max(map(len, Verdict))
-    lines = [*head(found), ""]
-    for verdict in shown:
-        lines.append(f"{verdict.verdict:{width}}  {fmt.visible(verdict.case)}")
-        lines += [
-            f"{'':{width}}  {text}"
-            for text in (verdict_text.sentence(verdict), verdict_text.notes(verdict))
-            if text
-        ]
-    return "\n".join([*lines, *([""] if shown else []), *foot(found)]) + "\n"
+def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> Document:
+    """A paragraph for each case of `shown`; the summary counts all."""
+    rows = [_row(verdict) for verdict in shown]
+    return Document(
+        name="compare",
+        title=f"Comparison of {found.new.info.id} with {found.ref.info.id}",
+        facts=tuple(_facts(found)),
+        tables=(table(rows, COLUMNS, layout=Layout.PARAGRAPHS),) if rows else (),
+        notes=tuple(_summary(found)),
+        data=_data(found, shown),
+        records=tuple(asdict(verdict) for verdict in shown),
+    )
 
 
-def markdown(found: Comparison, shown: Sequence[CaseComparison]) -> str:
-    """Facts, one table, the summary."""
-    names = ["case", "verdict", "ratio [95 %]", "ref → new", "p", "MDE", "processes", "notes"]
-    rows = [names, ["---"] * len(names)]
-    for verdict in shown:
-        texts = (
-            fmt.visible(verdict.case),
-            str(verdict.verdict),
-            *verdict_text.facts(verdict),
-            verdict_text.notes(verdict),
-        )
-        rows.append([escaped(text) for text in texts])
-    table = [f"| {' | '.join(row)} |" for row in rows] if shown else []
-    bullets = [[f"- {escaped(line)}" for line in part] for part in (head(found), foot(found))]
-    return "\n\n".join("\n".join(part) for part in (bullets[0], table, bullets[1]) if part) + "\n"
+def case_verdict(verdict: CaseComparison) -> CaseVerdict:
+    """For what CI systems read: `latency_s slower: 1.080× …; why`."""
+    text = f"{verdict.metric} {verdict.verdict}: {'; '.join(sentences(verdict))}"
+    return CaseVerdict(
+        case=verdict.case, verdict=verdict.verdict, ratio=verdict.ratio, text=fmt.visible(text)
+    )
 
 
-def csv_table(_found: Comparison, shown: Sequence[CaseComparison]) -> str:
-    """One line per verdict; the columns are the fields of a verdict."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([field.name for field in fields(CaseComparison)])
-    writer.writerows([cell(value) for value in asdict(verdict).values()] for verdict in shown)
-    return out.getvalue()
+def sentences(verdict: CaseComparison) -> list[str]:
+    """`1.080× [1.068, 1.093]  1.00 ms → 1.08 ms  p <0.001  MDE 1.76 %  5 v 5 processes`; then why."""
+    columns = [column for column in COLUMNS if column.line]
+    row = _row(verdict)
+    return paragraph(columns, [cell(row.get(column.name)) for column in columns])
 
 
-def json_object(found: Comparison, shown: Sequence[CaseComparison]) -> str:
-    """An object with the runs, the rule, and `verdicts`; absent values are null."""
-    content = {
+def _row(verdict: CaseComparison) -> dict[str, Content]:
+    known = verdict.ref is not None or verdict.new is not None
+    counts = Cell((f"{verdict.ref_processes} v {verdict.new_processes} processes",))
+    return {
+        "verdict": verdict_cell(verdict.verdict),
+        "case": verdict.case,
+        **evidence.evidence(verdict, UNITS[verdict.metric]),
+        "processes": counts if known else None,
+        "notes": _notes(verdict),
+    }
+
+
+def _notes(verdict: CaseComparison) -> str:
+    """Why there is no other verdict, what is suspect, and which operators take longer."""
+    stopped = evidence.imprecise(verdict.stopped_by, verdict.metric) if verdict.ratio is not None else ""
+    longer = f"operators: {', '.join(verdict.operators)}" if verdict.operators else ""
+    return "; ".join(filter(None, (verdict.reason, stopped, longer)))
+
+
+def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
+    """An object with the runs, the rule, and `verdicts`; absent values are None."""
+    return {
         "schema": SCHEMA,
         "ref": _run(found.ref.info),
         "new": _run(found.new.info),
@@ -92,18 +110,9 @@ def json_object(found: Comparison, shown: Sequence[CaseComparison]) -> str:
         "counts": _counts(found),
         "verdicts": [asdict(verdict) for verdict in shown],
     }
-    return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Comparison, Sequence[CaseComparison]], str]] = {
-    "terminal": terminal,
-    "markdown": markdown,
-    "csv": csv_table,
-    "json": json_object,
-}
-
-
-def head(found: Comparison) -> list[str]:
+def _facts(found: Comparison) -> list[str]:
     """Which runs, what differs between them, and the rule."""
     metric, damaged = found.metric, [*found.ref.damaged, *found.new.damaged]
     worse = "; slower means worse, faster better" if metric.unit in ("B", "J") else ""
@@ -112,13 +121,13 @@ def head(found: Comparison) -> list[str]:
         f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.share(found.threshold)}",
     ]
-    lines += ["measured in turn: each round has a process of either side"] if found.in_turn else []
+    lines += ["interleaved: each round has a process of either side"] if found.in_turn else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
-    return [fmt.visible(line) for line in lines]
+    return lines
 
 
-def foot(found: Comparison) -> list[str]:
+def _summary(found: Comparison) -> list[str]:
     """The geometric mean of what was compared, how many cases got which verdict, and what p and MDE are."""
     counts = ", ".join(f"{count} {name}" for name, count in _counts(found).items()) or "no case in either run"
     if found.geomean is None:

@@ -1,19 +1,32 @@
-"""A check as text: for a terminal, for Markdown and for programs."""
+"""A check as a document: what was held against what, the evidence of each case, what it comes to."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.analyse.digest import SETTLED, Digest
+from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA
+from benchbench.documents import evidence
+from benchbench.documents.document import (
+    Cell,
+    Column,
+    Content,
+    Document,
+    Layout,
+    Number,
+    Tone,
+    cell,
+    number,
+    paragraph,
+    table,
+)
+from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
-from benchbench.exporters.markdown import escaped
 from benchbench.gate.baselines import hardware
 from benchbench.gate.decide import Check, Ending, Finding, endings, exit_code
 from benchbench.gate.significance import Look
@@ -51,49 +64,76 @@ class Gate:
         return exit_code(self.found, strict=self.strict, exit_zero=self.exit_zero)
 
 
-def terminal(gate: Gate) -> str:
-    """Two to four lines a case: no column to cut off on a narrow terminal."""
-    width = max(map(len, Verdict))
-    lines = [*head(gate), ""]
-    for each in ordered(gate.found.findings):
-        lines.append(f"{each.verdict:{width}}  {fmt.visible(each.case)}{_metric(gate, each)}")
-        lines += [f"{'':{width}}  {text}" for text in _sentences(each)]
-    return "\n".join([*lines, *([""] if gate.found.findings else []), *foot(gate)]) + "\n"
+COLUMNS = (
+    Column("verdict"),
+    Column("case"),
+    Column("metric"),
+    *evidence.COLUMNS,
+    Column("processes", line=1),
+    Column("limit", line=2, label="limit"),
+    Column("spread", line=2, label="sessions differ by"),
+    Column("measured again", line=3, label="again:"),
+    Column("notes", line=4),
+)
 
 
-def markdown(gate: Gate) -> str:
-    """The conclusion first: a comment is read from its top."""
-    names = ["case", "verdict", "ratio [95 %]", "limit", "p", "MDE", "measured again", "notes"]
-    rows = [names, ["---"] * len(names)]
-    for each in ordered(gate.found.findings):
-        first, again = each.first, each.confirmation
-        texts = (
-            fmt.visible(each.case) + _metric(gate, each),
-            str(each.verdict),
-            _ratio(first) if first else "",
-            fmt.share(each.threshold),
-            fmt.probability(first.p_holm) if first else "",
-            fmt.share(first.mde) if first else "",
-            f"{_ratio(again)} p {fmt.probability(again.p_holm)}" if again else "",
-            _notes(each),
-        )
-        rows.append([escaped(text) for text in texts])
-    table = [f"| {' | '.join(row)} |" for row in rows] if gate.found.findings else []
-    parts = [
-        [f"- {escaped(line)}" for line in part] for part in (conclusions(gate), head(gate), summary(gate))
-    ]
-    return "\n\n".join("\n".join(part) for part in (parts[0], table, parts[1], parts[2]) if part) + "\n"
+def check_document(gate: Gate) -> Document:
+    """What was held against what, a paragraph a case, and what it comes to, gravest first."""
+    rows = [_row(each) for each in ordered(gate.found.findings)]
+    several = len(gate.found.rules.metrics) > 1
+    columns = [column for column in COLUMNS if several or column.name != "metric"]
+    return Document(
+        name="check",
+        title=f"Check against {gate.name}" if gate.name else "Check against other code",
+        facts=tuple(head(gate)),
+        tables=(table(rows, columns, layout=Layout.PARAGRAPHS),) if rows else (),
+        notes=tuple(summary(gate)),
+        conclusions=tuple(conclusions(gate)),
+        data=_data(gate),
+    )
 
 
-def json_object(gate: Gate) -> str:
+def _row(each: Finding) -> dict[str, Content]:
+    identity: dict[str, Content] = {
+        "verdict": verdict_cell(each.verdict),
+        "case": each.case,
+        "metric": each.metric,
+        "notes": _notes(each),
+    }
+    first, again = each.first, each.confirmation
+    if first is None:
+        return identity
+    limit = Number(each.threshold, "%", exact=True)
+    return identity | {
+        **_evidence(first, UNITS[each.metric]),
+        "limit": Cell((limit, f"({each.threshold_from})")),
+        "spread": number(each.spread, "%"),
+        "measured again": _second(_evidence(again, UNITS[each.metric])) if again else None,
+    }
+
+
+def _evidence(look: Look, unit: str) -> dict[str, Content]:
+    against = _count(look.against, "pair")
+    if not look.in_turn:
+        against = f"{_count(look.processes, 'process')} v {_count(look.against, 'session')}"
+    return {**evidence.evidence(look, unit), "processes": against}
+
+
+def _second(found: Mapping[str, Content]) -> Cell:
+    """The evidence of the second measurement in one cell."""
+    columns = [column for column in COLUMNS if column.line == 1]
+    return Cell(tuple(paragraph(columns, [cell(found.get(column.name)) for column in columns])))
+
+
+def _data(gate: Gate) -> dict[str, Any]:
     """Everything: the rule, both looks of every case, thresholds with their origin, the exit code."""
     found, rules = gate.found, gate.found.rules
     again = found.confirmation
-    content = {
+    return {
         "schema": SCHEMA,
         "exit_code": gate.exit_code,
         "endings": [each.name.lower() for each in endings(found, strict=gate.strict)],
-        "conclusions": conclusions(gate),
+        "conclusions": list(map(str, conclusions(gate))),
         "baseline": {"name": gate.name or None, "sessions": [_head(each) for each in found.sessions]},
         "run": _head(found.new),
         "confirmation": again and {"run": _head(again.new), "ref": again.ref and _head(again.ref)},
@@ -110,17 +150,16 @@ def json_object(gate: Gate) -> str:
         "counts": _counts(found),
         "findings": [asdict(each) for each in ordered(found.findings)],
     }
-    return json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def judged(found: Check) -> list[CaseVerdict]:
-    """For the exporters: `latency_s slower: 1.080× …; limit 5 % (default); again: …`."""
+def case_verdicts(found: Check) -> list[CaseVerdict]:
+    """For what CI systems read: `latency_s slower: 1.080× …; limit 5 % (default); again: …`."""
     return [
         CaseVerdict(
             case=each.case,
             verdict=each.verdict,
             ratio=_last(each).ratio if each.first else None,
-            text=f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}",
+            text=fmt.visible(f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}"),
         )
         for each in found.findings
     ]
@@ -130,13 +169,6 @@ def _last(each: Finding) -> Look:
     look = each.confirmation or each.first
     assert look
     return look
-
-
-FORMATS: Mapping[str, Callable[[Gate], str]] = {
-    "terminal": terminal,
-    "markdown": markdown,
-    "json": json_object,
-}
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
@@ -171,16 +203,11 @@ def head(gate: Gate) -> list[str]:
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"damaged, not held: {'; '.join(found.new.damaged)}"] if found.new.damaged else []
     lines += [f"thresholds that name no case: {', '.join(found.idle)}"] if found.idle else []
-    return [fmt.visible(line) for line in lines]
+    return lines
 
 
 def _label(found: Digest) -> str:
     return found.partner.label if found.partner else found.id
-
-
-def foot(gate: Gate) -> list[str]:
-    """The summary, then what follows from it."""
-    return [*summary(gate), *conclusions(gate)]
 
 
 def summary(gate: Gate) -> list[str]:
@@ -193,24 +220,24 @@ def summary(gate: Gate) -> list[str]:
     return [counts, f"could have seen, 4 times in 5: {sight}"]
 
 
-def conclusions(gate: Gate) -> list[str]:
+def conclusions(gate: Gate) -> list[Cell]:
     """A line per case that decided, gravest first."""
     found = gate.found
     behind = endings(found, strict=gate.strict)
     if not behind:
         unsure = sum(each.verdict in UNSURE for each in found.findings)
         warning = f"; {unsure} could not be told" if unsure else ""
-        return [f"PASS: no regression in {found.tested}{warning}"]
+        return [Cell((f"PASS: no regression in {found.tested}{warning}",), Tone.GOOD)]
     lines = []
     for each, causes in behind.items():
         share = f" {len(causes)} of {found.tested}" if each is Ending.REGRESSED else ""
         tell = _complaint if each is Ending.REGRESSED else _cause
         lines += [f"{TITLES[each]}{share}: {text}" for text in map(tell, causes)] or [NOTHING]
-    return lines
+    return [Cell((line,), Tone.BAD) for line in lines]
 
 
 def _cause(each: Finding) -> str:
-    return fmt.visible(f"{each.case}: {each.reason}")
+    return f"{each.case}: {each.reason}"
 
 
 def _complaint(each: Finding) -> str:
@@ -218,55 +245,23 @@ def _complaint(each: Finding) -> str:
     size = fmt.share(abs(look.ratio - 1))
     what = "slower" if each.metric == "latency_s" else ("higher" if look.ratio > 1 else "lower")
     subject = "" if each.metric == "latency_s" else f"{each.metric} "
-    return fmt.visible(f"{each.case}: {subject}{size} {what} (limit {fmt.share(each.threshold)})")
+    return f"{each.case}: {subject}{size} {what} (limit {fmt.share(each.threshold)})"
 
 
 def _sentences(each: Finding) -> list[str]:
-    found = []
-    limit = f"limit {fmt.share(each.threshold)} ({fmt.visible(each.threshold_from)})"
-    if each.first:
-        found.append(_sentence(each.first, UNITS[each.metric]))
-        spread = "" if each.spread is None else f", sessions differ by {fmt.share(each.spread)}"
-        found.append(f"{limit}{spread}")
-    if each.confirmation:
-        found.append(f"again: {_sentence(each.confirmation, UNITS[each.metric])}")
-    return [*found, *filter(None, [_notes(each)])]
-
-
-def _sentence(look: Look, unit: str) -> str:
-    against = _count(look.against, "pair")
-    if not look.in_turn:
-        against = f"{_count(look.processes, 'process')} v {_count(look.against, 'session')}"
-    return "  ".join(
-        (
-            _ratio(look),
-            f"{fmt.quantity(look.ref, unit)} → {fmt.quantity(look.new, unit)}",
-            f"p {fmt.probability(look.p_holm)}",
-            f"MDE {fmt.share(look.mde)}",
-            against,
-        )
-    )
+    """The paragraph of a case below its name."""
+    columns = [column for column in COLUMNS if column.line]
+    row = _row(each)
+    return paragraph(columns, [cell(row.get(column.name)) for column in columns])
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
-def _ratio(look: Look) -> str:
-    low, high = fmt.significant(look.low), fmt.significant(look.high)
-    return f"{fmt.significant(look.ratio)}× [{low}, {high}]"
-
-
 def _notes(each: Finding) -> str:
-    stops = [stop for stop in each.stopped_by if stop != "precision"]
-    matters = stops and each.first and each.metric in SETTLED
-    stopped = f"less precise than asked (stopped by {' and '.join(stops)})" if matters else ""
-    return fmt.visible("; ".join(filter(None, (each.reason, stopped))))
-
-
-def _metric(gate: Gate, each: Finding) -> str:
-    """Its name, where a check has several."""
-    return f"  {each.metric}" if len(gate.found.rules.metrics) > 1 else ""
+    stopped = evidence.imprecise(each.stopped_by, each.metric) if each.first else ""
+    return "; ".join(filter(None, (each.reason, stopped)))
 
 
 def _counts(found: Check) -> dict[str, int]:

@@ -13,7 +13,7 @@ from benchbench import __version__
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import compare
-from benchbench.documents import gate, verdict_text
+from benchbench.documents import comparison, gate
 from benchbench.errors import UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import Rules
@@ -142,12 +142,12 @@ def regression_of(run: Run, name: str, results: Path) -> Since:
     if name not in baselines.names(results):
         ref = runs.read(runs.find(results, name))
         (verdict,) = compare(only(ref, case.id), run).verdicts
-        text = f"{verdict_text.sentence(verdict)}  {verdict_text.notes(verdict)}".strip()
+        text = "  ".join(comparison.sentences(verdict))
         return Since(verdict.verdict, verdict.p_holm, text)
     sessions = baselines.sessions(results, name, run.info.machine)
     found = check(sessions, digest(run), Rules(metrics=METRICS[:1], confirm=False))
     finding = next(each for each in found.findings if each.case == case.id)
-    text = next(each.text for each in gate.judged(found) if each.case == case.id)
+    text = next(each.text for each in gate.case_verdicts(found) if each.case == case.id)
     return Since(finding.verdict, finding.first.p_holm if finding.first else None, text)
 
 

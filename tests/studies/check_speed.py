@@ -15,6 +15,7 @@ import scipy.special  # noqa: F401 - an import is no part of a check
 
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
+from benchbench.exporters._new_terminal import Terminal
 from benchbench.gate import baselines
 from benchbench.gate.cases import Rules
 from benchbench.gate.decide import check
@@ -35,7 +36,7 @@ def timed(cases: int, sessions: int) -> dict[str, float]:
         read = time.perf_counter()
         outcome = check(stored, a_session(medians[-1]), Rules(metrics=METRICS[:1]))
         decided = time.perf_counter()
-        gate.terminal(gate.Gate(name="main", found=outcome))
+        Terminal().render(gate.check_document(gate.Gate(name="main", found=outcome)))
         shown = time.perf_counter()
     steps = {"read_s": read - start, "decide_s": decided - read, "show_s": shown - decided}
     return {"cases": cases, "sessions": sessions, "bytes": size, **steps, "total_s": shown - start}

@@ -1,0 +1,178 @@
+"""What a verb answers: one frozen value that every exporter can render. Nothing here formats for a medium.
+
+Texts are as they came from the data: an exporter makes them safe to show in its format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from benchbench import format as fmt
+
+if TYPE_CHECKING:
+    from benchbench.documents.plots import Plot
+
+
+class Tone(StrEnum):
+    """How a cell is to be taken; a colour where the format has colours."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+class Layout(StrEnum):
+    """How a table is best laid out where columns may be cut off; formats without an edge show a grid."""
+
+    GRID = "grid"  # a line per row
+    PARAGRAPHS = "paragraphs"  # some lines per row, each with the cells of its columns
+    SIDE_BY_SIDE = "side by side"  # the columns but the first are alternatives; as many as fit
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A value in `unit`: an SI base unit, `B`, `×` of a ratio, `%` of a fraction, `p`, or none of a count.
+
+    `low` and `high` are its 95 % interval. `signed`: a difference. `exact`: chosen, not measured.
+    """
+
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    signed: bool = False
+    exact: bool = False
+
+    def __str__(self) -> str:
+        if self.signed:
+            return fmt.signed(self.value, self.unit)
+        if self.exact and self.unit == "%":
+            return fmt.share(self.value)
+        return fmt.measured(self.value, self.unit, self.low, self.high)
+
+
+Part = str | Number
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Texts and numbers, read one after the other.
+
+    `unsure`: it cannot be told from the others of its row. `footnotes`: what is said of it below.
+    """
+
+    parts: tuple[Part, ...] = ()
+    tone: Tone = Tone.PLAIN
+    unsure: bool = False
+    footnotes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (*map(str, self.parts), "?" if self.unsure else "")))
+
+
+Content = Cell | Part | int | None
+
+
+def cell(content: Content) -> Cell:
+    """A text, a count or a number as a cell; None is an empty one."""
+    if isinstance(content, Cell):
+        return content
+    if content is None or content == "":
+        return Cell()
+    return Cell((Number(content) if isinstance(content, int | float) else content,))
+
+
+def number(value: float | None, unit: str, low: float | None = None, high: float | None = None) -> Cell:
+    """A cell of one number, empty where the value is not known."""
+    return Cell() if value is None else Cell((Number(value, unit, low, high),))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`line` and `label` are for paragraphs: the line of its cells, and what is written before each.
+
+    A newline in `name` separates the two lines of a heading.
+    """
+
+    name: str
+    line: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells under columns. A cell that is None belongs to a column that has nothing to do with the row."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell | None, ...], ...]
+    layout: Layout = Layout.GRID
+    title: str = ""
+    facts: tuple[str, ...] = ()  # before the rows
+    notes: tuple[str, ...] = ()  # after them
+
+    @property
+    def cells(self) -> Iterator[Cell]:
+        """All, row by row."""
+        return (cell for row in self.rows for cell in row if cell)
+
+
+def table(
+    rows: Iterable[Mapping[str, Content]],
+    columns: Sequence[Column] = (),
+    *,
+    layout: Layout = Layout.GRID,
+    title: str = "",
+    facts: Iterable[str] = (),
+    notes: Iterable[str] = (),
+) -> Table:
+    """A table of rows by column name; without `columns`, those of the first row."""
+    rows = list(rows)
+    known = tuple(columns) or tuple(map(Column, rows[0] if rows else ()))
+    return Table(
+        columns=known,
+        rows=tuple(tuple(cell(row.get(column.name)) for column in known) for row in rows),
+        layout=layout,
+        title=title,
+        facts=tuple(facts),
+        notes=tuple(notes),
+    )
+
+
+def paragraph(columns: Sequence[Column], row: Sequence[Cell | None]) -> list[str]:
+    """The lines of a row, each with its cells and their labels; a line without a cell is left out."""
+    lines: dict[int, list[str]] = {}
+    for column, each in zip(columns, row, strict=True):
+        text = str(each or "")
+        if text:
+            lines.setdefault(column.line, []).append(f"{column.label} {text}".strip())
+    return ["  ".join(lines[number]) for number in sorted(lines)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The answer of a verb. `name` is what its files are called, such as `report`.
+
+    `facts` say what it is about, `notes` how to read it, `conclusions` what it comes to. `data` is the same
+    for programs, of dicts, lists, texts, numbers and None; its keys are stable (docs/cli.md). `records` are
+    its rows for a spreadsheet, all of the same keys; without them, the tables are.
+    """
+
+    name: str
+    title: str
+    facts: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    notes: tuple[str, ...] = ()
+    conclusions: tuple[Cell, ...] = ()
+    data: Any = None
+    records: tuple[Mapping[str, Any], ...] | None = None
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """Of all cells, in the order in which they come."""
+        cells = (cell for table in self.tables for cell in table.cells)
+        return tuple(dict.fromkeys(text for cell in cells for text in cell.footnotes))

@@ -1,0 +1,20 @@
+"""JSON for programs: what a document holds for them, SI base units. Strict: no NaN, no infinity."""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+from benchbench.documents.document import Document
+from benchbench.exporters.base import DocumentExporter
+
+
+class Json(DocumentExporter):
+    """The document's data, as it is."""
+
+    extension: ClassVar[str] = "json"
+
+    def export(self, document: Document) -> dict[str, bytes]:
+        """One value; absent ones are null. A lone surrogate, which UTF-8 cannot hold, becomes an escape."""
+        text = json.dumps(document.data, indent=2, allow_nan=False, ensure_ascii=False)
+        return {f"{document.name}.json": f"{text}\n".encode(errors="backslashreplace")}

@@ -1,0 +1,31 @@
+"""Cells as text that is safe to show, and the marks of their footnotes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from benchbench.documents.document import Cell, Document
+from benchbench.format import visible
+
+SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+Marks = Mapping[str, str]
+
+
+def marks(document: Document) -> Marks:
+    """Text of a footnote → its mark, numbered as they come."""
+    return {
+        text: str(number).translate(SUPERSCRIPT) for number, text in enumerate(document.footnotes, start=1)
+    }
+
+
+def text(cell: Cell | None, known: Marks) -> str:
+    """On one line: `19.0 ms [18.6, 19.4]¹`."""
+    if cell is None:
+        return ""
+    return visible(str(cell)) + " ".join(known[note] for note in cell.footnotes)
+
+
+def foot(document: Document) -> Iterator[str]:
+    """What stands below all tables: footnotes, then notes."""
+    yield from (f"{mark} {visible(note)}" for note, mark in marks(document).items())
+    yield from map(visible, document.notes)
