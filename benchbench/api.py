@@ -288,7 +288,7 @@ def _names(given: Names) -> tuple[str, ...]:
 
 
 def _values(given: Scalar | Sequence[Scalar]) -> list[Scalar]:
-    return [given] if isinstance(given, int | bool | str) else list(given)
+    return [given] if isinstance(given, int | bool | float | str) else list(given)
 
 
 def _root(results: str | Path | None) -> Path:

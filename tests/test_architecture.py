@@ -55,7 +55,9 @@ def test_start_up_loads_nothing_heavy(command: list[str]) -> None:
 
 
 def test_a_worker_needs_the_standard_library_and_numpy_only() -> None:
-    program = "import sys, benchbench.worker.__main__, benchbench.workloads.gemm\nprint(*sys.modules)"
+    program = (
+        "import sys, benchbench.worker.__main__, benchbench.workloads.operations.gemm\nprint(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     third_party = {"msgspec", "typer", "rich", "psutil", "pydantic"} | (HEAVY - {"numpy"})
     assert not set(done.stdout.split()) & third_party

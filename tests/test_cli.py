@@ -180,7 +180,7 @@ def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
             """C = 2 A B."""
             from dataclasses import dataclass
             from benchbench.workloads.base import Operation, Program
-            from benchbench.workloads.gemm import Gemm
+            from benchbench.workloads.operations.gemm import Gemm
 
             @dataclass(frozen=True)
             class Twice(Operation):

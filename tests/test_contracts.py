@@ -19,7 +19,7 @@ from benchbench.traces.recording import Unsupported
 from benchbench.worker import case, verify
 from benchbench.worker.program import build
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
-from benchbench.workloads.gemm import Gemm
+from benchbench.workloads.operations.gemm import Gemm
 
 WORKLOADS = registry.names("benchbench.workloads")
 REAL = ["torch", "tensorflow", "jax"]  # in this process, beside each other; all of them in test_matrix.py

@@ -15,6 +15,7 @@ from benchbench.timing import sampling
 from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points
 from benchbench.workloads import _amp
+from benchbench.workloads.operations.conv2d import Conv2d
 from tests.test_architecture import ROOT
 
 NUMBER = "([0-9][0-9,.]*[0-9]|[0-9])"
@@ -41,7 +42,7 @@ QUOTED = [
     ("measuring", f"clock is below {NUMBER} % of the run's median", 100 * conditions.SLOW_CLOCK),
     ("measuring", f"waited for memory in more than {NUMBER} % of the time", 100 * conditions.MOST_WAITING),
     ("measuring", f"Telling it needs {NUMBER} s of samples", conditions.LEAST_SPAN_S),
-    ("measuring", f"networks of them, may do {NUMBER} times", plausible.SAVED["conv2d"]),
+    ("measuring", f"networks of them, may do {NUMBER} times", Conv2d.multiplications_saved),
     ("measuring", f"99th percentile and {NUMBER} times their median", plausible.HIDING),
     ("measuring", f"At least {NUMBER} blocks are needed", plausible.HIDING_BLOCKS),
     ("measuring", f"More than {NUMBER} times a ceiling", roofline.BEYOND),

@@ -17,13 +17,13 @@ from benchbench.worker.verify import STEPS, sample_index, tolerance
 from benchbench.workloads import _float64 as f64
 from benchbench.workloads import _resnet50 as resnet50
 from benchbench.workloads import _resnet50_models as resnet50_models
-from benchbench.workloads import convnet_train
 from benchbench.workloads._sgd import float64_gradients
 from benchbench.workloads._weights import is_learnt, nhwc, put_jax, weights_of
 from benchbench.workloads.base import MOMENTUM, Draw, Program, Training, Workload
-from benchbench.workloads.convnet_train import ConvnetTrain
-from benchbench.workloads.resnet50_infer import Resnet50Infer
-from benchbench.workloads.resnet50_train import Resnet50Train
+from benchbench.workloads.networks import convnet_train
+from benchbench.workloads.networks.convnet_train import ConvnetTrain
+from benchbench.workloads.networks.resnet50_infer import Resnet50Infer
+from benchbench.workloads.networks.resnet50_train import Resnet50Train
 
 DRAW = Draw(Dtype.FLOAT32)
 FRAMEWORKS = ["torch", "tensorflow", "jax"]

@@ -26,10 +26,9 @@ def test_the_suites_the_documentation_names_are_there() -> None:
     assert {"quick", "gemm", "conv", "attention", "training", "full"} <= set(suite.names())
 
 
-@pytest.mark.parametrize(("name", "without"), [("quick", {"copy"}), ("full", set())])
-def test_quick_holds_every_workload_that_computes_and_full_holds_all(name: str, without: set[str]) -> None:
-    found = {entry.workload for entry in suite.load(name).cases}
-    assert found == set(registry.names("benchbench.workloads")) - without
+def test_full_holds_what_any_other_suite_holds() -> None:
+    held = {name: {entry.workload for entry in suite.load(name).cases} for name in suite.names()}
+    assert held["full"] == set().union(*held.values()) <= set(registry.names("benchbench.workloads"))
 
 
 def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_otherwise() -> None:

@@ -1,5 +1,5 @@
 """Times that cannot be true, told on reading: faster than the device can be, or with their work hidden in
-a few blocks. Pure.
+a few blocks.
 
 Only datasheet peaks are limits here; what was measured on a machine is not one.
 """
@@ -10,22 +10,15 @@ from collections.abc import Sequence
 from math import inf
 
 from benchbench.backends.base import LARGEST_CACHE
+from benchbench.errors import UsageError
 from benchbench.format import rate, ratio
 from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
+from benchbench.registry import load
 from benchbench.stats import mean, median, quantile
+from benchbench.workloads.base import Workload
 
-# Workload → how many times fewer multiplications than are counted an algorithm may do. F(4×4, 3×3) saves 4
-# (Lavin & Gray 2016, "Fast algorithms for convolutional neural networks"). Others are not judged by FLOPs.
-SAVED = {
-    "gemm": 1.0,
-    "attention": 1.0,
-    "conv2d": 4.0,
-    "convnet_train": 4.0,
-    "resnet50_infer": 4.0,
-    "resnet50_train": 4.0,
-}
 HIDING_BLOCKS = 100  # fewer have no 99th percentile to speak of
 ROUNDED = 1 + 1e-9  # a mean of equal blocks may exceed each of them
 HIDING = 10.0  # times the median that the mean of all blocks is: a busy neighbour alone reaches 2 or 3
@@ -74,7 +67,7 @@ def strays(blocks: Sequence[float]) -> bool:
 
 
 def _beyond_flops(case: Case, known: Peaks, found: float) -> str:
-    saved = SAVED.get(case.workload)
+    saved = None if case.dtype is None else _multiplications_saved(case.workload)
     if not saved or case.dtype is None:
         return ""
     peak = known.flops_peak(case.dtype)
@@ -84,6 +77,14 @@ def _beyond_flops(case: Case, known: Peaks, found: float) -> str:
     times = "" if saved == 1 else f"{saved:g} times "
     why = "" if saved == 1 else ", more than Winograd's algorithm saves"
     return f"{rate(found, 'FLOP/s')} exceed {times}{limit}{why}"
+
+
+def _multiplications_saved(workload: str) -> float | None:
+    """As the workload says; None, and so not judged by FLOPs, where it is not known here."""
+    try:
+        return load("benchbench.workloads", workload, Workload).multiplications_saved  # type: ignore[type-abstract]
+    except UsageError:
+        return None
 
 
 def _beyond_memory(known: Peaks, moved: int, step: float) -> str:

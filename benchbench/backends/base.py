@@ -1,4 +1,4 @@
-"""What a backend is: one framework's runtime. It says how; it knows no workload.
+"""What a backend is: one framework's runtime. It says how; which workload it runs is nothing to it.
 
 `Backend` holds what is known without a device, and what a template process may do: import, nothing
 else. `Session` is one device opened for one case, in a process of its own.
@@ -24,6 +24,8 @@ from benchbench.traces.recording import BEGIN, END, Recording, Unsupported
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, Program, Workload
 
 
 LARGEST_CACHE = 256 * 2**20  # bytes: AMD's MI300, the most of any accelerator with a known peak
@@ -226,6 +228,7 @@ class Backend(ABC):
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
     install: ClassVar[str]  # the line to type where it is missing
     framework: ClassVar[str]  # which builders it takes: build_<framework>
+    virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
 
     @abstractmethod
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
@@ -241,6 +244,16 @@ class Backend(ABC):
     @abstractmethod
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         """Devices there are, and for each kind that is not there the reason. May initialise the device."""
+
+    @classmethod
+    def computes(cls, workload: type[Workload]) -> bool:
+        """Whether the workload is written for its framework."""
+        return cls.framework in workload.frameworks()
+
+    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
+        """The workload's step in its framework, on the session's device."""
+        program: Program = getattr(workload, f"build_{self.framework}")(session, arrays)
+        return program
 
     def missing_modes(self) -> dict[str, str]:
         """Modes that cannot run in this installation, and why. May look at the device."""

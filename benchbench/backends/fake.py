@@ -1,8 +1,9 @@
 """A backend that computes nothing unless a workload does: time is virtual, so results are exact and instant.
 
-Ships with the product. A simulated step lasts flops / 1 TFLOP/s; `accelbench run -b fake` shows what a run
-and its report look like without a framework. Its devices have a cache of 32 MiB; what a step does not find
-there comes from memory at 1 TB/s, beyond that time. A step on `sim:0` takes the host 20 ns to launch.
+Ships with the product: `accelbench run -b fake` shows what a run and its report look like without a
+framework. A simulated step lasts flops / 1 TFLOP/s, without FLOPs bytes / 1 TB/s. Its devices have a cache of
+32 MiB; what a step does not find there comes from memory at 1 TB/s, beyond that time. A step on `sim:0` takes
+the host 20 ns to launch.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from benchbench.model.run import Settings
 from benchbench.traces.recording import Unsupported
 from benchbench.traces.spans import Span, Window
 from benchbench.traces.timeline import summary
+from benchbench.workloads.base import Program, Workload
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from benchbench.workloads.base import Arrays
+
 UNSPENT_S = 1e-3  # what a step lasts that spends no virtual time
 CACHE_BYTES = 32 * 2**20
-MEMORY_BYTES_S = 1e12
+FLOPS, MEMORY_BYTES_S = 1e12, 1e12  # per second
 LAUNCH_S = 20e-9  # of the host, for a step on sim:0
 OWN_BYTES = 2**20  # of code and results that a step finds in the cache, unless that was cleared
 OWN = 0  # the name of those
@@ -40,11 +44,21 @@ class Fake(Backend):
 
     summary = "no framework: virtual time, for trying accelbench out and for its tests"
     framework = "fake"
+    virtual = True
     modes = ("eager", "compile")
     caches = tuple(Cache)
     distributions = ("accelbench",)
     requirements = ("numpy",)
     install = "pip install accelbench"
+
+    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
+        """What the workload computes; else its inputs, and a step that lasts as long as its cost says."""
+        if self.computes(type(workload)):
+            return super().program(session, workload, arrays)
+        cost = workload.cost(Dtype.FLOAT32)
+        seconds = cost.flops / FLOPS if cost.flops else cost.bytes / MEMORY_BYTES_S
+        inputs = tuple(session.put(array) for array in arrays.values())
+        return Program(lambda *_: session.spend(seconds), inputs, simulated=True)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """None of its own."""

@@ -81,7 +81,7 @@ def workloads() -> Rows:
                 "workload": name,
                 "phase": kind.phase.value,
                 "parameters": " ".join(f"{key}={str(value).lower()}" for key, value in kind.fields().items()),
-                "frameworks": ", ".join(each for each in kind.frameworks() if each != "fake"),
+                "frameworks": ", ".join(kind.frameworks()),
                 "summary": kind.summary,
             }
         )

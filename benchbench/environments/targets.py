@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchbench import registry
+from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
 from benchbench.errors import UsageError
 from benchbench.model.device import Target
@@ -70,15 +71,19 @@ def targets(
     """Targets by name, each once. Its interpreter is the one in `given`, else that of the environment of
     its name, else, without a label, `running`.
 
-    None wanted: every backend but the fake, and with `labelled` every other name that has an interpreter.
+    None wanted: every backend of real time, and with `labelled` every other name that has an interpreter.
     Raises UsageError.
     """
     chosen = dict.fromkeys(wanted) or dict.fromkeys(
-        name for name in registry.names("benchbench.backends") if name != "fake"
+        name for name in registry.names("benchbench.backends") if not _is_virtual(name)
     )
     if labelled and not wanted:
         chosen |= dict.fromkeys(sorted({*interpreters.names(), *given}))
     return [_target(name, given, running) for name in chosen]
+
+
+def _is_virtual(backend: str) -> bool:
+    return registry.load("benchbench.backends", backend, Backend).virtual  # type: ignore[type-abstract]
 
 
 def _target(name: str, given: Mapping[str, str], running: str) -> Target:

@@ -192,14 +192,14 @@ class Watch:
         self._connect = connect
         self._nvml: Nvml | str | None = None
 
-    def over(self, case: Case) -> Sampler:
-        """A sampler of what the case runs on."""
-        return Sampler(self.sources(case))
+    def over(self, case: Case, *, virtual: bool = False) -> Sampler:
+        """A sampler of what the case runs on; nothing is read of a device whose time is `virtual`."""
+        return Sampler(self.sources(case, virtual=virtual))
 
-    def sources(self, case: Case) -> Sources:
+    def sources(self, case: Case, *, virtual: bool = False) -> Sources:
         """What tells about the case's device, or the reason why nothing does."""
-        if case.backend == "fake":
-            return replace(self._sources, no_energy="the fake backend uses none")
+        if virtual:
+            return replace(self._sources, no_energy=f"the {case.backend} backend uses none")
         kind = case.device.partition(":")[0]
         if kind == "cpu":
             found = rapl.packages(self._sources.root)

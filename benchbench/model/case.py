@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from benchbench.model.status import Status
 
-Scalar = int | bool | str
+Scalar = int | bool | float | str
 
 
 class Dtype(StrEnum):

@@ -16,6 +16,7 @@ class Cost:
     bytes: int
     items: int
     item: str
+    link_bytes: int = 0  # of `bytes`, those that pass between host and device, or between devices
     counted: bool = True  # False: nobody knows the FLOPs and bytes, and both are 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from benchbench import registry
@@ -197,9 +198,11 @@ def _unfold(
 def unsupported(case: Case, workload: type[Workload], probe: Probe, device: Device) -> Reason:
     """Why a case that is well formed cannot run on a device that is there, if so."""
     backend, missing_modes = _backend(probe), dict(probe.missing_modes)
-    if backend.framework not in workload.frameworks():
+    if not (backend.virtual or backend.computes(workload)):
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
+        return Status.UNSUPPORTED, reason
+    if reason := workload(**case.params).refuses(case.computes_in):
         return Status.UNSUPPORTED, reason
     if case.mode in missing_modes:
         return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
@@ -245,10 +248,10 @@ def parse_params(texts: Sequence[str]) -> dict[str, list[Scalar]]:
 def _scalar(text: str) -> Scalar:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _changed(entry: Entry, **changes: object) -> Entry:

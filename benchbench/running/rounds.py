@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from benchbench import __version__
+from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import Answer
@@ -133,7 +134,7 @@ def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> R
     """Work → its float64 reference, or why there is none; computed once for all backends."""
     found: References = {}
     for case in cases:
-        if case.work in found or (case.backend == "fake" and not _computes(case)):
+        if case.work in found or not _computes(case):
             continue
         announce(f"float64 reference of {case.work}")
         try:
@@ -144,8 +145,13 @@ def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> R
 
 
 def _computes(case: Case) -> bool:
-    """Whether the workload gives the fake backend something to compute, and so to verify."""
-    return load("benchbench.workloads", case.workload, Workload).build_fake is not Workload.build_fake  # type: ignore[type-abstract]
+    """Whether its backend computes the workload, so that there is something to verify."""
+    workload = load("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
+    return _backend(case).computes(workload)
+
+
+def _backend(case: Case) -> type[Backend]:
+    return load("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
 
 
 def verified(
@@ -230,7 +236,7 @@ class Recorder:
             return error, "fork", {}
         job |= {"verified": error, "kind": "measure", "warm": number > 0}
         job["policy"] = dataclasses.asdict(self._policy)
-        with self._watch.over(case) as sampler:
+        with self._watch.over(case, virtual=_backend(case).virtual) as sampler:
             answer, isolation = self._pool.ask(case, job)
         return sampler.seen_in(decoded(answer, stages)), isolation, stages
 

@@ -40,13 +40,12 @@ def build(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, cache: Cache = Cache.HOT
 ) -> Runner:
     """The workload's program for this framework, in the session's mode."""
-    builder = getattr(workload, f"build_{backend.framework}")
     arrays = workload.arrays(Draw(dtype, standard=random_cache.kept))
-    program: Program = builder(session, arrays)
+    program = backend.program(session, workload, arrays)
     inputs, note = input_rotation.turns(
-        cache, session, program.inputs, lambda: builder(session, arrays).inputs
+        cache, session, program.inputs, lambda: backend.program(session, workload, arrays).inputs
     )
-    compiled = session.compile(program.step, len(program.state))
+    compiled = session.compile(program.step, len(program.state)) if program.compiles else program.step
     return Runner(program, compiled, program.state, inputs, note)
 
 

@@ -47,7 +47,10 @@ class Program:
     """`step(*state, *inputs)`; with a state its result is `(*next state, output)`, else the output.
 
     `axes` permutes the reference's axes into the output's: (0, 2, 3, 1) for an NHWC output of an NCHW
-    reference. `momenta(*state)` lists the optimizer's momentum buffers v, where v ← 0.9 v + gradient.
+    reference. Several outputs come as a tuple, in the order of `Operation.output_shapes`, unpermuted.
+
+    Of a training step, verification reads by PyTorch's names and in PyTorch's layout: `parameters(*state)`,
+    and after the first step `gradients(*state)`, as the optimizer's own state tells them.
     """
 
     step: Callable[..., Any]
@@ -55,6 +58,9 @@ class Program:
     state: tuple[Any, ...] = ()
     axes: tuple[int, ...] | None = None
     momenta: Callable[..., Sequence[Any]] | None = None
+    parameters: Callable[..., Mapping[str, Any]] | None = None
+    gradients: Callable[..., Mapping[str, Any]] | None = None
+    compiles: bool = True  # False: the step is called as it is in every mode
     simulated: bool = False  # nothing is computed, so there is nothing to verify
 
 
@@ -87,6 +93,10 @@ class Draw:
     def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
         """int64 class indices of shape (count,)."""
         return generator(self._key(name)).integers(0, classes, size=count)
+
+    def integers(self, name: str, *shape: int, below: int) -> NDArray[np.int64]:
+        """int64 of `shape`, each of 0 … below − 1 equally likely: tokens, positions, indices."""
+        return generator(self._key(name)).integers(0, below, size=shape)
 
     def _key(self, name: str) -> tuple[int, int]:
         return self._seed, crc32(name.encode())
@@ -128,18 +138,25 @@ class Workload(ABC):
     phase: ClassVar[Phase]
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
     version: ClassVar[int] = 1  # raised where equal parameters come to mean other work
+    added: ClassVar[frozenset[str]] = frozenset()  # parameters left out of ids and records at their default
+    # How many times fewer multiplications than are counted an algorithm may do; None: nobody knows.
+    multiplications_saved: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""
-        for name, value in self.params.items():
+        for name, value in dataclasses.asdict(self).items():  # type: ignore[call-overload]
             least = 0 if name in self.may_be_zero else 1
             if type(value) is int and value < least:
                 raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
 
     @property
     def params(self) -> dict[str, Scalar]:
-        """Name → value, in the order of the fields."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        """Name → value, in the order of the fields; without what was `added` and has its default."""
+        return {
+            name: getattr(self, name)
+            for name, default in self.fields().items()
+            if name not in self.added or getattr(self, name) != default
+        }
 
     @classmethod
     def fields(cls) -> dict[str, Scalar]:
@@ -165,6 +182,10 @@ class Workload(ABC):
         """Times a value is rounded to the case's dtype on its way from input to output."""
         return 1
 
+    def refuses(self, dtype: Dtype) -> str:
+        """Why it cannot be computed in `dtype` on any framework, else ""."""
+        return ""
+
     @abstractmethod
     def tiny(self) -> Self:
         """The same computation, as small as it can be and still take every path."""
@@ -173,12 +194,6 @@ class Workload(ABC):
     def frameworks(cls) -> list[str]:
         """The frameworks it has builders for."""
         return sorted(name.removeprefix("build_") for name in dir(cls) if name.startswith("build_"))
-
-    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """Computes nothing: lets flops / 1 TFLOP/s of virtual time pass."""
-        seconds = self.cost(Dtype.FLOAT32).flops / 1e12
-        inputs = tuple(context.put(array) for array in arrays.values())
-        return Program(lambda *_: context.spend(seconds), inputs, simulated=True)
 
 
 class Operation(Workload):
@@ -197,9 +212,29 @@ class Operation(Workload):
 
     def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Which output elements to verify: shape (count, len(output_shape))."""
-        import numpy as np
+        return sampled(source, self.output_shape, count)
 
-        return np.stack([source.integers(0, size, size=count) for size in self.output_shape], axis=1)
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name → shape of each of the reference's outputs."""
+        return {"output": self.output_shape}
+
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+        """Output → which of its elements to verify, as in `sample`."""
+        return {"output": self.sample(source, count)}
+
+    def references(
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Output → its elements at `indices`, in float64."""
+        return {"output": self.reference(arrays, indices["output"])}
+
+
+def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+    """`count` elements of `shape`, each equally likely: their indices, (count, len(shape))."""
+    import numpy as np
+
+    return np.stack([source.integers(0, size, size=count) for size in shape], axis=1)
 
 
 class Training(Workload):

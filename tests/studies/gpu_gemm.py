@@ -17,7 +17,7 @@ from benchbench.stats import median
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import MOST_ITERATIONS, measure
 from benchbench.worker.program import build
-from benchbench.workloads.gemm import Gemm
+from benchbench.workloads.operations.gemm import Gemm
 
 SIZE = 8192
 CALLS = 100

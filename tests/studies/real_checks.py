@@ -27,7 +27,7 @@ WORK = """
 from __future__ import annotations
 from dataclasses import dataclass
 from benchbench.workloads.base import Program
-from benchbench.workloads.gemm import Gemm
+from benchbench.workloads.operations.gemm import Gemm
 
 @dataclass(frozen=True)
 class Chained(Gemm):

@@ -13,8 +13,8 @@ from time import perf_counter
 from typing import Any
 
 from benchbench.workloads.base import Workload
-from benchbench.workloads.convnet_train import ConvnetTrain
-from benchbench.workloads.gemm import Gemm
+from benchbench.workloads.networks.convnet_train import ConvnetTrain
+from benchbench.workloads.operations.gemm import Gemm
 from tests.studies.rivals import torch_timer
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {

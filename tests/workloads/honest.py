@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchbench.workloads.base import Operation, Program
-from benchbench.workloads.gemm import Gemm
+from benchbench.workloads.operations.gemm import Gemm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

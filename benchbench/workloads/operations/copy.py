@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 DRAWN = 2**20  # elements; the rest repeats them, since drawing takes longer than copying
-VIRTUAL_BYTES_S = 1e12  # of the fake backend
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,6 @@ class Copy(Operation):
         import jax.numpy as jnp
 
         return Program(jnp.copy, (context.put(arrays["x"]),))
-
-    def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """Computes nothing: 1 TB/s of virtual time."""
-        seconds = self.cost(Dtype.FLOAT32).bytes / VIRTUAL_BYTES_S
-        return Program(lambda _: context.spend(seconds), (context.put(arrays["x"]),), simulated=True)
 
 
 def _one(arrays: Arrays) -> NDArray[np.generic]:

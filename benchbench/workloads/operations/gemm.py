@@ -25,6 +25,7 @@ class Gemm(Operation):
     k: int = 1024
 
     summary = "matrix product C[m,n] = A[m,k] B[k,n]"
+    multiplications_saved = 1.0
 
     def cost(self, dtype: Dtype) -> Cost:
         """2mnk FLOPs; A, B and C move once; an item is one product."""

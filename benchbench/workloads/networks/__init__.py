@@ -1,0 +1,1 @@
+"""One network each: its inference, a step of its training."""

@@ -1,0 +1,1 @@
+"""One operation each: a product, a convolution, and the like."""

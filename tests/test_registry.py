@@ -1,0 +1,86 @@
+"""Which workloads a file holds, and what they are called."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import benchbench.workloads
+from benchbench import registry
+from benchbench.errors import UsageError
+from benchbench.workloads.base import Workload
+from benchbench.workloads.operations.gemm import Gemm
+
+SOURCE = """
+from dataclasses import dataclass
+from benchbench.workloads.operations.gemm import Gemm
+"""
+CLASS = """
+@dataclass(frozen=True)
+class {}(Gemm):
+    summary = "mine"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(benchbench.workloads, "__path__", list(benchbench.workloads.__path__))
+    monkeypatch.setenv(registry.WORKLOAD_PATH, str(tmp_path))
+    return tmp_path
+
+
+def write(folder: Path, name: str, *classes: str) -> None:
+    (folder / name).write_text(textwrap.dedent(SOURCE) + "".join(map(CLASS.format, classes)))
+
+
+def load(name: str) -> type[Workload]:
+    return registry.load("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+
+
+def test_a_file_of_one_workload_is_named_after_the_file(folder: Path) -> None:
+    write(folder, "registered_alone.py", "Whatever")
+    assert "registered_alone" in registry.names("benchbench.workloads")
+    assert load("registered_alone").__name__ == "Whatever"
+
+
+def test_a_file_of_several_names_each_by_its_class(folder: Path) -> None:
+    write(folder, "registered_net7.py", "RegisteredNet7Infer", "RegisteredNet7Train")
+    names = registry.names("benchbench.workloads")
+    assert {"registered_net7_infer", "registered_net7_train"} <= set(names)
+    assert "registered_net7" not in names
+    assert load("registered_net7_train").__name__ == "RegisteredNet7Train"
+    with pytest.raises(UsageError, match="No workload named 'registered_net7'"):
+        load("registered_net7")
+
+
+def test_a_file_without_a_workload_says_so(folder: Path) -> None:
+    write(folder, "registered_empty.py")
+    with pytest.raises(UsageError, match=r"registered_empty\.py defines no Workload class"):
+        load("registered_empty")
+
+
+def test_a_file_that_cannot_be_imported_is_listed_and_fails_when_loaded(folder: Path) -> None:
+    (folder / "registered_broken.py").write_text("import no_such_module")
+    assert "registered_broken" in registry.names("benchbench.workloads")
+    with pytest.raises(ModuleNotFoundError):
+        load("registered_broken")
+
+
+def test_what_the_package_shares_is_no_workload() -> None:
+    assert not {"base", "operations", "networks"} & set(registry.names("benchbench.workloads"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Grown(Gemm):
+    rate: float = 0.5
+    layout: str = "rows"
+    added = frozenset({"layout"})
+
+
+def test_a_parameter_added_later_is_left_out_at_its_default() -> None:
+    assert Grown(1, 2, 3).params == {"m": 1, "n": 2, "k": 3, "rate": 0.5}
+    assert Grown(1, 2, 3, layout="columns").params["layout"] == "columns"
+    assert Grown.fields()["layout"] == "rows"
