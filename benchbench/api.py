@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from benchbench.analyse import metrics
+from benchbench.analyse import columns, metrics
+from benchbench.analyse.rows import case_key, rows
 from benchbench.comparing import attribution, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
 from benchbench.diagnosis import ceilings
@@ -247,17 +248,17 @@ def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
     except UnreadableInput as error:
         warnings.warn(f"{error} {error.hint}", stacklevel=2)
         known = ()
-    found = metrics.rows(run, known, config.prices(config.nearest(Path())))
-    for name in metrics.NUMBERS:
+    found = columns.frame(rows(run, known, config.prices(config.nearest(Path()))))
+    for name in columns.NUMBERS:
         found[name] = pd.to_numeric(found[name])
     return found
 
 
 def _blocks(run: Run) -> list[dict[str, Any]]:
-    rows: list[dict[Any, Any]] = metrics.rows(run).to_dict("records")
-    facts = {(row["suite"], row["case"]): {name: row[name] for name in BLOCK_FACTS} for row in rows}
+    cells = {case_key(row.case): columns.flatten(row) for row in rows(run)}
+    facts = {key: {name: row[name] for name in BLOCK_FACTS} for key, row in cells.items()}
     return [
-        facts[metrics.case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}
+        facts[case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}
         for record in run.records
         if isinstance(record.outcome, Measurement)
         for number, step in enumerate(metrics.steps_s(record.outcome))

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import benchbench
-from benchbench.analyse.metrics import COLUMNS, NUMBERS
+from benchbench.analyse.columns import COLUMNS, NUMBERS
 from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.record import Record
 from benchbench.model.run import Run

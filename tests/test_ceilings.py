@@ -114,7 +114,9 @@ def test_neighbours_that_held_a_ceiling_down_are_told() -> None:
     busy = a_watched(a_telemetry(busy_s=tuple(0.2 * n for n in range(11))), block_s=(0.01,) * 5)
     record = a_record(busy, case=a_product(1024, 1e11).case)
     found = ceilings.best(a_run_info(), [record])
-    assert ceilings.remarks(found, [record]) == ["contended: other processes used 0.5 of a core"]
+    assert [n.text for n in ceilings.held_down(found, [record])] == [
+        "contended: other processes used 0.5 of a core"
+    ]
     shown = doctor.ceilings_text(found, ["contended: \x1b[31m"], None)
     assert shown.endswith("contended: \\x1b[31m\n")
 

@@ -58,7 +58,7 @@ def test_short_windows_are_judged_once_they_are_half_a_second_together() -> None
 )
 def test_what_was_not_seen_is_not_judged(outcome: Measurement) -> None:
     assert conditions.other_cores([outcome]) is None
-    assert conditions.remarks([outcome]) == []
+    assert [n.text for n in conditions.condition_notes([outcome])] == []
 
 
 @pytest.mark.parametrize(
@@ -67,25 +67,25 @@ def test_what_was_not_seen_is_not_judged(outcome: Measurement) -> None:
 def test_a_case_is_contended_when_others_use_a_tenth_of_a_core_or_a_fiftieth_of_many(
     cpus: int, others: float, contended: bool
 ) -> None:
-    found = conditions.remarks([watched(cpus=cpus, busy_s=rising(1.5 + others))])
+    found = [n.text for n in conditions.condition_notes([watched(cpus=cpus, busy_s=rising(1.5 + others))])]
     assert found == ([f"contended: other processes used {others:.1f} of a core"] if contended else [])
 
 
 def test_the_hypervisor_is_a_neighbour_too() -> None:
-    found = conditions.remarks([watched(steal_s=rising(0.8))])
+    found = [n.text for n in conditions.condition_notes([watched(steal_s=rising(0.8))])]
     assert found == ["contended: the hypervisor withheld 0.8 of a core"]
-    assert conditions.remarks([watched(steal_s=rising(0.1))]) == []
+    assert [n.text for n in conditions.condition_notes([watched(steal_s=rising(0.1))])] == []
 
 
 def test_another_process_on_the_gpu_is_a_neighbour_and_the_case_itself_is_none() -> None:
-    assert conditions.remarks([watched(gpu_processes=(1,) * SAMPLES)]) == []
-    found = conditions.remarks([watched(gpu_processes=(1,) * (SAMPLES - 1) + (3,))])
+    assert [n.text for n in conditions.condition_notes([watched(gpu_processes=(1,) * SAMPLES)])] == []
+    found = [n.text for n in conditions.condition_notes([watched(gpu_processes=(1,) * (SAMPLES - 1) + (3,))])]
     assert found == ["contended: up to 3 processes computed on the GPU at once"]
 
 
 def test_waiting_for_memory_is_told_above_a_hundredth_of_the_time() -> None:
-    assert conditions.remarks([watched(waited_s=rising(0.01))]) == []
-    found = conditions.remarks([watched(waited_s=rising(0.25))])
+    assert [n.text for n in conditions.condition_notes([watched(waited_s=rising(0.01))])] == []
+    found = [n.text for n in conditions.condition_notes([watched(waited_s=rising(0.25))])]
     assert found == ["short of memory: tasks waited 25.0 % of the time"]
 
 
@@ -134,7 +134,7 @@ def marked(count: int) -> Measurement:
 def test_a_case_is_throttled_when_more_than_a_tenth_of_its_samples_are(
     counts: tuple[int, ...], throttled: bool
 ) -> None:
-    found = conditions.remarks([marked(count) for count in counts])
+    found = [n.text for n in conditions.condition_notes([marked(count) for count in counts])]
     share = f"{10 * sum(counts) / len(counts):.1f}"
     samples = 10 * len(counts)
     assert found == ([f"throttled: {share} % of {samples} samples (power cap)"] if throttled else [])
@@ -142,14 +142,16 @@ def test_a_case_is_throttled_when_more_than_a_tenth_of_its_samples_are(
 
 def test_causes_are_listed_by_how_often_they_held() -> None:
     telemetry = a_telemetry(reasons=(0x04,) + (0x24,) * 4 + (0x20,) * 6)
-    assert conditions.remarks([a_watched(telemetry)]) == [
+    assert [n.text for n in conditions.condition_notes([a_watched(telemetry)])] == [
         "throttled: 100 % of 11 samples (thermal slowdown, power cap)"
     ]
 
 
 def test_what_could_not_be_seen_is_noted_once() -> None:
     blind = watched(notes=("no NVML: there is no NVIDIA driver",))
-    assert conditions.remarks([blind, blind]) == ["no NVML: there is no NVIDIA driver"]
+    assert [n.text for n in conditions.condition_notes([blind, blind])] == [
+        "no NVML: there is no NVIDIA driver"
+    ]
 
 
 def test_the_usual_clock_is_each_devices_median() -> None:

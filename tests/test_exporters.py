@@ -16,7 +16,7 @@ from inline_snapshot import snapshot
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
-from benchbench.analyse.metrics import COLUMNS
+from benchbench.analyse.columns import COLUMNS
 from benchbench.documents.run import report
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.csv import Csv

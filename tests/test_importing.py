@@ -15,7 +15,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from benchbench.analyse.metrics import rows
+from benchbench.analyse.columns import flatten, frame
+from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare
 from benchbench.documents.run import report
 from benchbench.errors import UnreadableInput, UsageError
@@ -126,12 +127,12 @@ def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Pa
 
 def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Path]) -> None:
     run = pytest_benchmark(files)
-    frame = rows(run)
-    assert len(frame) == 8
-    assert set(frame["rounds"]) == {3}
-    assert set(rows(pytest_benchmark(files[:1]))["rounds"]) == {1}
+    table = frame(rows(run))
+    assert len(table) == 8
+    assert set(table["rounds"]) == {3}
+    assert {row.rounds for row in rows(pytest_benchmark(files[:1]))} == {1}
     data = [benchmarks(path.read_text())["test_it.py::test_fib"]["stats"]["data"] for path in files]
-    assert frame.set_index("workload").loc["test_it.py::test_fib", "samples"] == sum(map(len, data))
+    assert table.set_index("workload").loc["test_it.py::test_fib", "samples"] == sum(map(len, data))
 
 
 def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
 
 
 def test_what_the_file_does_not_say_is_null_with_a_reason_and_never_0(tmp_path: Path) -> None:
-    (row,) = rows(pytest_benchmark([a_file(tmp_path)])).to_dict("records")
+    (row,) = map(flatten, rows(pytest_benchmark([a_file(tmp_path)])))
     unknown = {"dtype", "mode", "phase", "flops", "bytes", "flops_per_s", "bytes_per_s", "cold_s"}
     unknown |= {"peak_device_bytes", "peak_host_bytes", "relative_error", "energy_j"}
     for name in unknown:
@@ -167,7 +168,7 @@ def test_what_the_file_does_not_say_is_null_with_a_reason_and_never_0(tmp_path: 
 
 def test_a_benchmark_that_only_some_files_have_counts_the_rounds_it_has(tmp_path: Path) -> None:
     both = a_file(tmp_path, a_benchmark(), a_benchmark(fullname="test_a.py::test_b"), name="both.json")
-    twice, once = rows(pytest_benchmark([a_file(tmp_path), both])).to_dict("records")
+    twice, once = map(flatten, rows(pytest_benchmark([a_file(tmp_path), both])))
     assert (twice["rounds"], once["rounds"]) == (2, 1)
     assert "1 of 2 rounds" in once["notes"]
 
@@ -213,7 +214,7 @@ def test_tags_given_are_added_and_come_first(tmp_path: Path) -> None:
 
 
 def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
-    (row,) = rows(pytest_benchmark([a_file(tmp_path, a_benchmark(0.0, 0.0, 1e-6))])).to_dict("records")
+    (row,) = map(flatten, rows(pytest_benchmark([a_file(tmp_path, a_benchmark(0.0, 0.0, 1e-6))])))
     assert row["status"] == "failed"
     assert row["latency_s"] is None
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.metrics import COLUMNS, METRICS, P99_SAMPLES, Row, rows
+from benchbench.analyse.columns import COLUMNS, flatten, frame
+from benchbench.analyse.metrics import METRICS
+from benchbench.analyse.rows import P99_SAMPLES, rows
 from benchbench.model.measurement import Failure, Measurement, Memory
 from benchbench.model.record import Record
 from benchbench.model.run import Run
@@ -28,11 +30,11 @@ from tests.factories import (
 SPEED = [name for name in COLUMNS if name.startswith("latency") or name.endswith("_per_s")]
 
 
-def the_rows(run: Run) -> list[Row]:
-    return [dict(zip(COLUMNS, values, strict=True)) for values in rows(run).to_numpy()]
+def the_rows(run: Run) -> list[dict[str, Any]]:
+    return [flatten(row) for row in rows(run)]
 
 
-def the_row(*outcomes: Measurement | Failure, **over: Any) -> Row:
+def the_row(*outcomes: Measurement | Failure, **over: Any) -> dict[str, Any]:
     """The one row of a run in which `outcomes` came of a case's rounds."""
     records = [a_record(outcome, round=number) for number, outcome in enumerate(outcomes)]
     (row,) = the_rows(a_run(records, **over))
@@ -59,7 +61,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
         "items_per_cost, notes"
     )
 
-    assert list(rows(a_run()).columns) == documented.split(", ")
+    assert list(frame(rows(a_run())).columns) == documented.split(", ")
 
 
 def test_a_row_says_what_was_measured_and_on_what() -> None:
@@ -286,16 +288,16 @@ def test_s7_a_number_that_is_none_becomes_null_with_a_note(value: float) -> None
 
 
 def test_absent_values_are_none_and_not_nan() -> None:
-    frame = rows(a_run(plan=(a_case(), a_case(mode="compile"))))
+    table = frame(rows(a_run(plan=(a_case(), a_case(mode="compile")))))
 
-    assert {str(dtype) for dtype in frame.dtypes} == {"object"}
-    assert list(frame["cold_s"]) == [0.25, None]
+    assert {str(dtype) for dtype in table.dtypes} == {"object"}
+    assert list(table["cold_s"]) == [0.25, None]
 
 
 def test_a_run_without_cases_has_no_rows_but_all_columns() -> None:
-    frame = rows(a_run([]))
+    table = frame(rows(a_run([])))
 
-    assert (len(frame), tuple(frame.columns)) == (0, COLUMNS)
+    assert (len(table), tuple(table.columns)) == (0, COLUMNS)
 
 
 def test_a_target_nobody_probed_has_no_version() -> None:

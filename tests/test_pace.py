@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchbench.analyse.launch_bound import launching, remarks
-from benchbench.analyse.metrics import rows
+from benchbench.analyse.launch_bound import launch_notes, launching
+from benchbench.analyse.rows import rows
 from benchbench.model.measurement import Batch
 from tests.factories import a_measurement, a_record, a_run
 
@@ -17,28 +17,28 @@ def batches(*shares: float) -> tuple[Batch, ...]:
 def test_a_host_that_is_not_done_launching_a_fifth_of_the_block_before_the_device_is_the_bound(
     share: float, bound: bool
 ) -> None:
-    notes = remarks([a_measurement(batches=batches(share))])
+    notes = [n.text for n in launch_notes([a_measurement(batches=batches(share))])]
     assert [note.startswith("launch-bound: ") for note in notes] == [True] * bound
 
 
 def test_one_batch_that_was_held_up_does_not_decide() -> None:
     assert launching(a_measurement(batches=batches(0.1, 0.1, 1.0))) == pytest.approx(0.1)
-    assert not remarks([a_measurement(batches=batches(0.1, 0.1, 1.0))])
+    assert not launch_notes([a_measurement(batches=batches(0.1, 0.1, 1.0))])
 
 
 def test_the_mark_says_how_much_and_in_how_many_rounds_and_stands_in_the_row() -> None:
     bound, free = a_measurement(batches=batches(0.97)), a_measurement(batches=batches(0.5))
     found = rows(a_run([a_record(each, round=number) for number, each in enumerate((bound, free, bound))]))
     text = "launch-bound: launching took the host 97.0 % of the device's time, in 2 of 3 rounds"
-    assert text in found["notes"].to_list()[0]
+    assert text in [note.text for note in found[0].notes]
 
 
 def test_blocks_timed_by_the_hosts_own_clock_are_never_marked() -> None:
     assert launching(a_measurement()) is None
-    assert not remarks([a_measurement()])
+    assert not launch_notes([a_measurement()])
 
 
 @pytest.mark.parametrize(("cost_s", "marked"), [(1e-5, False), (1.1e-5, True), (None, False), (0.0, False)])
 def test_a_block_shorter_than_a_thousand_timings_is_marked(cost_s: float | None, marked: bool) -> None:
-    notes = remarks([a_measurement(timer_cost_s=cost_s, block_s=(0.01,) * 5)])
+    notes = [n.text for n in launch_notes([a_measurement(timer_cost_s=cost_s, block_s=(0.01,) * 5)])]
     assert [note.startswith("timing takes ") for note in notes] == [True] * marked

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.metrics import COLUMNS, Row, rows
-from benchbench.analyse.plausible import implausible, remarks, too_parallel
+from benchbench.analyse.columns import COLUMNS, flatten
+from benchbench.analyse.plausible import implausible, interruption_notes, too_parallel
+from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare
 from benchbench.documents import lists
 from benchbench.model.case import Case, Dtype
@@ -111,7 +112,7 @@ def test_work_that_only_a_few_blocks_wait_for_is_not_believed() -> None:
 def test_an_interruption_among_even_blocks_is_a_note() -> None:
     measured = blocks(*[1e-3] * 299, 20e-3)  # the scheduler gave the core away once
     assert not fault(measured, device="Example CPU")
-    assert remarks([measured, blocks(*[1e-3] * 300)]) == [
+    assert [n.text for n in interruption_notes([measured, blocks(*[1e-3] * 300)])] == [
         "a few blocks were interrupted for long, in 1 of 2 rounds"
     ]
 
@@ -119,7 +120,7 @@ def test_an_interruption_among_even_blocks_is_a_note() -> None:
 def test_fewer_than_a_hundred_blocks_have_no_99th_percentile() -> None:
     measured = blocks(*[1e-5] * 98, 1.0)
     assert not fault(measured, device="Example CPU")
-    assert remarks([measured]) == []
+    assert [n.text for n in interruption_notes([measured])] == []
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.1, 0.5, 1.0])
@@ -160,9 +161,9 @@ def a_wild_run(step_s: float = 1.0, **over: Any) -> Run:
     return a_run(records, **over)
 
 
-def the_row(run: Run) -> Row:
-    (values,) = rows(run).to_numpy()
-    return dict(zip(COLUMNS, values, strict=True))
+def the_row(run: Run) -> dict[str, Any]:
+    (row,) = rows(run)
+    return flatten(row)
 
 
 def test_an_implausible_case_has_its_status_its_reason_and_no_speed() -> None:

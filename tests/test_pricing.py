@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.metrics import COLUMNS, Row, rows
-from benchbench.analyse.pricing import FIELDS, Prices, checked, fields, typed
+from benchbench.analyse.columns import flatten
+from benchbench.analyse.pricing import FIELDS, Prices, checked, priced, typed
+from benchbench.analyse.rows import rows
 from benchbench.documents.run import report
 from benchbench.errors import UsageError
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
@@ -17,10 +19,10 @@ from tests.program import accelbench
 EUROS = Prices(currency="EUR", per_hour={"Example*": 0.5})
 
 
-def the_row(prices: Prices | None, device: str = CPU.model) -> Row:
+def the_row(prices: Prices | None, device: str = CPU.model) -> dict[str, Any]:
     record = a_record(a_measurement(cost=a_cost(items=3)), device_model=device)
-    (values,) = rows(a_run([record]), prices=prices).to_numpy()
-    return dict(zip(COLUMNS, values, strict=True))
+    (row,) = rows(a_run([record]), prices=prices)
+    return flatten(row)
 
 
 def test_a_price_gives_the_items_of_one_unit_of_money() -> None:
@@ -65,9 +67,11 @@ def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: flo
     st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1e-6, max_value=1e6), st.integers(2, 100)
 )
 def test_twice_the_price_is_half_the_items(rate: float, price: float, times: int) -> None:
-    once, _ = fields(rate, "x", Prices(currency="EUR", per_hour={"x": price}))
-    dearer, _ = fields(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}))
-    assert float(once["items_per_cost"]) == pytest.approx(times * float(dearer["items_per_cost"]))
+    once = priced(rate, "x", Prices(currency="EUR", per_hour={"x": price}))
+    dearer = priced(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}))
+    assert once.items_per_cost
+    assert dearer.items_per_cost
+    assert once.items_per_cost == pytest.approx(times * dearer.items_per_cost)
 
 
 def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.analyse.metrics import rows
+from benchbench.analyse.columns import flatten
+from benchbench.analyse.rows import rows
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs
 from tests.program import accelbench
@@ -62,8 +63,7 @@ def pytest_in(
 
 
 def stored(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
-    found: list[dict[Any, Any]] = rows(runs.read(runs.find(folder / "results", selector))).to_dict("records")
-    return found
+    return [flatten(row) for row in rows(runs.read(runs.find(folder / "results", selector)))]
 
 
 @pytest.fixture(scope="module")

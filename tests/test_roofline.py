@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.metrics import COLUMNS, Row, rows
+from benchbench.analyse.columns import flatten
 from benchbench.analyse.roofline import FIELDS, Ceiling, Roofs, position
+from benchbench.analyse.rows import rows
 from benchbench.documents.run import report
 from benchbench.model.case import Dtype
 from benchbench.model.run import Settings
@@ -39,14 +40,14 @@ def the_row(
     case: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     **cost: Any,
-) -> Row:
+) -> dict[str, Any]:
     measured = a_measurement(iterations=1, block_s=(step_s,) * 5, cost=a_cost(**cost))
     records = [
         a_record(measured, case=a_case(**(case or {})), round=number, device_model=model)
         for number in range(3)
     ]
-    (values,) = rows(a_run(records, **(run or {})), ceilings).to_numpy()
-    return dict(zip(COLUMNS, values, strict=True))
+    (row,) = rows(a_run(records, **(run or {})), ceilings)
+    return flatten(row)
 
 
 def test_work_above_the_ridge_is_bound_by_compute() -> None:
@@ -159,13 +160,13 @@ def test_the_fraction_of_the_roof_never_exceeds_those_of_its_two_peaks(
 ) -> None:
     roofs, none = Roofs(flops_per_s, bytes_per_s), Roofs(None, None)
     found = position(a_cost(flops=flops, bytes=moved), step_s, roofs, none)
-    attainable = found["attainable_flops_per_s"]
-    assert isinstance(attainable, float)
+    attainable = found.attainable_flops_per_s
+    assert attainable
+    assert found.flops_of_ceiling
+    assert found.bytes_of_ceiling
     share = flops / step_s / attainable
-    assert isinstance(found["flops_of_ceiling"], float)
-    assert isinstance(found["bytes_of_ceiling"], float)
-    assert share == pytest.approx(max(found["flops_of_ceiling"], found["bytes_of_ceiling"]))
-    assert (found["bound"] == "memory") == (attainable < flops_per_s)
+    assert share == pytest.approx(max(found.flops_of_ceiling, found.bytes_of_ceiling))
+    assert (found.bound == "memory") == (attainable < flops_per_s)
 
 
 def lines(ceilings: tuple[Ceiling, ...], **cost: Any) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.metrics import COLUMNS, rows
+from benchbench.analyse.rows import rows
 from benchbench.cli.options import seconds_in
 from benchbench.errors import UsageError
 from benchbench.launch.process import Answer
 from benchbench.model.case import Case
+from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
@@ -192,9 +192,8 @@ def test_rounds_that_are_missing_are_told_by_what_the_case_should_have_had() -> 
     records, _ = run(FIVE, [(steady, [1.0] * 5), (noisy, [*WIDE, *WIDE])])
 
     def notes(kept: list[Record]) -> list[list[str]]:
-        frame = rows(a_run(kept, plan=(steady, noisy), policy=FIVE))
-        found = [dict(zip(COLUMNS, values, strict=True))["notes"] for values in frame.to_numpy()]
-        return [[note for note in each if re.match("[0-9]+ of", note)] for each in found]
+        found = rows(a_run(kept, plan=(steady, noisy), policy=FIVE))
+        return [[note.text for note in row.notes if note.kind is NoteKind.MISSING_ROUNDS] for row in found]
 
     assert notes(records) == [[], []]
     assert notes(records[:-2]) == [[], ["8 of 10 rounds"]]
@@ -210,8 +209,8 @@ def test_a_budget_goes_to_the_widest_cases_until_it_is_used_up() -> None:
     assert found[0] == 3
     assert found[2] > found[1] >= 3
     assert 200.0 - 11.0 < pool.now_s <= 200.0  # what is left is too short for another case
-    frame = rows(a_run(records, plan=tuple(case for case, _ in script), policy=within(200.0)))
-    assert not [note for notes in frame["notes"] for note in notes if " of 3 rounds" in note]
+    found_rows = rows(a_run(records, plan=tuple(case for case, _ in script), policy=within(200.0)))
+    assert NoteKind.MISSING_ROUNDS not in {note.kind for row in found_rows for note in row.notes}
 
 
 def test_a_budget_that_three_rounds_exceed_gives_three_rounds() -> None:

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.analyse.metrics import METRICS, metric_named, rows
+from benchbench.analyse.columns import flatten
+from benchbench.analyse.metrics import METRICS, metric_named
+from benchbench.analyse.rows import rows
 from benchbench.documents.history import Trend, fields, sparkline, text, trends
 from benchbench.errors import UsageError
 from benchbench.exporters import _history_plot
@@ -210,7 +212,7 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
             for n, factor in enumerate((1.0, 1.2, 1.1))
         ]
     )
-    (row,) = rows(run).to_dict("records")
+    (row,) = map(flatten, rows(run))
     (found,) = trends([run], metric_named(metric))
     assert found.points[0].value == pytest.approx(row[metric])
     assert found.points[0].value > 0

@@ -6,27 +6,20 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchbench.analyse.metrics import NO_SPEED, Metric, steps_s
+from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.plausible import implausible
-from benchbench.machine.conditions import contended, energy_j
+from benchbench.analyse.rows import NO_SPEED
+from benchbench.machine.conditions import contended
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Policy, Run, Settings
 from benchbench.model.status import Status
-from benchbench.stats import median
 
 SCHEMA = 1  # of a digest on disk. 1: first
-KEPT = (
-    "latency_s",
-    "cold_s",
-    "peak_device_bytes",
-    "peak_host_bytes",
-    "energy_j",
-)  # rates follow from latency
-SETTLED = ("latency_s", "items_per_s", "flops_per_s", "bytes_per_s")  # mean nothing while warming up
-ONCE = ("cold_s",)  # has one value a run, whatever the number of processes
+SETTLED = tuple(each.name for each in METRICS if each.source.settled)  # mean nothing while warming up
+ONCE = tuple(each.name for each in METRICS if each.source.once)  # one value a run, however many processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +55,19 @@ class CaseDigest:
 
     def by_round(self, metric: Metric) -> list[tuple[int, float]]:
         """The round of each process that has a value, and its logarithm."""
-        found = zip(self.rounds, self.of(metric.name), strict=False)
+        values = zip(self.rounds, self.of(metric), strict=False)
         return [
-            (each, math.log(value)) for each, value in found if value is not None and 0 < value < math.inf
+            (number, math.log(value))
+            for number, value in values
+            if value is not None and 0 < value < math.inf
         ]
 
-    def of(self, metric: str) -> Sequence[float | None]:
-        """The value of each process; empty where the case has none."""
-        if metric in self.values or self.cost is None:
-            return self.values.get(metric, ())
-        work, divisor = _rates(self.cost).get(metric, (0, ""))
-        return [work / each if each else None for each in self.values.get(divisor, ())]
+    def of(self, metric: Metric) -> Sequence[float | None]:
+        """The value of each process; empty where the case has none. Rates follow from what is kept."""
+        if not isinstance(metric.source, Rate) or metric.name in self.values or self.cost is None:
+            return self.values.get(metric.name, ())
+        rate, cost = metric.source, self.cost
+        return [rate.of(cost, value) for value in self.of(rate.divisor)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +138,7 @@ def _side(case: Case, records: Sequence[Record]) -> CaseDigest:
         rounds=tuple(record.round for record in done),
         values=_values(measured),
         unsteady=sum(not each.steady for each in measured),
-        contended="; ".join(note.removeprefix("contended: ") for note in contended(measured)),
+        contended="; ".join(note.clause for note in contended(measured)),
         stopped_by=tuple(sorted({each.stop_reason for each in measured})),
         cost=measured[0].cost,
         workload_version=measured[0].workload_version,
@@ -154,30 +149,8 @@ def _side(case: Case, records: Sequence[Record]) -> CaseDigest:
     )
 
 
-def _rates(cost: Cost) -> dict[str, tuple[int, str]]:
-    """Metric → the work and what of it is divided by."""
-    return {
-        "items_per_s": (cost.items, "latency_s"),
-        "flops_per_s": (cost.flops, "latency_s"),
-        "bytes_per_s": (cost.bytes, "latency_s"),
-        "items_per_j": (cost.items, "energy_j"),
-    }
-
-
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
-    """Only metrics that some process has a value of."""
-    processes = [_process(each) for each in measured]
-    found = {name: tuple(values[name] for values in processes) for name in KEPT}
-    return {name: values for name, values in found.items() if any(value is not None for value in values)}
-
-
-def _process(measured: Measurement) -> dict[str, float | None]:
-    """Of all of `KEPT`."""
-    joules = energy_j(measured)
-    return {
-        "latency_s": median(steps_s(measured)),
-        "energy_j": None if isinstance(joules, str) else joules,
-        "cold_s": measured.cold_s if measured.compile_cache == "empty" else None,
-        "peak_device_bytes": measured.peak_device.bytes,
-        "peak_host_bytes": measured.peak_host.bytes,
-    }
+    """Only metrics that some process has a value of, and no rates."""
+    kept = [metric for metric in METRICS if not isinstance(metric.source, Rate)]
+    values = {each.name: tuple(each.source.process(one).value for one in measured) for each in kept}
+    return {name: known for name, known in values.items() if any(value is not None for value in known)}

@@ -1,19 +1,19 @@
-"""What besides the work set the pace of what was timed: the host that launches it, or the timer. Pure."""
+"""Steps timed by something besides their work: by the host that launches them, or by the timer. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchbench.format import percent
 from benchbench.model.measurement import Measurement
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.stats import median
 from benchbench.timing.sampling import OVERHEAD
 
 DISAGREEMENT = 0.2  # of the device's time, by which the host must be done launching before it
 
 
-def remarks(measured: Sequence[Measurement]) -> list[str]:
-    """As notes."""
+def launch_notes(measured: Sequence[Measurement]) -> list[Note]:
+    """Where one of them set the time."""
     return [*_launch_bound(measured), *_timer(measured)]
 
 
@@ -27,19 +27,18 @@ def launching(measured: Measurement) -> float | None:
     return median(shares) if shares else None
 
 
-def _launch_bound(measured: Sequence[Measurement]) -> list[str]:
+def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
     """A device that is not at least a fifth of a block behind the host keeps waiting for it."""
     shares = [share for each in measured if (share := launching(each)) is not None]
     bound = [share for share in shares if share > 1 - DISAGREEMENT]
     if not bound:
         return []
-    took = f"launching took the host {percent(median(bound))} of the device's time"
-    return [f"launch-bound: {took}, in {len(bound)} of {len(measured)} rounds"]
+    return [note(NoteKind.LAUNCH_BOUND, share=median(bound), count=len(bound), rounds=len(measured))]
 
 
-def _timer(measured: Sequence[Measurement]) -> list[str]:
+def _timer(measured: Sequence[Measurement]) -> list[Note]:
     """Blocks that may not be longer than a step may be too short for their timer."""
     shares = [each.timer_cost_s / median(each.block_s) for each in measured if each.timer_cost_s]
     if not shares or median(shares) <= 1 / OVERHEAD:
         return []
-    return [f"timing takes {percent(median(shares))} of a block, more than {percent(1 / OVERHEAD)}"]
+    return [note(NoteKind.TIMER_COST, share=median(shares), limit=1 / OVERHEAD)]

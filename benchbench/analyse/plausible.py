@@ -15,6 +15,7 @@ from benchbench.format import rate, ratio
 from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.registry import load
 from benchbench.stats import mean, median, quantile
 from benchbench.workloads.base import Workload
@@ -106,7 +107,7 @@ def too_parallel(alone_s: float, together_s: float, count: int) -> str:
     return f"a speed-up of {speed_up:.3g} on {count} is more than {SPEED_UP:g} times their number"
 
 
-def remarks(measured: Sequence[Measurement]) -> list[str]:
-    """What makes a reader look twice, as notes."""
+def interruption_notes(measured: Sequence[Measurement]) -> list[Note]:
+    """What makes a reader look twice."""
     count = sum(strays(each.block_s) for each in measured)
-    return [f"a few blocks were interrupted for long, in {count} of {len(measured)} rounds"] if count else []
+    return [note(NoteKind.INTERRUPTED_BLOCKS, count=count, rounds=len(measured))] if count else []

@@ -10,7 +10,6 @@ from math import inf
 
 from benchbench.errors import UsageError
 
-FIELDS = ("price_per_hour", "currency", "items_per_cost")
 HOUR_S = 3600
 EXAMPLE = "Write it as --price '*H100*=2.5 EUR'."
 
@@ -68,12 +67,23 @@ def _typed(text: str) -> tuple[str, float, str]:
     return found[1].strip(), float(found[2]), found[3] or ""
 
 
-def fields(
-    items_per_s: float, device: str, prices: Prices | None
-) -> tuple[dict[str, float | str], dict[str, str]]:
-    """`FIELDS` of a case on this device; else why each is not known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Of an hour of a case's device, and the items it buys; all None without a price, and why."""
+
+    price_per_hour: float | None = None
+    currency: str | None = None
+    items_per_cost: float | None = None
+    reason: str = ""
+
+
+FIELDS = ("price_per_hour", "currency", "items_per_cost")
+
+
+def priced(items_per_s: float, device: str, prices: Prices | None) -> Price:
+    """A case on this device."""
     price = prices.of(device) if prices else None
     if prices is None or price is None:
-        return {}, dict.fromkeys(FIELDS, f"no price of {device or 'this device'} is given")
-    rate = items_per_s * HOUR_S / price
-    return {"price_per_hour": price, "currency": prices.currency, "items_per_cost": rate}, {}
+        return Price(reason=f"no price of {device or 'this device'} is given")
+    items_per_cost = items_per_s * HOUR_S / price
+    return Price(price_per_hour=price, currency=prices.currency, items_per_cost=items_per_cost)

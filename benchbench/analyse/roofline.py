@@ -4,24 +4,19 @@ the roofline (Williams, Waterman & Patterson 2009). Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 
-from benchbench.format import ratio
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Cost
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import RunInfo
 
 MEMORY = "memory"  # the quantity whose rate is in B/s; every other one is a dtype, in FLOP/s
 COMPUTE = "compute"
-FIELDS = (
-    "flops_per_byte", "bound", "attainable_flops_per_s", "roof",
-    "flops_of_ceiling", "flops_of_datasheet", "bytes_of_ceiling", "bytes_of_datasheet",
-)  # fmt: skip
 BEYOND = 1.1  # times a ceiling: more than one measurement differs from the next
 MEASURE = "accelbench doctor --ceilings"
-Value = float | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,31 +80,53 @@ def datasheet_roofs(dtype: Dtype, device_name: str | None) -> Roofs:
     )
 
 
-def position(cost: Cost, step_s: float, measured: Roofs, datasheet: Roofs) -> dict[str, Value]:
-    """`FIELDS` of work that takes `step_s`; the roofline is of the ceilings, else of the datasheet."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where work stands under its roofs. What is not known is None; `reasons` has why, by field."""
+
+    flops_per_byte: float | None = None
+    bound: str | None = None  # by `compute` or `memory`
+    attainable_flops_per_s: float | None = None
+    roof: str | None = None  # `ceilings` or `datasheet`: whose rates make the roofline
+    flops_of_ceiling: float | None = None
+    flops_of_datasheet: float | None = None
+    bytes_of_ceiling: float | None = None
+    bytes_of_datasheet: float | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+FIELDS = tuple(each.name for each in fields(Position) if each.name != "reasons")
+
+
+def position(cost: Cost, step_s: float, measured: Roofs, datasheet: Roofs) -> Position:
+    """Of work that takes `step_s`; the roofline is of the ceilings, else of the datasheet."""
+    flops_per_s, bytes_per_s = cost.flops / step_s, cost.bytes / step_s
     intensity = cost.flops / cost.bytes if cost.flops and cost.bytes else None
-    found: dict[str, Value] = dict.fromkeys(FIELDS)
-    found["flops_per_byte"] = intensity
-    if intensity is not None:
-        for name, roofs in (("ceilings", measured), ("datasheet", datasheet)):
-            if found["roof"] is None and roofs.flops_per_s and roofs.bytes_per_s:
-                found |= _under(roofs.flops_per_s, intensity * roofs.bytes_per_s) | {"roof": name}
-    for name, roofs in (("ceiling", measured), ("datasheet", datasheet)):
-        found[f"flops_of_{name}"] = _share(cost.flops / step_s, roofs.flops_per_s)
-        found[f"bytes_of_{name}"] = _share(cost.bytes / step_s, roofs.bytes_per_s)
-    return found
+    return replace(
+        _roofline(intensity, measured, datasheet),
+        flops_per_byte=intensity,
+        flops_of_ceiling=_share(flops_per_s, measured.flops_per_s),
+        flops_of_datasheet=_share(flops_per_s, datasheet.flops_per_s),
+        bytes_of_ceiling=_share(bytes_per_s, measured.bytes_per_s),
+        bytes_of_datasheet=_share(bytes_per_s, datasheet.bytes_per_s),
+        reasons=_reasons(cost, measured, datasheet),
+    )
 
 
-def _under(compute: float, memory: float) -> dict[str, Value]:
-    bound = MEMORY if memory < compute else COMPUTE
-    return {"bound": bound, "attainable_flops_per_s": min(compute, memory)}
+def _roofline(intensity: float | None, measured: Roofs, datasheet: Roofs) -> Position:
+    for name, roofs in (("ceilings", measured), ("datasheet", datasheet)):
+        if intensity is not None and roofs.flops_per_s and roofs.bytes_per_s:
+            compute, memory = roofs.flops_per_s, intensity * roofs.bytes_per_s
+            bound = MEMORY if memory < compute else COMPUTE
+            return Position(bound=bound, attainable_flops_per_s=min(compute, memory), roof=name)
+    return Position()
 
 
 def _share(rate: float, roof: float | None) -> float | None:
     return rate / roof if rate and roof else None
 
 
-def reasons(cost: Cost, measured: Roofs, datasheet: Roofs) -> dict[str, str]:
+def _reasons(cost: Cost, measured: Roofs, datasheet: Roofs) -> dict[str, str]:
     """Field → why it is not known, if it is not."""
     no_flops = "" if cost.flops else "the work counts no FLOPs"
     no_bytes = "" if cost.bytes else "the work counts no bytes"
@@ -124,10 +141,9 @@ def reasons(cost: Cost, measured: Roofs, datasheet: Roofs) -> dict[str, str]:
     }
 
 
-def remarks(found: dict[str, Value]) -> list[str]:
+def ceiling_notes(position: Position) -> list[Note]:
     """A ceiling is no law of physics: what exceeds it is worth a note."""
-    share = found["flops_of_ceiling"]
-    if not isinstance(share, float) or share <= BEYOND:
+    share = position.flops_of_ceiling
+    if share is None or share <= BEYOND:
         return []
-    why = f"its algorithm saves multiplications, or the ceilings are out of date ({MEASURE})"
-    return [f"{ratio(share)} the FLOP/s of the best GEMM measured here: {why}"]
+    return [note(NoteKind.ABOVE_CEILING, times=share, command=MEASURE)]

@@ -82,7 +82,7 @@ def ceilings_of(choice: Choice) -> None:
         raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
     kept = ceilings.merged(ceilings.stored(info.machine), found)
     disk.save(ceilings.place(info.machine), ceilings.encoded(info.machine, kept))
-    notes = ceilings.remarks(found, records)
+    notes = [note.text for note in ceilings.held_down(found, records)]
     if choice.format is DataFormat.JSON:
         print_json({"ceilings": doctor.ceilings_fields(found), "notes": notes})
     else:

@@ -15,11 +15,12 @@ import msgspec
 from benchbench.analyse.plausible import implausible
 from benchbench.analyse.roofline import MEMORY, Ceiling, device_of
 from benchbench.errors import UnreadableInput
-from benchbench.machine.conditions import remarks as surroundings
+from benchbench.machine.conditions import condition_notes
 from benchbench.machine.environment import cache_folder, fingerprint
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
+from benchbench.model.note import Note
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.plan.suite import Axes, Entry
@@ -111,11 +112,11 @@ def best(info: RunInfo, records: Iterable[Record]) -> list[Ceiling]:
     return sorted(found.values(), key=lambda each: (each.device, each.quantity == MEMORY, each.quantity))
 
 
-def remarks(found: Sequence[Ceiling], records: Iterable[Record]) -> list[str]:
+def held_down(found: Sequence[Ceiling], records: Iterable[Record]) -> list[Note]:
     """What may have held a ceiling down: neighbours, a throttled clock."""
     reached = {each.case for each in found}
     outcomes = [record.outcome for record in records if record.case.id in reached]
-    return surroundings([outcome for outcome in outcomes if isinstance(outcome, Measurement)])
+    return condition_notes([outcome for outcome in outcomes if isinstance(outcome, Measurement)])
 
 
 def _rates(records: Iterable[Record]) -> Iterable[tuple[Record, float]]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchbench import registry
-from benchbench.analyse.metrics import by_case
 from benchbench.analyse.plausible import implausible
+from benchbench.analyse.rows import by_case
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput
 from benchbench.format import size, visible

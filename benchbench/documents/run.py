@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
-from benchbench.analyse.metrics import COLUMNS, Row, by_case, params_text, rows, steps_s
+from benchbench.analyse.columns import params_text
+from benchbench.analyse.metrics import steps_s
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
+from benchbench.analyse.rows import Row, by_case, case_key, rows
 from benchbench.model.case import Cache
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Status, Verdict
+from benchbench.model.status import Verdict
 from benchbench.timing.policy import in_words
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 INLINE = 40  # a longer reason becomes a footnote
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -57,7 +55,14 @@ class Cell:
     @property
     def ok(self) -> bool:
         """Whether it has a speed."""
-        return bool(self.row["status"] == Status.OK)
+        return self.row.ok
+
+    @property
+    def latency_s(self) -> float:
+        """Of a case that is ok."""
+        value = self.row.value("latency_s")
+        assert value is not None
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class Report:
 
     info: RunInfo
     records: tuple[Record, ...]
-    rows: pd.DataFrame
+    rows: tuple[Row, ...]
     head: tuple[str, ...]
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
@@ -116,8 +121,7 @@ def report(
 
     A column in which nothing was planned is not shown; the foot says what was left out, and why.
     """
-    frame = rows(run, ceilings, prices)
-    found: list[Row] = [dict(zip(COLUMNS, values, strict=True)) for values in frame.to_numpy()]
+    found = rows(run, ceilings, prices)
     planned = found[: len(run.info.plan)]
     shown = {_place(row) for row in planned}
     columns = _columns(planned)
@@ -130,7 +134,7 @@ def report(
     return Report(
         info=run.info,
         records=run.records,
-        rows=frame,
+        rows=tuple(found),
         head=_head(run, found),
         columns=tuple(columns.values()),
         groups=groups,
@@ -140,15 +144,14 @@ def report(
 
 
 def _place(row: Row) -> tuple[str, str, str]:
-    return row["target"], row["device"], row["mode"] or ""
+    return row.case.target, row.case.device, row.case.mode
 
 
 def _columns(planned: Iterable[Row]) -> dict[tuple[str, str, str], Column]:
     found: dict[tuple[str, str, str], Column] = {}
     for row in planned:
-        column = Column(
-            *(fmt.visible(row[k] or "") for k in ("target", "framework_version", "device", "mode"))
-        )
+        target, device, mode = map(fmt.visible, _place(row))
+        column = Column(target, fmt.visible(row.framework_version or ""), device, mode)
         if _place(row) not in found or not found[_place(row)].version:
             found[_place(row)] = column
     return found
@@ -160,49 +163,49 @@ def _works(
     """(suite, title) → its cells in the order of `places`."""
     cells: dict[tuple[str, str], list[Cell | None]] = {}
     for row in shown:
-        work = cells.setdefault((row["suite"], _title(row)), [None] * len(places))
-        outcomes = [record.outcome for record in records.get((row["suite"], row["case"]), [])]
+        work = cells.setdefault((row.case.suite, _title(row)), [None] * len(places))
+        outcomes = [record.outcome for record in records.get(case_key(row.case), [])]
         processes = tuple(tuple(steps_s(o)) for o in outcomes if isinstance(o, Measurement))
         work[places.index(_place(row))] = Cell(row=row, processes=processes)
     return {key: tuple(found) for key, found in cells.items()}
 
 
 def _title(row: Row) -> str:
-    head = f"{row['workload']} {params_text(row['params'])}".strip()
-    caches = CACHES.get(row["cache"])
-    return fmt.visible(", ".join(filter(None, (head, row["dtype"], row["phase"], caches))))
+    case = row.case
+    head = f"{case.workload} {params_text(case.params)}".strip()
+    caches = CACHES.get(case.cache) if case.dtype else None
+    return fmt.visible(", ".join(filter(None, (head, case.dtype, case.phase, caches))))
 
 
 def _footnotes(works: Iterable[Sequence[Cell | None]]) -> dict[str, str]:
     """Text of a footnote → its mark."""
-    texts = [text for cells in works for cell in cells if cell for text in _remarks(cell)]
+    texts = [text for cells in works for cell in cells if cell for text in _noted(cell)]
     return {
         text: str(number).translate(SUPERSCRIPT) for number, text in enumerate(dict.fromkeys(texts), start=1)
     }
 
 
-def _remarks(cell: Cell) -> list[str]:
-    """What a cell leaves to footnotes."""
+def _noted(cell: Cell) -> list[str]:
+    """What a cell leaves to footnotes. Why a number of it is absent is in JSON and CSV."""
     if not cell.ok:
         reason = _reason(cell)
         return [reason] if len(reason) > INLINE else []
-    names = tuple(f"{name}: " for name in cell.row)  # an empty cell is seen; its reason is in JSON and CSV
-    return [fmt.visible(note) for note in cell.row["notes"] if not note.startswith(names)]
+    return [fmt.visible(note.text) for note in cell.row.notes]
 
 
 def _reason(cell: Cell) -> str:
-    status, message = cell.row["status"], fmt.visible(cell.row["message"])
+    status, message = cell.row.status, fmt.visible(cell.row.message)
     return f"{status}: {message}" if message else str(status)
 
 
 def _lines(cells: Sequence[Cell | None], footnotes: dict[str, str]) -> tuple[Line, ...]:
-    fastest = min((c for c in cells if c and c.ok), key=lambda c: float(c.row["latency_s"]), default=None)
+    fastest = min((c for c in cells if c and c.ok), key=lambda c: c.latency_s, default=None)
     texts = {
         "latency": [_latency(cell, footnotes) if cell else "" for cell in cells],
         "rate": [_quantity(cell, "items_per_s") for cell in cells],
         "FLOP/s": [_quantity(cell, "flops_per_s") for cell in cells],
-        "of ceiling": [_fraction(cell, "of_ceiling") for cell in cells],
-        "of datasheet": [_fraction(cell, "of_datasheet") for cell in cells],
+        "of ceiling": [_of_ceiling(cell) for cell in cells],
+        "of datasheet": [_of_datasheet(cell) for cell in cells],
         "bound by": [_bound(cell) for cell in cells],
         "memory": [_memory(cell) for cell in cells],
         "cold start": [_quantity(cell, "cold_s") for cell in cells],
@@ -216,21 +219,21 @@ def _lines(cells: Sequence[Cell | None], footnotes: dict[str, str]) -> tuple[Lin
 
 
 def _latency(cell: Cell, footnotes: dict[str, str]) -> str:
-    marks = " ".join(footnotes[text] for text in _remarks(cell))
+    marks = " ".join(footnotes[text] for text in _noted(cell))
     if cell.ok:
-        row = cell.row
-        text = fmt.interval(row["latency_low_s"], row["latency_s"], row["latency_high_s"])
+        latency = cell.row.metric("latency_s")
+        text = fmt.interval(latency.low, cell.latency_s, latency.high)
     else:
-        text = str(cell.row["status"]) if marks else _reason(cell)
+        text = str(cell.row.status) if marks else _reason(cell)
     return text + marks
 
 
 def _quantity(cell: Cell | None, name: str) -> str:
-    value = cell.row[name] if cell else None
+    value = cell.row.value(name) if cell else None
     if cell is None or value is None:
         return ""
     if name == "items_per_s":
-        return fmt.per_second(value, fmt.visible(cell.row["item"]))
+        return fmt.per_second(value, fmt.visible(cell.row.item or ""))
     return (
         fmt.seconds(value)
         if name == "cold_s"
@@ -238,27 +241,44 @@ def _quantity(cell: Cell | None, name: str) -> str:
     )
 
 
-def _fraction(cell: Cell | None, of: str) -> str:
+def _of_ceiling(cell: Cell | None) -> str:
     """Of the FLOP/s, or of the bytes where the work only moves data."""
-    value = cell.row["bytes_" + of if not cell.row["flops"] else "flops_" + of] if cell else None
+    if cell is None:
+        return ""
+    where = cell.row.position
+    return _percent(where.flops_of_ceiling if _computes(cell) else where.bytes_of_ceiling)
+
+
+def _of_datasheet(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    where = cell.row.position
+    return _percent(where.flops_of_datasheet if _computes(cell) else where.bytes_of_datasheet)
+
+
+def _computes(cell: Cell) -> bool:
+    return bool(cell.row.cost and cell.row.cost.flops)
+
+
+def _percent(value: float | None) -> str:
     return "" if value is None else fmt.percent(value)
 
 
 def _bound(cell: Cell | None) -> str:
-    value = cell.row["attainable_flops_per_s"] if cell else None
-    return f"{cell.row['bound']}, {fmt.rate(value, 'FLOP/s')}" if cell and value else ""
+    value = cell.row.position.attainable_flops_per_s if cell else None
+    return f"{cell.row.position.bound}, {fmt.rate(value, 'FLOP/s')}" if cell and value else ""
 
 
 def _per_cost(cell: Cell | None) -> str:
-    value = cell.row["items_per_cost"] if cell else None
+    value = cell.row.price.items_per_cost if cell else None
     if cell is None or value is None:
         return ""
-    return fmt.per(value, fmt.visible(f"{cell.row['item']}/{cell.row['currency']}"))
+    return fmt.per(value, fmt.visible(f"{cell.row.item}/{cell.row.price.currency}"))
 
 
 def _memory(cell: Cell | None) -> str:
     for where in ("device", "host"):
-        value = cell.row[f"peak_{where}_bytes"] if cell else None
+        value = cell.row.value(f"peak_{where}_bytes") if cell else None
         if value is not None:
             return f"{fmt.size(value)} {where}"
     return ""
@@ -267,22 +287,18 @@ def _memory(cell: Cell | None) -> str:
 def _versus(cell: Cell | None, fastest: Cell | None) -> str:
     if cell is None or fastest is None or not cell.ok:
         return ""
-    times = fmt.ratio(cell.row["latency_s"] / fastest.row["latency_s"])
-    low, high = cell.row["latency_low_s"], fastest.row["latency_high_s"]
+    times = fmt.ratio(cell.latency_s / fastest.latency_s)
+    low, high = cell.row.metric("latency_s").low, fastest.row.metric("latency_s").high
     apart = low is not None and high is not None and low > high
     return times if cell is fastest or apart else f"{times} ?"
 
 
 def _head(run: Run, found: Sequence[Row]) -> tuple[str, ...]:
     info, machine = run.info, run.info.machine
-    statuses = Counter(row["status"] for row in found)
-    devices = {f"device {row['device']}: {row['device_name']}" for row in found if row["device_name"]}
-    suites = dict.fromkeys(row["suite"] for row in found)
-    prices = {
-        f"price: {row['price_per_hour']:g} {row['currency']} an hour of {row['device_name'] or row['device']}"
-        for row in found
-        if row["price_per_hour"] is not None
-    }
+    statuses = Counter(row.status for row in found)
+    devices = {f"device {row.case.device}: {row.device_name}" for row in found if row.device_name}
+    suites = dict.fromkeys(row.case.suite for row in found)
+    prices = {_price(row) for row in found if row.price.price_per_hour is not None}
     lines = [
         f"run {info.id}, {info.started}, accelbench {info.version}",
         f"machine: {machine.cpu}, {machine.threads} threads, {machine.os}",
@@ -297,10 +313,15 @@ def _head(run: Run, found: Sequence[Row]) -> tuple[str, ...]:
     return tuple(fmt.visible(line) for line in lines)
 
 
+def _price(row: Row) -> str:
+    price = row.price
+    return f"price: {price.price_per_hour:g} {price.currency} an hour of {row.device_name or row.case.device}"
+
+
 def _foot(groups: Iterable[Group], footnotes: dict[str, str], hidden: Iterable[Row]) -> tuple[str, ...]:
     lines = [f"{mark} {text}" for text, mark in footnotes.items()]
     if any(text.endswith(" ?") for group in groups for line in group.lines for text in line.texts):
         lines.append(UNSURE)
-    places = Counter(f"{' '.join(_place(row))}: {row['status']}, {row['message']}" for row in hidden)
+    places = Counter(f"{' '.join(_place(row))}: {row.status}, {row.message}" for row in hidden)
     lines += [f"left out {count}×: {fmt.visible(text)}" for text, count in places.items()]
     return tuple(lines)

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-from benchbench.analyse.metrics import METRICS, Metric, Row
+from benchbench.analyse.metrics import METRICS, Metric
+from benchbench.analyse.rows import Row
 from benchbench.documents.run import Report
 from benchbench.format import visible
-
-# FLOP/s and bytes/s are missing: with counted work, they say what latency says.
-LABELS = {
-    "latency_s": "latency",
-    "items_per_s": "throughput",
-    "cold_s": "cold start",
-    "peak_device_bytes": "peak device memory",
-    "peak_host_bytes": "peak host memory",
-    "energy_j": "energy",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,36 +30,25 @@ class Measure:
 
 def measures(report: Report) -> list[Measure]:
     """Case by case, of all cases that have a number."""
-    rows: list[dict[Any, Any]] = report.rows.to_dict("records")
-    counts = Counter(row["case"] for row in rows)
-    metrics = [metric for metric in METRICS if metric.name in LABELS]
+    counts = Counter(row.case.id for row in report.rows)
     return [
-        _measure(row, metric, alone=counts[row["case"]] == 1)
-        for row in rows
-        for metric in metrics
-        if row[metric.name] is not None
+        _measure(row, metric, value, alone=counts[row.case.id] == 1)
+        for row in report.rows
+        for metric in METRICS
+        if metric.series and (value := row.value(metric.name)) is not None
     ]
 
 
-def _measure(row: Row, metric: Metric, *, alone: bool) -> Measure:
-    low, high = _interval(row, metric.name)
+def _measure(row: Row, metric: Metric, value: float, *, alone: bool) -> Measure:
+    interval = row.metric(metric.name)
+    case = row.case.id if alone else f"{row.case.suite}: {row.case.id}"
     return Measure(
-        case=visible(row["case"] if alone else f"{row['suite']}: {row['case']}"),
-        label=LABELS[metric.name],
+        case=visible(case),
+        label=metric.label,
         metric=metric,
-        unit=f"{visible(row['item'])}/s" if metric.name == "items_per_s" else metric.unit,
-        value=row[metric.name],
-        low=low,
-        high=high,
+        unit=metric.unit.replace("item", visible(row.item or "item"), 1),
+        value=value,
+        low=interval.low,
+        high=interval.high,
         row=row,
     )
-
-
-def _interval(row: Row, name: str) -> tuple[float | None, float | None]:
-    low, high = row["latency_low_s"], row["latency_high_s"]
-    if low is None or high is None or name not in ("latency_s", "items_per_s"):
-        return None, None
-    if name == "latency_s":
-        return low, high
-    items = row["items_per_s"] * row["latency_s"]
-    return items / high, items / low

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
-from benchbench.analyse.metrics import NO_SPEED, Row
+from benchbench.analyse.rows import NO_SPEED, Row
 from benchbench.documents.run import CaseVerdict, Report
 from benchbench.format import visible
 from benchbench.model.status import Status, Verdict
@@ -36,14 +35,14 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A case; `row` is empty where the run did not plan it. All text but the row's is safe to show."""
+    """A case; `row` is None where the run did not plan it. All text but the row's is safe to show."""
 
     case: str
     suite: str
     level: Level
     word: str  # `slower`, `out_of_memory`, `ok`: the worst said of it
     texts: tuple[str, ...]
-    row: Row
+    row: Row | None
     judged: tuple[CaseVerdict, ...]
 
 
@@ -52,10 +51,9 @@ def outcomes(report: Report) -> list[Outcome]:
     judged: dict[str, list[CaseVerdict]] = {}
     for each in report.judged:
         judged.setdefault(each.case, []).append(each)
-    rows: list[dict[Any, Any]] = report.rows.to_dict("records")
-    found = [_outcome(row, judged.get(row["case"], [])) for row in rows]
-    known = {row["case"] for row in rows}
-    found += [_outcome({"case": case}, said) for case, said in judged.items() if case not in known]
+    found = [_outcome(row.case.id, row, judged.get(row.case.id, [])) for row in report.rows]
+    known = {row.case.id for row in report.rows}
+    found += [_outcome(case, None, said) for case, said in judged.items() if case not in known]
     return sorted(found, key=_rank)
 
 
@@ -67,17 +65,17 @@ def _rank(outcome: Outcome) -> tuple[Level, float]:
     return outcome.level, -max((abs(math.log(ratio)) for ratio in ratios), default=0.0)
 
 
-def _outcome(row: Row, judged: list[CaseVerdict]) -> Outcome:
-    said = [(_level(row["status"]), str(row["status"]))] if "status" in row else []
+def _outcome(case: str, row: Row | None, judged: list[CaseVerdict]) -> Outcome:
+    said = [(_level(row.status), str(row.status))] if row else []
     said += [(LEVELS.get(each.verdict, Level.PASSED), str(each.verdict)) for each in judged]
     level = min(each for each, _ in said)
     words = [word for each, word in said if each is level]
-    message = visible(row.get("message") or "")
+    message = visible(row.message) if row else ""
     told = any(message in each.text for each in judged)
-    own = (f"{row['status']}: {message}",) if message and not told else ()
+    own = (f"{row.status}: {message}",) if row and message and not told else ()
     return Outcome(
-        case=visible(row["case"]),
-        suite=visible(row.get("suite") or ""),
+        case=visible(case),
+        suite=visible(row.case.suite) if row else "",
         level=level,
         word=words[-1] if level is Level.PASSED else words[0],
         texts=(*own, *(each.text for each in judged)),
@@ -86,8 +84,8 @@ def _outcome(row: Row, judged: list[CaseVerdict]) -> Outcome:
     )
 
 
-def _level(status: str) -> Level:
-    if status == Status.OK:
+def _level(status: Status) -> Level:
+    if status is Status.OK:
         return Level.PASSED
     if status in LEFT_OUT:
         return Level.SKIPPED

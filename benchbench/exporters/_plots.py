@@ -100,7 +100,7 @@ def _panel(axes: Axes, report: Report, group: Group, draw: Draw) -> None:
     for y, (cell, _, _) in enumerate(rows):
         if not cell.ok:
             axes.text(
-                0.02, y, cell.row["status"], transform=axes.get_yaxis_transform(), va="center", style="italic"
+                0.02, y, cell.row.status, transform=axes.get_yaxis_transform(), va="center", style="italic"
             )
     if any(cell.ok for cell, _, _ in rows):
         draw(axes, rows)
@@ -114,15 +114,16 @@ def _bars(axes: Axes, rows: Rows) -> None:
 
     measured = [(y, cell, colour) for y, (cell, _, colour) in enumerate(rows) if cell.ok]
     first = measured[0][1].row
-    flops = first["phase"] == Phase.FORWARD and first["flops_per_s"] is not None
-    name, unit = ("flops_per_s", "FLOP/s") if flops else ("items_per_s", f" {fmt.visible(first['item'])}/s")
-    power = fmt.si_power(max(cell.row[name] for _, cell, _ in measured))
-    for y, cell, colour in measured:
-        rate = cell.row[name]
+    flops = first.case.phase == Phase.FORWARD and first.value("flops_per_s") is not None
+    name, unit = (
+        ("flops_per_s", "FLOP/s") if flops else ("items_per_s", f" {fmt.visible(first.item or '')}/s")
+    )
+    rates = [cell.row.value(name) or 0.0 for _, cell, _ in measured]
+    power = fmt.si_power(max(rates))
+    for rate, (y, cell, colour) in zip(rates, measured, strict=True):
         axes.barh(y, rate / 10**power, height=0.7, color=colour, xerr=_errors(cell, rate / 10**power), **BAR)
         _value(axes, y, fmt.rate(rate, unit) if flops else fmt.per_second(rate, unit[1:-2]))
-    longest = max(cell.row[name] for _, cell, _ in measured) / 10**power
-    axes.set_xlim(0, min(axes.get_xlim()[1], CUT * longest))
+    axes.set_xlim(0, min(axes.get_xlim()[1], CUT * max(rates) / 10**power))
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.set_xlabel(f"{fmt.PREFIXES[power]}{unit}".strip())
 
@@ -132,10 +133,10 @@ BAR: dict[str, Any] = {"ecolor": "black", "capsize": 2.5, "error_kw": {"elinewid
 
 def _errors(cell: Cell, rate: float) -> list[list[float]] | None:
     """Below and above: a rate is work / latency, so the ends change places."""
-    middle, low, high = (cell.row[name] for name in ("latency_s", "latency_low_s", "latency_high_s"))
-    if low is None or high is None:
+    latency = cell.row.metric("latency_s")
+    if latency.low is None or latency.high is None:
         return None
-    below, above = rate - rate * middle / high, rate * middle / low - rate
+    below, above = rate - rate * cell.latency_s / latency.high, rate * cell.latency_s / latency.low - rate
     return [[max(below, 0.0)], [max(above, 0.0)]]  # rounding: an interval may have no width
 
 
@@ -146,7 +147,7 @@ def _strips(axes: Axes, rows: Rows) -> None:
     for y, (cell, _, colour) in enumerate(rows):
         if cell.ok:
             _strip(axes, y, cell, colour, 10.0**-power)
-            _value(axes, y, fmt.seconds(cell.row["latency_s"]))
+            _value(axes, y, fmt.seconds(cell.latency_s))
     _time_axis(axes, min(steps) / 10.0**power, max(steps) / 10.0**power)
     logarithmic = ", logarithmic" if axes.get_xscale() == "log" else ""
     axes.set_xlabel(f"{fmt.PREFIXES[power]}s{logarithmic}")
@@ -159,11 +160,11 @@ def _strip(axes: Axes, y: int, cell: Cell, colour: str, scale: float) -> None:
         # A raster: a vector image of every sample would be megabytes.
         axes.scatter(xs, [lane] * len(xs), s=7, color=colour, alpha=0.4, linewidths=0, rasterized=True)
         axes.plot([median(xs)], [lane], marker="|", markersize=5, color="black", markeredgewidth=1)
-    row = cell.row
-    if row["latency_low_s"] is not None:
-        ends = [row["latency_low_s"] * scale, row["latency_high_s"] * scale]
+    latency = cell.row.metric("latency_s")
+    if latency.low is not None and latency.high is not None:
+        ends = [latency.low * scale, latency.high * scale]
         axes.plot(ends, [y - 0.33] * 2, color="black", linewidth=1.5)
-    axes.plot([row["latency_s"] * scale], [y - 0.33], marker="D", markersize=4, color="black")
+    axes.plot([cell.latency_s * scale], [y - 0.33], marker="D", markersize=4, color="black")
 
 
 def _lanes(y: int, count: int) -> Sequence[float]:

@@ -10,7 +10,7 @@ from benchbench.documents.run import Report
 from benchbench.exporters._measures import Measure, measures
 from benchbench.exporters.base import Exporter
 
-NAME_LIMIT = 1024  # characters of a benchmark's name; of a measure's slug 64, which LABELS stay far below
+NAME_LIMIT = 1024  # characters of a benchmark's name; of a measure's slug 64, which labels stay far below
 NANO = 1e9  # Bencher's own measure `latency` is in nanoseconds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from benchbench.analyse.metrics import params_text
+from benchbench.analyse.columns import frame, params_text
 from benchbench.documents.run import Report
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
@@ -19,7 +19,7 @@ class Csv(Exporter):
 
     def export(self, report: Report) -> dict[str, bytes]:
         """One table with a header; absent values are empty."""
-        text = report.rows.map(cell).to_csv(index=False, lineterminator="\n")
+        text = frame(report.rows).map(cell).to_csv(index=False, lineterminator="\n")
         return {"report.csv": text.encode()}
 
 

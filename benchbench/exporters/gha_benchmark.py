@@ -30,8 +30,8 @@ class GhaBenchmark(Exporter):
 
 def _entry(measure: Measure) -> dict[str, Any]:
     row = measure.row
-    about = f"{row['backend']} {row['framework_version'] or ''} on {row['device_name'] or row['device']}"
-    count = f"processes: {row['rounds']}, samples: {row['samples']}"
+    about = f"{row.case.backend} {row.framework_version or ''} on {row.device_name or row.case.device}"
+    count = f"processes: {row.rounds}, samples: {row.samples}"
     entry = {"name": f"{measure.case} {measure.label}", "unit": measure.unit, "value": measure.value}
     if measure.low is not None and measure.high is not None:
         entry["range"] = f"95 %: {measure.low:.4g} to {measure.high:.4g}"

@@ -86,8 +86,7 @@ def _summary(report: Report, found: list[Outcome], room: int) -> bytes:
 
 
 def _row(outcome: Outcome) -> str:
-    row = outcome.row
-    known = row.get("latency_s") is not None
-    latency = interval(row["latency_low_s"], row["latency_s"], row["latency_high_s"]) if known else ""
+    found = outcome.row.metric("latency_s") if outcome.row else None
+    latency = interval(found.low, found.value, found.high) if found and found.value is not None else ""
     cells = (outcome.case, outcome.word, latency, "; ".join(outcome.texts))
     return f"| {' | '.join(escaped(cell) for cell in cells)} |\n"

@@ -10,14 +10,7 @@ from benchbench.exporters._measures import Measure, measures
 from benchbench.exporters.base import Exporter
 
 DIGITS = 2  # with more, noise alone would show every value as changed
-NAMES = {
-    "latency_s": ("accelbench_latency_seconds", "seconds"),
-    "items_per_s": ("accelbench_items_per_second", ""),
-    "cold_s": ("accelbench_cold_start_seconds", "seconds"),
-    "peak_device_bytes": ("accelbench_peak_device_bytes", "bytes"),
-    "peak_host_bytes": ("accelbench_peak_host_bytes", "bytes"),
-    "energy_j": ("accelbench_energy_joules", "joules"),
-}
+UNITS = {"s": "seconds", "B": "bytes", "J": "joules"}  # OpenMetrics wants base units by their names
 
 
 class Gitlab(Exporter):
@@ -30,10 +23,10 @@ class Gitlab(Exporter):
         """One exposition, metric by metric as OpenMetrics wants it."""
         found = measures(report)
         lines: list[str] = []
-        for metric, (name, unit) in NAMES.items():
-            samples = [_sample(name, each) for each in found if each.metric.name == metric]
-            about = [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
-            lines += about + samples if samples else []
+        for metric in dict.fromkeys(each.metric for each in found):
+            name, unit = f"accelbench_{metric.series}", UNITS.get(metric.unit)
+            samples = [_sample(name, each) for each in found if each.metric is metric]
+            lines += [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else []), *samples]
         return {"report.txt": "\n".join([*lines, "# EOF\n"]).encode()}
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import ClassVar
 
+from benchbench.analyse.columns import flatten
 from benchbench.documents.run import Report
 from benchbench.exporters.base import Exporter
 
@@ -27,6 +28,6 @@ class Json(Exporter):
             "machine": asdict(info.machine),
             "tags": info.tags,
         }
-        content = {"schema": SCHEMA, "run": run, "rows": report.rows.to_dict("records")}
+        content = {"schema": SCHEMA, "run": run, "rows": [flatten(row) for row in report.rows]}
         text = json.dumps(content, indent=2, allow_nan=False)
         return {"report.json": f"{text}\n".encode()}

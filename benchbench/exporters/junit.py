@@ -48,8 +48,9 @@ def _counts(found: Sequence[Outcome]) -> dict[str, str]:
 
 
 def _add(suite: ET.Element, outcome: Outcome) -> None:
-    latency = outcome.row.get("latency_s")
-    facts = {"name": _clean(outcome.case), "classname": _clean(outcome.row.get("workload") or "accelbench")}
+    latency = outcome.row.value("latency_s") if outcome.row else None
+    workload = outcome.row.case.workload if outcome.row else ""
+    facts = {"name": _clean(outcome.case), "classname": _clean(workload or "accelbench")}
     if latency is not None:
         facts["time"] = f"{latency:.9f}"
     case = ET.SubElement(suite, "testcase", facts)

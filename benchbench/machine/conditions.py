@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchbench.format import percent
 from benchbench.machine.nvml import THROTTLED
 from benchbench.model.measurement import Measurement, Telemetry, Window
+from benchbench.model.note import Note, NoteKind, note, plain
 from benchbench.model.record import Record
 from benchbench.stats import median
 
@@ -39,14 +39,16 @@ def usual_mhz(records: Iterable[Record]) -> dict[str, float]:
     return {device: median(clocks) for device, clocks in found.items() if clocks}
 
 
-def remarks(measured: Sequence[Measurement], usual: float | None = None) -> list[str]:
-    """What a reader must know of the surroundings of a case's processes, as notes.
+def condition_notes(measured: Sequence[Measurement], usual: float | None = None) -> list[Note]:
+    """What a reader must know of the surroundings of a case's processes.
 
     `usual`: the device's SM clock in MHz, from `usual_mhz`.
     """
     seen = _seen(measured)
     found = [*_throttled(seen, usual), *contended(measured), *_short_of_memory(measured)]
-    return found + list(dict.fromkeys(note for each in seen for note in each.telemetry.notes))
+    return found + [
+        plain(text) for text in dict.fromkeys(text for each in seen for text in each.telemetry.notes)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +94,14 @@ def throttling(telemetry: Telemetry, usual: float | None = None) -> list[frozens
     return [frozenset(marks) for marks in samples]
 
 
-def _throttled(seen: Sequence[_Seen], usual: float | None) -> list[str]:
+def _throttled(seen: Sequence[_Seen], usual: float | None) -> list[Note]:
     samples = [marks for each in seen for marks in throttling(each.telemetry, usual)]
     marked = sum(bool(marks) for marks in samples)
     if marked <= MOST_THROTTLED * len(samples):
         return []
     causes = Counter(name for marks in samples for name in marks)
     listed = ", ".join(name for name, _ in sorted(causes.items(), key=lambda each: (-each[1], each[0])))
-    return [f"throttled: {percent(marked / len(samples))} of {len(samples)} samples ({listed})"]
+    return [note(NoteKind.THROTTLED, share=marked / len(samples), samples=len(samples), causes=listed)]
 
 
 def other_cores(measured: Iterable[Measurement]) -> float | None:
@@ -129,23 +131,23 @@ def _rate(amounts: Sequence[tuple[float, float]]) -> float | None:
     return max(sum(amount for amount, _ in amounts) / span, 0.0) if span >= LEAST_SPAN_S else None
 
 
-def contended(measured: Sequence[Measurement]) -> list[str]:
+def contended(measured: Sequence[Measurement]) -> list[Note]:
     """What others took of the CPUs or the GPU meanwhile, where it was enough to show in a step."""
     telemetry = [each.telemetry for each in _seen(measured)]
     limit = tolerated_cores(max((each.cpus for each in telemetry), default=1))
     found = []
     if (others := other_cores(measured) or 0.0) > limit:
-        found.append(f"contended: other processes used {others:.1f} of a core")
+        found.append(note(NoteKind.OTHER_PROCESSES, cores=others))
     if (stolen := stolen_cores(measured) or 0.0) > limit:
-        found.append(f"contended: the hypervisor withheld {stolen:.1f} of a core")
+        found.append(note(NoteKind.STOLEN_TIME, cores=stolen))
     if (most := max((count for each in telemetry for count in each.gpu_processes), default=0)) > 1:
-        found.append(f"contended: up to {most} processes computed on the GPU at once")
+        found.append(note(NoteKind.SHARED_GPU, processes=most))
     return found
 
 
-def _short_of_memory(measured: Sequence[Measurement]) -> list[str]:
+def _short_of_memory(measured: Sequence[Measurement]) -> list[Note]:
     share = waiting(measured) or 0.0
-    return [f"short of memory: tasks waited {percent(share)} of the time"] if share > MOST_WAITING else []
+    return [note(NoteKind.SHORT_OF_MEMORY, share=share)] if share > MOST_WAITING else []
 
 
 def energy_j(measured: Measurement) -> float | str:

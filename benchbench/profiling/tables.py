@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 
-from benchbench.analyse.metrics import rows as rows_of
+from benchbench.analyse.rows import rows as rows_of
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled
 from benchbench.model.run import Run
@@ -92,7 +92,7 @@ class Difference:
 
 def tables(run: Run, found: Iterable[Profiled]) -> list[Table]:
     """Of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
-    latency = {row["case"]: row["latency_s"] for row in rows_of(run).to_dict("records")}
+    latency = {row.case.id: row.value("latency_s") for row in rows_of(run)}
     made = [
         table(each, each.outcome, latency.get(each.case.id))
         for each in found

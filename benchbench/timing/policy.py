@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchbench.model.measurement import Measurement
+from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.run import Policy
 from benchbench.stats import headline, median
 
@@ -29,7 +29,7 @@ def within(budget_s: float) -> Policy:
     return replace(POLICIES["quick"], name="budget", budget_s=budget_s)
 
 
-def rounds_of(policy: Policy, outcomes: Sequence[object]) -> int:
+def rounds_of(policy: Policy, outcomes: Sequence[Measurement | Failure]) -> int:
     """How many rounds a case gets at least, by its outcomes in the order of rounds.
 
     Twice as many as it has anyway where its interval over those is wide (docs/measuring.md): that is decided

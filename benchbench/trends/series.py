@@ -12,7 +12,6 @@ from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.environment import fingerprint
 from benchbench.model.run import Run
-from benchbench.stats import median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -
 
 
 def _processes(side: CaseDigest, metric: Metric) -> tuple[float, ...]:
-    return tuple(value for value in side.of(metric.name) if value is not None and 0 < value < math.inf)
+    return tuple(value for value in side.of(metric) if value is not None and 0 < value < math.inf)
 
 
 def _wanted(case: str, patterns: Sequence[str]) -> bool:
@@ -104,14 +103,10 @@ def _wanted(case: str, patterns: Sequence[str]) -> bool:
 
 
 def _pooled(values: Sequence[float], metric: Metric) -> float:
-    """Of several processes, as a report has it: the geometric mean of times and rates, else see below."""
-    if metric.unit == "B":
-        return max(values)
-    if metric.name == "items_per_j":
-        return 1 / median([1 / value for value in values])
-    if metric.name in ("cold_s", "energy_j"):
-        return median(values)
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+    """Of several processes, as a report has it."""
+    pooled = metric.source.pool(values).value
+    assert pooled is not None
+    return pooled
 
 
 def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:

@@ -1,0 +1,249 @@
+"""Records to rows: one per case, every statistic derived from the raw samples. Pure: no file, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchbench.analyse.launch_bound import launch_notes
+from benchbench.analyse.metrics import FOREIGN, METRICS, Value, finite, steps_s
+from benchbench.analyse.plausible import implausible, interruption_notes
+from benchbench.analyse.pricing import Price, Prices, priced
+from benchbench.analyse.roofline import (
+    Ceiling,
+    Position,
+    Roofs,
+    ceiling_notes,
+    datasheet_roofs,
+    device_of,
+    measured_roofs,
+    position,
+)
+from benchbench.machine.conditions import condition_notes, usual_mhz
+from benchbench.model.case import Case, LeftOut
+from benchbench.model.measurement import Cost, Failure, Measurement
+from benchbench.model.note import Note, NoteKind, note, plain
+from benchbench.model.record import Record
+from benchbench.model.run import Run, RunInfo
+from benchbench.model.status import Status
+from benchbench.stats import median, quantile
+from benchbench.timing.policy import rounds_of
+
+P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
+UNKNOWN = Value(None)
+NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Seconds of a step, over the blocks of all processes. `p99_s` needs `P99_SAMPLES`."""
+
+    min_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One case of a run: what it is, how it ended, and what its rounds come to.
+
+    `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
+    is not ok. `cost`: of a step, None where no round was measured. `relative_error`: the worst, of failed
+    rounds too. `rounds`: those measured; `samples`: their blocks.
+    """
+
+    case: Case
+    status: Status
+    message: str = ""
+    framework_version: str | None = None
+    device_name: str | None = None
+    rounds: int = 0
+    samples: int = 0
+    cost: Cost | None = None
+    metrics: Mapping[str, Value] = field(default_factory=dict)
+    steps: Quantiles | None = None
+    relative_error: Value = UNKNOWN
+    position: Position = field(default_factory=Position)
+    price: Price = field(default_factory=Price)
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has a speed."""
+        return self.status is Status.OK
+
+    @property
+    def item(self) -> str | None:
+        """What it makes or works on: `image`."""
+        return self.cost.item if self.cost else None
+
+    def metric(self, name: str) -> Value:
+        """Without a value where the case has none."""
+        return self.metrics.get(name, UNKNOWN)
+
+    def value(self, name: str) -> float | None:
+        """Of a metric, in its unit."""
+        return self.metric(name).value
+
+
+def rows(run: Run, ceilings: Sequence[Ceiling] = (), prices: Prices | None = None) -> list[Row]:
+    """One row per planned case in plan order, then one per case left out.
+
+    `ceilings`: what was measured on the run's machine, to show how close its cases come; `prices`: of an
+    hour of its devices.
+    """
+    recorded = by_case(run.records)
+    context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
+    made = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
+    made += [_left_out(run.info, each) for each in run.info.left_out]
+    return [_with_profile(row, run.unprofiled) for row in made]
+
+
+def case_key(case: Case) -> tuple[str, str]:
+    """What tells the cases of a run apart: two suites may hold the same case."""
+    return case.suite, case.id
+
+
+def by_case(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+    """The records of each case, by `case_key`, in the order they were made."""
+    recorded: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        recorded.setdefault(case_key(record.case), []).append(record)
+    return recorded
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What a row needs of the run beside its records."""
+
+    info: RunInfo
+    usual_mhz: Mapping[str, float]
+    ceilings: Sequence[Ceiling]
+    prices: Prices | None
+
+
+def _with_profile(row: Row, unprofiled: Mapping[str, str]) -> Row:
+    reason = unprofiled.get(row.case.id)
+    return replace(row, notes=(*row.notes, note(NoteKind.NOT_PROFILED, reason=reason))) if reason else row
+
+
+def _left_out(info: RunInfo, left_out: LeftOut) -> Row:
+    version, model = _probed(info, left_out.case)
+    return Row(
+        case=left_out.case,
+        status=left_out.status,
+        message=left_out.reason,
+        framework_version=version,
+        device_name=model,
+    )
+
+
+def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
+    """Records in any order give the same row."""
+    done = sorted(records, key=lambda record: record.round)
+    measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
+    version, model = _probed(context.info, case)
+    if done:
+        version, model = done[0].framework_version, done[0].device_model
+    status, message = _ending(done)
+    if status is Status.OK and (why := implausible(case, model, measured)):
+        status, message = Status.IMPLAUSIBLE, why
+    row = Row(
+        case=case,
+        status=status,
+        message=message,
+        framework_version=version,
+        device_name=model,
+        rounds=len(measured),
+        samples=sum(len(each.block_s) for each in measured),
+        cost=measured[0].cost if measured else None,
+        relative_error=_relative_error(done, "not verified" if status is Status.OK else ""),
+    )
+    if not row.ok:
+        return row
+    finished = [each.outcome for each in done if each.outcome.status != Status.INTERRUPTED]
+    return _measured(context, row, measured, rounds_of(context.info.policy, finished))
+
+
+def _probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
+    """The framework's version and the device's model."""
+    for probe in info.probes:
+        if probe.target.name == case.target:
+            models = [device.model for device in probe.devices if device.name == case.device]
+            return probe.version, models[0] if models else None
+    return None, None
+
+
+def _ending(records: Sequence[Record]) -> tuple[Status, str]:
+    """ok only if every finished round is; a round cut short counts as missing, not as failed."""
+    finished = [each.outcome for each in records if each.outcome.status != Status.INTERRUPTED]
+    failures = [outcome for outcome in finished if isinstance(outcome, Failure)]
+    if failures:
+        first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
+        share = f" ({len(failures)} of {len(finished)} rounds)" if len(failures) < len(finished) else ""
+        return first.status, first.message + share
+    if finished:
+        return Status.OK, ""
+    cut = [each.outcome.message for each in records if isinstance(each.outcome, Failure)]
+    return Status.INTERRUPTED, cut[0] if cut else "the run ended before its turn"
+
+
+def _relative_error(records: Sequence[Record], unverified: str) -> Value:
+    errors = [each.outcome.relative_error for each in records]
+    known = [error for error in errors if error is not None]
+    return finite(max(known)) if known else Value(None, reason=unverified)
+
+
+def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
+    """`row` of a case that is ok, with its speed."""
+    metrics = {metric.name: metric.of(measured) for metric in METRICS}
+    where = _position(context, row, measured[0].cost, metrics["latency_s"].value or 0.0)
+    device, _ = device_of(context.info, row.case.device, row.device_name)
+    return replace(
+        row,
+        metrics=metrics,
+        steps=_quantiles(measured),
+        position=where,
+        price=priced(metrics["items_per_s"].value or 0.0, device, context.prices),
+        notes=(
+            *_quality_notes(measured, rounds),
+            *launch_notes(measured),
+            *interruption_notes(measured),
+            *ceiling_notes(where),
+            *condition_notes(measured, context.usual_mhz.get(row.case.device)),
+        ),
+    )
+
+
+def _quantiles(measured: Sequence[Measurement]) -> Quantiles:
+    steps = [step for each in measured for step in steps_s(each)]
+    few = f"{len(steps)} samples, needs {P99_SAMPLES}"
+    return Quantiles(
+        min_s=min(steps),
+        p50_s=median(steps),
+        p90_s=quantile(steps, 0.9),
+        p99_s=Value(quantile(steps, 0.99)) if len(steps) >= P99_SAMPLES else Value(None, reason=few),
+    )
+
+
+def _position(context: _Context, row: Row, cost: Cost, step_s: float) -> Position:
+    if row.case.dtype is None:
+        unknown = Roofs(None, None, FOREIGN, FOREIGN)
+        return position(cost, step_s, unknown, unknown)
+    roofs = measured_roofs(context.info, row.case, row.device_name, context.ceilings)
+    return position(cost, step_s, roofs, datasheet_roofs(row.case.dtype, row.device_name))
+
+
+def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
+    """What a reader must know to trust the number."""
+    count = len(measured)
+    notes = [note(NoteKind.MISSING_ROUNDS, count=count, rounds=rounds)] if count < rounds else []
+    unsteady = sum(not each.steady for each in measured)
+    if unsteady:
+        notes.append(note(NoteKind.STILL_WARMING_UP, count=unsteady, rounds=count))
+    stops = [each.stop_reason for each in measured if each.stop_reason != "precision"]
+    if stops:
+        stopped_by = " and ".join(sorted(set(stops)))
+        notes.append(note(NoteKind.IMPRECISE, count=len(stops), rounds=count, stopped_by=stopped_by))
+    return notes + list(dict.fromkeys(plain(text) for each in measured for text in each.notes))

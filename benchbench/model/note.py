@@ -1,0 +1,100 @@
+"""What a reader must know to trust a number: a kind with its data, put into words only when it is shown.
+
+Standard library only: workers under foreign interpreters import this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from benchbench.format import percent, ratio
+
+Datum = float | int | str
+
+
+class NoteKind(StrEnum):
+    """What a note is about."""
+
+    TEXT = "text"  # a sentence as it was told or stored; its datum is `text`
+    MISSING_ROUNDS = "missing_rounds"
+    STILL_WARMING_UP = "still_warming_up"
+    IMPRECISE = "imprecise"
+    LAUNCH_BOUND = "launch_bound"
+    TIMER_COST = "timer_cost"
+    INTERRUPTED_BLOCKS = "interrupted_blocks"
+    ABOVE_CEILING = "above_ceiling"
+    THROTTLED = "throttled"
+    OTHER_PROCESSES = "other_processes"
+    STOLEN_TIME = "stolen_time"
+    SHARED_GPU = "shared_gpu"
+    SHORT_OF_MEMORY = "short_of_memory"
+    NOT_PROFILED = "not_profiled"
+
+
+CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.SHARED_GPU)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact about a measurement. `data` are the numbers and names that its text holds."""
+
+    kind: NoteKind
+    data: Mapping[str, Datum] = field(default_factory=dict, hash=False)
+
+    @property
+    def clause(self) -> str:
+        """What happened, without what it is called: `other processes used 0.5 of a core`."""
+        return CLAUSES[self.kind].format_map(_Shown(self.data))
+
+    @property
+    def text(self) -> str:
+        """One sentence: `contended: other processes used 0.5 of a core`."""
+        return f"{PREFIXES.get(self.kind, '')}{self.clause}"
+
+
+def note(kind: NoteKind, **data: Datum) -> Note:
+    """A note of that kind."""
+    return Note(kind, data)
+
+
+def plain(text: str) -> Note:
+    """A sentence as it is."""
+    return Note(NoteKind.TEXT, {"text": text})
+
+
+FORMATS: Mapping[str, Callable[[float], str]] = {"share": percent, "limit": percent, "times": ratio}
+PREFIXES = {
+    NoteKind.LAUNCH_BOUND: "launch-bound: ",
+    NoteKind.THROTTLED: "throttled: ",
+    NoteKind.SHORT_OF_MEMORY: "short of memory: ",
+    NoteKind.NOT_PROFILED: "profile: ",
+    **dict.fromkeys(CONTENTION, "contended: "),
+}
+CLAUSES = {
+    NoteKind.TEXT: "{text}",
+    NoteKind.MISSING_ROUNDS: "{count} of {rounds} rounds",
+    NoteKind.STILL_WARMING_UP: "still warming up when measured, in {count} of {rounds} rounds",
+    NoteKind.IMPRECISE: "less precise than asked in {count} of {rounds} rounds (stopped by {stopped_by})",
+    NoteKind.LAUNCH_BOUND: "launching took the host {share} of the device's time, "
+    "in {count} of {rounds} rounds",
+    NoteKind.TIMER_COST: "timing takes {share} of a block, more than {limit}",
+    NoteKind.INTERRUPTED_BLOCKS: "a few blocks were interrupted for long, in {count} of {rounds} rounds",
+    NoteKind.ABOVE_CEILING: "{times} the FLOP/s of the best GEMM measured here: its algorithm saves "
+    "multiplications, or the ceilings are out of date ({command})",
+    NoteKind.THROTTLED: "{share} of {samples} samples ({causes})",
+    NoteKind.OTHER_PROCESSES: "other processes used {cores:.1f} of a core",
+    NoteKind.STOLEN_TIME: "the hypervisor withheld {cores:.1f} of a core",
+    NoteKind.SHARED_GPU: "up to {processes} processes computed on the GPU at once",
+    NoteKind.SHORT_OF_MEMORY: "tasks waited {share} of the time",
+    NoteKind.NOT_PROFILED: "{reason}",
+}
+
+
+class _Shown(dict[str, Datum]):
+    """Data as they stand in a sentence."""
+
+    def __getitem__(self, name: str) -> Datum:
+        value = super().__getitem__(name)
+        return FORMATS[name](float(value)) if name in FORMATS else value
