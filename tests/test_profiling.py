@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.process import Answer
+from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profile, Profiled
-from benchbench.model.status import Status
 from benchbench.running import profile_pass
 from benchbench.store import artifacts, disk, runs
 from tests.factories import (
@@ -224,14 +223,15 @@ class FakePool:
 
     def ask(self, case: Any, job: dict[str, Any]) -> tuple[Answer, str]:
         self.asked.append(job)
-        (Path(job["folder"]) / "xplane.pb").write_bytes(b"trace")
-        return Answer(self._reply), "fork"
+        return Answer(self._reply, files=TRACES), "fork"
 
-    def read(self, job: dict[str, Any]) -> Answer:
+    def read(self, job: dict[str, Any], files: Any) -> Answer:
         self.asked.append(job)
+        self.read_from = files
         return self._read
 
 
+TRACES = {"plugins/profile/host.xplane.pb": b"trace"}
 RECORDING = {"profiler": "torch_xla.debug.profiler 2.9", "steps": 3, "step_s": [0.1]}
 
 
@@ -245,17 +245,17 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
 
     profile = a_profile(traces=("xplane.pb",))
     reply = {"recording": RECORDING, "plain_step_s": [0.0098] * 10}
-    pool = FakePool(reply, Answer({"profile": asdict(profile)}))
+    pool = FakePool(reply, Answer({"profile": asdict(profile)}, files={"xplane.pb": b"moved"}))
     found, traces = passed(pool)
     assert found.outcome == profile
-    assert traces == {"xplane.pb": b"trace"}
+    assert traces == {"xplane.pb": b"moved"}
     assert pool.asked[1]["recording"] == RECORDING
-    assert pool.asked[1]["folder"] == pool.asked[0]["folder"]
+    assert pool.read_from == TRACES
     assert pool.stages_s["profile"] >= 0
 
 
 def test_without_a_reader_the_reason_says_what_it_takes() -> None:
-    found, _ = passed(FakePool({"recording": RECORDING}, Answer(None, Status.CRASHED, "No module named jax")))
+    found, _ = passed(FakePool({"recording": RECORDING}, Answer(None, JobEnd.CRASHED, "No module named jax")))
     assert isinstance(found.outcome, Failure)
     assert found.outcome.message == "reading its trace takes jax or tensorflow: No module named jax"
 
@@ -265,6 +265,15 @@ def test_an_answer_that_cannot_be_read_is_a_reason(reply: Any) -> None:
     found, _ = passed(FakePool(reply, Answer(None)))
     assert isinstance(found.outcome, Failure)
     assert "cannot be read" in found.outcome.message
+
+
+def test_a_profile_whose_trace_was_not_left_is_none() -> None:
+    from dataclasses import asdict
+
+    found, traces = passed(FakePool({"profile": asdict(a_profile(traces=("../lost.json",)))}, Answer(None)))
+    assert isinstance(found.outcome, Failure)
+    assert found.outcome.message == "torch.profiler 2.13.0 left no ../lost.json"
+    assert not traces
 
 
 def test_a_profile_without_an_operator_is_none() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from benchbench.analyse.rows import rows
 from benchbench.cli.options import seconds_in
 from benchbench.errors import UsageError
-from benchbench.launch.process import Answer
+from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
 from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
@@ -139,6 +140,13 @@ def test_a_policy_says_how_many_rounds(policy: Policy, words: str) -> None:
     assert in_words(policy) == words
 
 
+class Blind:
+    """An observer that sees nothing."""
+
+    def seen_in(self, outcome: Any) -> Any:
+        return outcome
+
+
 class Scripted:
     """A pool whose cases take the seconds they are given, in virtual time; a failure where there is None."""
 
@@ -154,15 +162,18 @@ class Scripted:
         meanwhile()
         return {}
 
-    def start(self, names: list[str]) -> None:
-        self.started.append(names)
+    def start(self, cases: list[Case]) -> None:
+        self.started.append(sorted({case.target for case in cases}))
         self.now_s += 1.0
+
+    def watch(self, case: Case) -> Any:
+        return nullcontext(Blind())
 
     def ask(self, case: Case, job: Any) -> tuple[Answer, str]:
         self.now_s += 10.0
         value = next(self._script[case.id])
         if value is None:
-            return Answer(None, Status.CRASHED, "crashed"), "fork"
+            return Answer(None, JobEnd.CRASHED, "crashed"), "fork"
         outcome = dataclasses.asdict(a_measurement(block_s=(value,) * 5))
         return Answer({"outcome": outcome, "stages_s": {}}), "fork"
 

@@ -19,10 +19,9 @@ from benchbench.backends.torch import CudaSession
 from benchbench.diagnosis import selftest
 from benchbench.diagnosis.selftest import HOST, Trial, results
 from benchbench.documents import doctor
-from benchbench.launch.process import Answer
+from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch
-from benchbench.model.status import Status
 from benchbench.timing import spin
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
@@ -193,7 +192,7 @@ def test_a_single_interruption_is_forgiven() -> None:
 @pytest.mark.parametrize(
     ("answer", "note"),
     [
-        (Answer(None, Status.CRASHED, "killed by signal 11"), "killed by signal 11"),
+        (Answer(None, JobEnd.CRASHED, "killed by signal 11"), "killed by signal 11"),
         (
             Answer({"outcome": {"message": "it has no kernel that only spins"}}),
             "it has no kernel that only spins",

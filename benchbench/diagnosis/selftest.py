@@ -10,7 +10,7 @@ from typing import Any
 
 from benchbench.format import percent
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.process import Answer
+from benchbench.launch.transport import Answer
 from benchbench.model.device import DeviceClass
 from benchbench.stats import deviation, mean, median
 from benchbench.timing.policy import POLICIES

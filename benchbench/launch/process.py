@@ -1,136 +1,133 @@
-"""The parent's side of a worker: start it, ask it, bound it in time, and tell how it ended.
-
-The parent blocks on the channel while a case is timed: it never spins.
-"""
+"""A worker as a process of this machine: start it, ask it, bound it in time, and tell how it ended."""
 
 from __future__ import annotations
 
-import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import msgspec
 
-from benchbench.launch.scratch import RunScratch
+from benchbench.launch.channel import Channel
+from benchbench.launch.exchange import JobFolder
+from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.environment import oom_kills
-from benchbench.model.device import Target
-from benchbench.model.run import Settings
-from benchbench.model.status import Status
 
-IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken
 GRACE_S = 5.0  # between asking a job to end and ending it
-MOST_BYTES = 8 * 2**20  # of one answer
 LOG_TAIL = 4096  # bytes of a worker's output kept with a failure
 
-Message = dict[str, Any]
+
+class _Started(msgspec.Struct, forbid_unknown_fields=True):
+    """A job runs in a process of its own."""
+
+    stamp: dict[str, Any]
+    pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """How a job ended: with a reply, or with a status and a message."""
+class _Left(msgspec.Struct, forbid_unknown_fields=True):
+    """What the job's own process wrote."""
 
-    reply: Message | None
-    status: Status = Status.OK
-    message: str = ""
-    log: str = ""
+    stamp: dict[str, Any]
+    reply: dict[str, Any]
 
 
-class Worker:
-    """One template process. Usable until `close`, or until it dies: then every answer says so."""
+class _Ended(msgspec.Struct, forbid_unknown_fields=True):
+    """A job's process ended. `answer`: what it wrote, if it wrote JSON; `fault`: why it cannot be read."""
+
+    stamp: dict[str, Any]
+    exit: int
+    answer: Any = None
+    fault: str = ""
+
+
+class LocalWorker(Worker):
+    """One template process, in a folder of its own."""
 
     def __init__(
         self,
-        target: Target,
-        settings: Settings,
-        scratch: RunScratch,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        threads: int,
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
-        self.target = target
+        """`command`: to which the channel's descriptor and this process's id are added."""
         self._count_oom_kills = count_oom_kills
-        self._oom_kills = 0
-        self._settings = settings
-        folder = scratch.worker_folder()
+        self._threads = threads
+        self._folder = folder
         self._log = folder / "log"
         self._started = monotonic()
-        self._channel, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    target.python,
-                    "-P",
-                    "-m",
-                    "benchbench.worker",
-                    target.backend,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
+                [*command, str(theirs.fileno()), str(os.getpid())],
                 cwd=folder,
-                env=scratch.environment(target, settings),
+                env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._received = bytearray()
-        self._log_start = 0
+        self._oom_kills = self._log_start = self._jobs = 0
+        self._closed = False
 
-    def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Message:
-        """Its first message: status `ready` with a version, else `unavailable` or `broken` with a reason."""
+    def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
+        """Its first message."""
         try:
-            message = self._receive(timeout_s)
+            message = self._channel.receive(timeout_s)
+            if message is not None:
+                return msgspec.convert(message, Greeting)
+            reason = f"its import ended the interpreter: {self._ending()}"
         except TimeoutError:
-            self.close()
-            waited = monotonic() - self._started
-            return {"status": "broken", "reason": f"importing it took more than {waited:.0f} s"}
-        if message is None:
-            return {"status": "broken", "reason": f"its import ended the interpreter: {self._ending()}"}
-        return message
+            reason = f"importing it took more than {monotonic() - self._started:.0f} s"
+        except ValueError as error:
+            reason = f"its first message cannot be read: {error}"
+        self.close()
+        return Greeting(status="broken", reason=reason)
 
-    def ask(self, job: Message, timeout_s: float, *, fork: bool) -> Answer:
-        """Run one job; `fork`: in a process of its own."""
-        self.post(job, fork=fork)
-        return self.collect(timeout_s)
-
-    def post(self, job: Message, *, fork: bool) -> None:
-        """Have a job begun; `collect` must follow before the next."""
+    def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
+        """Begin a job. Its stamp comes back with every message about it."""
+        self._jobs += 1
+        self._stamp = {"job": self._jobs, "case": job.get("case_id"), "nonce": secrets.token_hex(8)}
+        self._job_folder = JobFolder(self._folder / f"job-{self._jobs}", files or {})
         self._log_start = self._log.stat().st_size
         self._oom_kills = self._count_oom_kills()
-        message = {**job, "fork": fork, "threads": self._settings.threads, "affinity": self._affinity()}
-        with suppress(BrokenPipeError, ConnectionResetError):  # collect will find out
-            self._channel.settimeout(None)
-            self._channel.sendall(json.dumps(message).encode() + b"\n")
+        own = {"stamp": self._stamp, "fork": fork, "folder": str(self._job_folder.path)}
+        self._channel.send({**job, **own, "threads": self._threads, "affinity": self._affinity()})
 
     def collect(self, timeout_s: float) -> Answer:
-        """The answer to the job posted, within `timeout_s` from now and what it takes to end it."""
+        """The answer to the job posted. A worker that answers otherwise is ended."""
+        try:
+            return self._collected(timeout_s)
+        except ValueError as error:
+            self.close()
+            return self._failed(JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
+        finally:
+            self._job_folder.close()
+
+    def _collected(self, timeout_s: float) -> Answer:
         deadline = monotonic() + timeout_s
         pid: int | None = None
         try:
-            while True:
-                message = self._receive(deadline - monotonic())
-                if message is None:
-                    return self._failed(Status.CRASHED, self._ending())
+            while (message := self._channel.receive(deadline - monotonic())) is not None:
                 if "exit" in message:
-                    return self._answer(message)
-                pid = message["pid"]
+                    return self._answer(msgspec.convert(message, _Ended))
+                pid = self._job_of(message)
         except TimeoutError:
             idle = pid is not None and not _has_worked(pid)
             self._end_job(pid)
             what = f"no answer after {timeout_s:.0f} s" + (": it hung without computing" if idle else "")
-            return self._failed(Status.TIMEOUT, what)
-        except ConnectionResetError:
-            return self._failed(Status.CRASHED, self._ending())
-        except ValueError as error:
-            self.close()
-            return self._failed(Status.FAILED, f"the worker's answer cannot be read: {error}")
+            return self._failed(JobEnd.HUNG if idle else JobEnd.TIMED_OUT, what)
+        return self._failed(JobEnd.CRASHED, self._ending())
 
     @property
     def alive(self) -> bool:
@@ -139,6 +136,9 @@ class Worker:
 
     def close(self) -> None:
         """End it and what it started; returns within seconds."""
+        if self._closed:
+            return
+        self._closed = True
         self._channel.close()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -150,20 +150,39 @@ class Worker:
         if not hasattr(os, "sched_getaffinity"):
             return None
         usable = sorted(os.sched_getaffinity(0))
-        return usable[: self._settings.threads] if self._settings.threads < len(usable) else None
+        return usable[: self._threads] if self._threads < len(usable) else None
 
-    def _answer(self, message: Message) -> Answer:
-        code = message["exit"]
-        if code == 0 and message["reply"] is not None:
-            return Answer(message["reply"])
-        if code == -signal.SIGKILL and self._count_oom_kills() > self._oom_kills:
-            return self._failed(Status.OUT_OF_MEMORY, "the kernel ended it: the machine's memory was full")
-        return self._failed(Status.CRASHED, _describe(code))
+    def _job_of(self, message: Message) -> int:
+        """The process of the job. Raises ValueError."""
+        started = msgspec.convert(message, _Started)
+        self._check(started.stamp)
+        if started.pid < 2:
+            raise ValueError(f"{started.pid} is no process of a job")
+        return started.pid
 
-    def _failed(self, status: Status, message: str) -> Answer:
+    def _check(self, stamp: Message) -> None:
+        if stamp != self._stamp:
+            raise ValueError("it belongs to another job")
+
+    def _answer(self, ended: _Ended) -> Answer:
+        self._check(ended.stamp)
+        if ended.exit == -signal.SIGKILL and self._count_oom_kills() > self._oom_kills:
+            return self._failed(JobEnd.OUT_OF_MEMORY, "the kernel ended it: the machine's memory was full")
+        if ended.exit or (ended.answer is None and not ended.fault):
+            return self._failed(JobEnd.CRASHED, _describe(ended.exit))
+        try:
+            if ended.fault:
+                raise ValueError(ended.fault)
+            left = msgspec.convert(ended.answer, _Left)
+            self._check(left.stamp)
+            return Answer(left.reply, files=self._job_folder.files())
+        except (ValueError, OSError) as error:
+            return self._failed(JobEnd.UNREADABLE, f"its answer cannot be read: {error}")
+
+    def _failed(self, end: JobEnd, message: str) -> Answer:
         with self._log.open("rb") as log:
             log.seek(max(self._log_start, self._log.stat().st_size - LOG_TAIL))
-            return Answer(None, status, message, log.read().decode(errors="replace"))
+            return Answer(None, end, message, log.read().decode(errors="replace"))
 
     def _end_job(self, pid: int | None) -> None:
         """SIGTERM, a grace period, SIGKILL; the template goes too when it does not report the end."""
@@ -171,7 +190,7 @@ class Worker:
             with suppress(ProcessLookupError, PermissionError, TypeError):
                 os.killpg(pid, sign)  # type: ignore[arg-type]  # None: there is no job process
             with suppress(TimeoutError):
-                if pid is not None and self._receive(GRACE_S) is not None:
+                if pid is not None and self._channel.receive(GRACE_S) is not None:
                     return
         self.close()
 
@@ -179,24 +198,6 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
         return _describe(self._process.returncode or 0)
-
-    def _receive(self, timeout_s: float) -> Message | None:
-        """The next message; None when the channel is closed. Raises TimeoutError, ValueError."""
-        deadline = monotonic() + timeout_s
-        while b"\n" not in self._received:
-            self._channel.settimeout(max(deadline - monotonic(), 0.001))
-            chunk = self._channel.recv(65536)
-            if not chunk:
-                return None
-            self._received += chunk
-            if len(self._received) > MOST_BYTES:
-                raise ValueError(f"more than {MOST_BYTES} bytes")
-        line, _, rest = bytes(self._received).partition(b"\n")
-        self._received = bytearray(rest)
-        try:
-            return msgspec.json.decode(line, type=Message)
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
 
 
 def _describe(code: int) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from time import time
 
@@ -62,13 +65,12 @@ class RunScratch:
         folder.mkdir()
         return folder
 
-    def environment(self, target: Target, settings: Settings) -> dict[str, str]:
-        """What a worker of `target` is started with."""
+    def environment(
+        self, target: Target, settings: Settings, chosen: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """What a worker of `target` is started with; `chosen`: a case's own variables, but none of ours."""
         backend = registry.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
-        cache = (
-            self.path / "cache" / target.name
-        )  # of one version: another must not find its programs compiled
-        extra = backend.environment(settings, str(cache))
+        extra = {**backend.environment(settings, str(self._cache(target, chosen or {}))), **(chosen or {})}
         code = self._code or user_code()
         own = [str(self.path / "package")]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
@@ -77,6 +79,11 @@ class RunScratch:
         extra[registry.DRAWN] = str(self.path / "drawn")
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
+
+    def _cache(self, target: Target, chosen: Mapping[str, str]) -> Path:
+        """Of one version and environment: another must not find its programs compiled."""
+        own = sha256(json.dumps(sorted(chosen.items())).encode()).hexdigest()[:12] if chosen else ""
+        return self.path / "cache" / target.name / own
 
     def close(self) -> None:
         """Remove it all."""

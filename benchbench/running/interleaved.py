@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
 
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.sampler import Watch
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
@@ -98,12 +96,8 @@ def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequen
 
 def measure(pools: Sequence[WorkerPool], infos: Two, announce: Announce) -> Iterator[tuple[int, Record]]:
     """Side, 0 or 1, and record, in the order measured. A pair that fails is not measured again."""
-    with ExitStack() as stack:
-        recorders = [
-            Recorder(pool, info, announce, stack.enter_context(closing(Watch(info.settings.threads))))
-            for pool, info in zip(pools, infos, strict=True)
-        ]
-        yield from _rounds(pools, infos, announce, recorders)
+    recorders = [Recorder(pool, info, announce) for pool, info in zip(pools, infos, strict=True)]
+    yield from _rounds(pools, infos, announce, recorders)
 
 
 def _rounds(
@@ -115,7 +109,7 @@ def _rounds(
         if number:
             announce(f"round {number + 1} of {rounds}: importing frameworks")
             for side, pool in enumerate(pools):
-                pool.start(sorted({pair[side].target for pair in pairs.values()}))
+                pool.start([pair[side] for pair in pairs.values()])
         for case in shuffled([pair[0] for pair in pairs.values()], infos[0].seed, number):
             failed = False
             for side in (0, 1) if number % 2 == 0 else (1, 0):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
 
 from benchbench.analyse.metrics import steps_s
 from benchbench.errors import UnreadableInput
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.process import Answer
+from benchbench.launch.transport import Answer
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.profile import Profile, Profiled
@@ -43,11 +41,8 @@ def profiles(
     for record in _last_ok(records):
         begin = perf_counter()
         announce(f"profiling {record.case.id}")
-        with TemporaryDirectory(prefix="accelbench-profile-") as folder:
-            assert isinstance(record.outcome, Measurement)
-            found = _profiled(pool, record.case, record.outcome, Path(folder))
-            names = found.traces if isinstance(found, Profile) else ()
-            traces = {name: (Path(folder) / name).read_bytes() for name in names}
+        assert isinstance(record.outcome, Measurement)
+        found, traces = _profiled(pool, record.case, record.outcome)
         pool.stages_s["profile"] = pool.stages_s.get("profile", 0.0) + perf_counter() - begin
         yield (
             Profiled(case=record.case, framework_version=record.framework_version, outcome=found),
@@ -68,20 +63,29 @@ def size(measured: Measurement) -> tuple[int, int]:
     return iterations, ceil(steps / iterations)
 
 
-def _profiled(pool: WorkerPool, case: Case, measured: Measurement, folder: Path) -> Profile | Failure:
+def _profiled(
+    pool: WorkerPool, case: Case, measured: Measurement
+) -> tuple[Profile | Failure, dict[str, bytes]]:
+    """The profile, or why there is none, and the traces that it names."""
     iterations, count = size(measured)
-    job: dict[str, Any] = {"kind": "profile", "folder": str(folder), "iterations": iterations, "count": count}
-    answer, _ = pool.ask(case, job)
+    answer, _ = pool.ask(case, {"kind": "profile", "iterations": iterations, "count": count})
     plain = answer.reply and answer.reply.get("plain_step_s")
     if answer.reply and "recording" in answer.reply:
-        answer = pool.read({"kind": "read", "folder": str(folder), "recording": answer.reply["recording"]})
+        answer = pool.read({"kind": "read", "recording": answer.reply["recording"]}, answer.files)
         if answer.reply is None:
-            reason = f"reading its trace takes jax or tensorflow: {answer.message}"
-            return Failure(status=Status.UNAVAILABLE, message=reason)
+            return _unavailable(f"reading its trace takes jax or tensorflow: {answer.message}"), {}
     found = _decoded(answer, plain or ())
-    if isinstance(found, Profile) and not found.operators:
-        return Failure(status=Status.UNAVAILABLE, message=f"{found.profiler} saw no operator")
-    return found
+    if isinstance(found, Failure):
+        return found, {}
+    if not found.operators:
+        return _unavailable(f"{found.profiler} saw no operator"), {}
+    if lost := [name for name in found.traces if name not in answer.files]:
+        return _unavailable(f"{found.profiler} left no {', '.join(lost)}"), {}
+    return found, {name: answer.files[name] for name in found.traces}
+
+
+def _unavailable(reason: str) -> Failure:
+    return Failure(status=Status.UNAVAILABLE, message=reason)
 
 
 def _decoded(answer: Answer, plain: Sequence[float]) -> Profile | Failure:

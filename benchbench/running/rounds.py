@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import PurePath
@@ -16,9 +16,8 @@ from benchbench import __version__
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.process import Answer
+from benchbench.launch.transport import Answer
 from benchbench.machine.environment import machine
-from benchbench.machine.sampler import Watch
 from benchbench.model.case import Case, Phase
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure, Measurement
@@ -97,9 +96,8 @@ def measure(
     `clock`: seconds, by which cases and the policy's budget are timed.
     """
     began = clock()
-    with closing(Watch(info.settings.threads)) as watch:
-        recorder = Recorder(pool, info, announce, watch, clock)
-        yield from _rounds(pool, info, announce, recorder, lambda: clock() - began)
+    recorder = Recorder(pool, info, announce, clock)
+    yield from _rounds(pool, info, announce, recorder, lambda: clock() - began)
 
 
 def _rounds(
@@ -113,7 +111,7 @@ def _rounds(
         if number:
             announce(f"round {number + 1}: importing frameworks")
             before = spent_s()
-            pool.start(sorted({case.target for case in cases}))
+            pool.start(cases)
             importing_s = spent_s() - before
         for case in shuffled(cases, info.seed, number):
             announce(f"round {number + 1}: {case.id}")
@@ -183,7 +181,6 @@ class Recorder:
         pool: WorkerPool,
         info: RunInfo,
         announce: Announce,
-        watch: Watch,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Computes the references and verifies training: its references first, the others meanwhile."""
@@ -204,7 +201,6 @@ class Recorder:
             self._references,
             lambda: self._references.update(references(pool, others, announce)),
         )
-        self._watch = watch
         self._clock = clock
         self._order = 0
 
@@ -236,9 +232,9 @@ class Recorder:
             return error, "fork", {}
         job |= {"verified": error, "kind": "measure", "warm": number > 0}
         job["policy"] = dataclasses.asdict(self._policy)
-        with self._watch.over(case, virtual=_backend(case).virtual) as sampler:
+        with self._pool.watch(case) as observer:
             answer, isolation = self._pool.ask(case, job)
-        return sampler.seen_in(decoded(answer, stages)), isolation, stages
+        return observer.seen_in(decoded(answer, stages)), isolation, stages
 
 
 def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
@@ -246,7 +242,17 @@ def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
     if answer.reply is None:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
-        stages.update({str(name): float(seconds) for name, seconds in answer.reply["stages_s"].items()})
+        stages.update(_seconds(answer.reply["stages_s"]))
         return outcome(answer.reply["outcome"])
     except (KeyError, TypeError, ValueError, UnreadableInput) as error:
         return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
+
+
+def _seconds(stages: object) -> dict[str, float]:
+    """Stage → seconds. Raises ValueError for anything else."""
+    import msgspec
+
+    found = msgspec.convert(stages, dict[str, float])
+    if not all(0 <= seconds < math.inf for seconds in found.values()):  # NaN fails this too
+        raise ValueError("a stage's time is negative or not finite")
+    return found

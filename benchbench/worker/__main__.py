@@ -21,50 +21,53 @@ from typing import Any
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.worker.jobs import one_line, run
+from benchbench.model.status import Status
+from benchbench.worker.jobs import failed, one_line, run
 from benchbench.worker.program import Message
 
 PR_SET_PDEATHSIG = 1
+MOST_BYTES = 7 * 2**20  # of an answer; the parent reads no message of more than 8 MiB
 
 
 def main(backend_name: str, descriptor: int, parent: int) -> None:
     """Serve jobs until the channel closes."""
     die_with_parent(parent)
+    os.set_inheritable(descriptor, False)  # whatever a job starts must not write there
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
         backend = registry.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
-        try:
-            version = backend.load()
-        except ImportError as error:
-            send(
-                lines,
-                {
-                    "status": "unavailable" if missing(backend, error) else "broken",
-                    "reason": one_line(error),
-                },
-            )
-            return
-        except Exception as error:  # noqa: BLE001 - a framework may fail to import in any way
-            send(lines, {"status": "broken", "reason": one_line(error)})
-            return
-        send(lines, {"status": "ready", "version": version})
-        for number, line in enumerate(lines):
-            serve(lines, backend, json.loads(line), number)
+        greeting = loaded(backend)
+        send(lines, greeting)
+        if greeting["status"] == "ready":
+            for line in lines:
+                serve(lines, backend, json.loads(line), descriptor)
 
 
-def serve(lines: Any, backend: Backend, job: Message, number: int) -> None:
+def loaded(backend: Backend) -> Message:
+    """Import the framework: its version, or why it cannot be used."""
+    try:
+        return {"status": "ready", "version": backend.load()}
+    except ImportError as error:
+        status = "unavailable" if missing(backend, error) else "broken"
+        return {"status": status, "reason": one_line(error)}
+    except Exception as error:  # noqa: BLE001 - a framework may fail to import in any way
+        return {"status": "broken", "reason": one_line(error)}
+
+
+def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
     """Run one job in a fork, or in this process, and report how it ended."""
+    stamp = job["stamp"]
     if not job["fork"]:
-        send(lines, {"exit": 0, "reply": run(backend, job)})
+        send(lines, {"stamp": stamp, "exit": 0, "answer": json.loads(answered(backend, job))})
         return
-    path = Path(f"reply-{number}.json")
+    path = Path(f"{job['folder']}.answer")
     pid = os.fork()
     if pid == 0:
+        os.close(descriptor)  # one job cannot answer for another
         child(backend, job, path)
-    send(lines, {"pid": pid})
+    send(lines, {"stamp": stamp, "pid": pid})
     status = reap(pid)
-    reply = json.loads(path.read_bytes()) if status == 0 and path.exists() else None
+    send(lines, {"stamp": stamp, "exit": status, **(written(path) if status == 0 else {})})
     path.unlink(missing_ok=True)
-    send(lines, {"exit": status, "reply": reply})
 
 
 def child(backend: Backend, job: Message, path: Path) -> None:
@@ -73,7 +76,7 @@ def child(backend: Backend, job: Message, path: Path) -> None:
     try:
         os.setpgid(0, 0)
         die_with_parent(os.getppid())
-        path.write_text(json.dumps(run(backend, job), allow_nan=False))
+        path.write_text(answered(backend, job))
         sys.stdout.flush()
         sys.stderr.flush()
         code = 0
@@ -82,6 +85,27 @@ def child(backend: Backend, job: Message, path: Path) -> None:
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def answered(backend: Backend, job: Message) -> str:
+    """The reply to a job, under its stamp; what JSON cannot hold makes it a failure."""
+    try:
+        return json.dumps({"stamp": job["stamp"], "reply": run(backend, job)}, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        message = f"the worker's answer cannot be read: {one_line(error)}"
+        return json.dumps({"stamp": job["stamp"], "reply": failed(Status.FAILED, message)})
+
+
+def written(path: Path) -> Message:
+    """What the job's process wrote, or why it cannot be read; nothing where it wrote nothing."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return {"fault": f"more than {MOST_BYTES} bytes"}
+        return {"answer": json.loads(path.read_bytes())}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        return {"fault": one_line(error)}
 
 
 def reap(pid: int) -> int:

@@ -29,16 +29,20 @@ def run(backend: Backend, job: Message) -> Message:
     try:
         return answer(backend, job)
     except Unsupported as reason:
-        failure = Failure(status=Status.UNSUPPORTED, message=str(reason))
+        return failed(Status.UNSUPPORTED, str(reason))
     except Implausible as reason:
-        failure = Failure(status=Status.IMPLAUSIBLE, message=str(reason))
+        return failed(Status.IMPLAUSIBLE, str(reason))
     except WrongResult as wrong:
-        failure = Failure(status=Status.WRONG_RESULT, message=str(wrong), relative_error=wrong.error)
+        return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
         traceback.print_exc()
         memory = backend.out_of_memory(error)
-        status = Status.OUT_OF_MEMORY if memory else Status.FAILED
-        failure = Failure(status=status, message=one_line(error))
+        return failed(Status.OUT_OF_MEMORY if memory else Status.FAILED, one_line(error))
+
+
+def failed(status: Status, message: str, relative_error: float | None = None) -> Message:
+    """The reply of a job that has no other."""
+    failure = Failure(status=status, message=message, relative_error=relative_error)
     return {"outcome": dataclasses.asdict(failure), "stages_s": {}}
 
 

@@ -1,0 +1,64 @@
+"""JSON objects, a line each, over a socket. The reader blocks: it never spins."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import suppress
+from time import monotonic
+
+import msgspec
+
+from benchbench.launch.transport import Message
+
+MOST_BYTES = 8 * 2**20  # of one message
+
+
+class Channel:
+    """This process's end."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._received = bytearray()
+
+    def send(self, message: Message) -> None:
+        """What was not read before is dropped: it answers nothing that is asked now."""
+        self._drain()
+        with suppress(BrokenPipeError, ConnectionResetError):  # the reader will find out
+            self._socket.settimeout(None)
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout_s: float) -> Message | None:
+        """The next message; None when the other end is closed. Raises TimeoutError, ValueError."""
+        deadline = monotonic() + timeout_s
+        while b"\n" not in self._received:
+            self._socket.settimeout(max(deadline - monotonic(), 0.001))
+            if not self._read():
+                return None
+        line, _, rest = bytes(self._received).partition(b"\n")
+        self._received = bytearray(rest)
+        try:
+            return msgspec.json.decode(line, type=Message)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+    def close(self) -> None:
+        """The other end sees that it is closed."""
+        self._socket.close()
+
+    def _read(self) -> bool:
+        try:
+            chunk = self._socket.recv(65536)
+        except ConnectionResetError:
+            return False
+        self._received += chunk
+        if len(self._received) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
+        return bool(chunk)
+
+    def _drain(self) -> None:
+        self._received.clear()
+        self._socket.setblocking(False)
+        with suppress(OSError):  # nothing there, or nobody
+            while self._socket.recv(65536):
+                pass

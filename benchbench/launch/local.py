@@ -1,0 +1,57 @@
+"""Workers as processes of this machine: they share its clock, its /proc and the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from benchbench.backends.base import Backend
+from benchbench.launch.process import LocalWorker
+from benchbench.launch.scratch import RunScratch, UserCode
+from benchbench.launch.transport import Worker
+from benchbench.machine.environment import oom_kills
+from benchbench.machine.sampler import Sampler, Watch
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.registry import load
+
+
+class LocalTransport:
+    """One run's processes and their folder."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        code: UserCode | None = None,
+        count_oom_kills: Callable[[], int] = oom_kills,
+    ) -> None:
+        """`code`: where the user's own is found; by default where this process was told."""
+        self._settings = settings
+        self.scratch = RunScratch(code)
+        self._watch = Watch(settings.threads)
+        self._count_oom_kills = count_oom_kills
+        self._started: list[Worker] = []  # all of them, so that none is left
+
+    def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+        """A template process of the target's interpreter."""
+        worker = LocalWorker(
+            [target.python, "-P", "-m", "benchbench.worker", target.backend],
+            self.scratch.environment(target, self._settings, environment),
+            self.scratch.worker_folder(),
+            self._settings.threads,
+            self._count_oom_kills,
+        )
+        self._started.append(worker)
+        return worker
+
+    def watch(self, case: Case) -> Sampler:
+        """Samples of this machine: its clock is the workers'."""
+        backend = load("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+        return self._watch.over(case, virtual=backend.virtual)
+
+    def close(self) -> None:
+        """End the processes, remove the folder."""
+        for worker in self._started:
+            worker.close()
+        self._watch.close()
+        self.scratch.close()

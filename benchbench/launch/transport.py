@@ -1,0 +1,128 @@
+"""Where workers run: the interface through which they are started, asked and ended.
+
+Beyond it nobody may assume that a worker shares this process's clock, /proc or file system: what a job
+needs and leaves travels as files, and who watches the machine meanwhile is the transport's to say.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.status import Status
+
+IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is called broken
+
+Message = dict[str, Any]  # a JSON object
+Files = Mapping[str, bytes]  # path relative to the job's folder → content
+
+
+class JobEnd(StrEnum):
+    """How a job ended."""
+
+    ANSWERED = "answered"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out of memory"  # the kernel ended it
+    TIMED_OUT = "timed out"
+    HUNG = "hung"  # timed out without having computed, as after a deadlock in a fork
+    UNREADABLE = "unreadable"  # its answer was malformed, or another job's
+
+    @property
+    def status(self) -> Status:
+        """Of a case whose job ended so."""
+        return STATUS[self]
+
+
+STATUS = {
+    JobEnd.ANSWERED: Status.OK,
+    JobEnd.CRASHED: Status.CRASHED,
+    JobEnd.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
+    JobEnd.TIMED_OUT: Status.TIMEOUT,
+    JobEnd.HUNG: Status.TIMEOUT,
+    JobEnd.UNREADABLE: Status.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A job's reply and the files it left, or how else it ended, a message and the end of its output."""
+
+    reply: Message | None
+    end: JobEnd = JobEnd.ANSWERED
+    message: str = ""
+    log: str = ""
+    files: Files = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """`ok` for a reply, whatever it says."""
+        return self.end.status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """A worker's first message: its framework's version, or why it cannot be used."""
+
+    status: Literal["ready", "unavailable", "broken"]
+    version: str | None = None
+    reason: str = ""
+
+
+class Worker(ABC):
+    """One worker: usable until `close`, or until it dies. Then every answer says so."""
+
+    @abstractmethod
+    def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
+        """Its first message, waited for; asked for once."""
+
+    @abstractmethod
+    def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
+        """Begin a job in a folder of its own that holds `files`; `collect` must follow before the next.
+
+        `fork`: in a process of its own. The worker adds what only it knows: `folder`, `threads`.
+        """
+
+    @abstractmethod
+    def collect(self, timeout_s: float) -> Answer:
+        """The answer to the job posted, within `timeout_s` from now and what it takes to end it."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether it can take another job."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it and whatever it started; returns within seconds."""
+
+    def ask(self, job: Message, timeout_s: float, files: Files | None = None, *, fork: bool) -> Answer:
+        """Run one job."""
+        self.post(job, files, fork=fork)
+        return self.collect(timeout_s)
+
+
+class Observer(Protocol):
+    """Watches the machine that a worker runs on while a case is measured there."""
+
+    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
+        """The outcome with what was seen in the window of its timed blocks."""
+
+
+class Transport(Protocol):
+    """Workers of one machine, and who watches it."""
+
+    def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+        """A worker that begins to import its framework, with a case's variables in its environment."""
+
+    def watch(self, case: Case) -> AbstractContextManager[Observer]:
+        """Watch the machine while the case is measured."""
+
+    def close(self) -> None:
+        """End every worker that was started, and remove what they left."""

@@ -1,0 +1,294 @@
+"""The interface between the pool and its workers: a second implementation, and answers that lie."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from socket import SHUT_RDWR, socketpair
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.backends.fake import Fake
+from benchbench.launch.channel import MOST_BYTES, Channel
+from benchbench.launch.exchange import JobFolder
+from benchbench.launch.local import LocalTransport
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.scratch import UserCode
+from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.options import Isolation
+from benchbench.model.run import Settings
+from benchbench.model.status import Status
+from benchbench.running import profile_pass, rounds
+from benchbench.timing.policy import POLICIES
+from benchbench.worker import jobs
+from tests.factories import a_case, a_run_info
+from tests.program import WORKLOADS
+
+FAR_S = 1e6  # how far the other machine's clock is from ours
+QUICK = replace(POLICIES["quick"], rounds=2)
+
+
+class RemoteWorker(Worker):
+    """Answers within this process, from what came through as JSON and bytes, in a folder of its own."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self.environment = environment
+        self._alive = True
+
+    def ready(self, timeout_s: float = 1.0) -> Greeting:
+        return Greeting(status="ready", version="9.9")
+
+    def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
+        folder = JobFolder(self._folder / str(len(list(self._folder.iterdir()))), files or {})
+        there = json.loads(json.dumps(job)) | {"threads": 1, "folder": str(folder.path)}
+        reply = json.loads(json.dumps(jobs.run(Fake(), there)))
+        if window := reply.get("outcome", {}).get("window"):
+            reply["outcome"]["window"] = {**window, "began_s": window["began_s"] + FAR_S}
+        self._answer = Answer(reply, files=dict(folder.files()))
+
+    def collect(self, timeout_s: float) -> Answer:
+        return self._answer
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    def close(self) -> None:
+        self._alive = False
+
+
+class Remote:
+    """A machine with another clock and another file system."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.started: list[RemoteWorker] = []
+        self.watched: list[str] = []
+        self.closed = False
+
+    def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+        folder = self._folder / str(len(self.started))
+        folder.mkdir()
+        self.started.append(RemoteWorker(folder, environment))
+        return self.started[-1]
+
+    @contextmanager
+    def watch(self, case: Case) -> Iterator["Remote"]:
+        self.watched.append(case.id)
+        yield self
+
+    def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
+        return outcome
+
+    def close(self) -> None:
+        self.closed = True
+
+
+FAKE = Target(name="fake", backend="fake", python=sys.executable)
+
+
+def fake_case(**over: Any) -> Case:
+    return a_case(**({"backend": "fake", "params": {"m": 512, "n": 512, "k": 512}} | over))
+
+
+@contextmanager
+def pool_on(remote: Remote) -> Iterator[WorkerPool]:
+    def transport(settings: Settings, code: UserCode | None) -> Remote:
+        return remote
+
+    with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=transport) as pool:
+        yield pool
+
+
+def test_a_run_needs_nothing_of_a_machine_but_the_transport(tmp_path: Path) -> None:
+    remote = Remote(tmp_path)
+    with pool_on(remote) as pool:
+        probes = pool.probe()
+        cases = (fake_case(), fake_case(mode="compile"))
+        info = a_run_info(probes=tuple(probes), plan=cases, policy=QUICK)
+        records = list(rounds.measure(pool, info, lambda text: None))
+        profiles = list(profile_pass.profiles(pool, records, lambda text: None))
+    assert [record.outcome.status for record in records] == ["ok"] * 4
+    assert {record.framework_version for record in records} == {"9.9"}
+    assert sorted(remote.watched) == sorted(case.id for case in cases * 2)
+    assert [profiled.outcome.status for profiled, _ in profiles] == ["ok"] * 2
+    assert all(json.loads(traces["trace.json"])["traceEvents"] for _, traces in profiles)
+    assert remote.closed
+
+
+def test_a_job_is_given_files_and_leaves_files(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path / "job", {"deep/er/trace.pb": b"1"})
+    (folder.path / "own").write_bytes(b"2")
+    (folder.path / "link").symlink_to("/etc/passwd")
+    assert folder.files() == {"deep/er/trace.pb": b"1", "own": b"2"}
+    folder.close()
+    assert not folder.path.exists()
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Isolation], WorkerPool]]:
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    started = []
+
+    def pool(isolation: Isolation = Isolation.FORK) -> WorkerPool:
+        settings = Settings(threads=1, isolation=isolation, timeout_s=30.0)
+        started.append(WorkerPool([FAKE], settings, FAKE.python).__enter__())
+        return started[-1]
+
+    yield pool
+    for each in started:
+        each.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN, Isolation.SHARED])
+def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
+    local: Callable[[Isolation], WorkerPool], isolation: Isolation
+) -> None:
+    pool = local(isolation)
+    scribbling = fake_case(workload="scribbling", params={"size": 16})
+    honest = fake_case(workload="honest", params={"size": 16})
+    info = a_run_info(plan=(scribbling, honest), policy=QUICK, probes=tuple(pool.probe()))
+    records = list(rounds.measure(pool, info, lambda text: None))
+    ends = {record.case.workload: record.outcome.status for record in records}
+    assert ends["honest"] == "ok"
+    # In a process of its own it cannot reach the channel; in a shared one it spoils its own answer.
+    assert ends["scribbling"] == ("ok" if isolation is Isolation.FORK else Status.FAILED)
+    times = {m.block_s[0] for m in (record.outcome for record in records) if isinstance(m, Measurement)}
+    assert 0.007 not in times
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"outcome": []},
+        {"outcome": {}, "stages_s": {}},
+        {"outcome": {"status": "ok"}, "stages_s": {}},
+        {"outcome": {"status": "ok"}},
+        {"outcome": {"status": "crashed", "message": "x"}, "stages_s": []},
+        {"outcome": {"status": "crashed", "message": "x"}, "stages_s": {"build": math.nan}},
+        {"outcome": {"status": "crashed", "message": "x"}, "stages_s": {"build": -1.0}},
+        {"outcome": {"status": "crashed", "message": "x"}, "stages_s": {"build": "1"}},
+        {"outcome": {"status": "no such status", "message": "x"}, "stages_s": {}},
+        {"outcome": {"status": "crashed", "message": 7}, "stages_s": {}},
+    ],
+    ids=str,
+)
+def test_a_reply_that_is_malformed_is_a_failure_of_its_case(reply: Message) -> None:
+    outcome = rounds.decoded(Answer(reply), {})
+    assert isinstance(outcome, Failure)
+    assert outcome.status is Status.FAILED
+    assert "cannot be read" in outcome.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["outcome", "stages_s", "x"]), JSON))
+def test_no_reply_raises(reply: Message) -> None:
+    assert isinstance(rounds.decoded(Answer(reply), {}), Failure)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_on_the_channel_raise_anything_but_a_value_error(sent: bytes) -> None:
+    ours, theirs = socketpair()
+    channel = Channel(ours)
+    theirs.sendall(sent)
+    theirs.close()
+    try:
+        while channel.receive(1.0) is not None:
+            pass
+    except ValueError:
+        pass
+    finally:
+        channel.close()
+
+
+def test_a_message_without_an_end_is_not_kept() -> None:
+    ours, theirs = socketpair()
+    channel = Channel(ours)
+
+    def send() -> None:
+        with suppress(OSError):  # nobody reads it to its end
+            theirs.sendall(b"x" * (MOST_BYTES + 2**20))
+
+    sender = Thread(target=send, daemon=True)
+    sender.start()
+    with pytest.raises(ValueError, match="more than"):
+        channel.receive(60.0)
+    theirs.shutdown(SHUT_RDWR)
+    sender.join()
+    channel.close()
+    theirs.close()
+
+
+def test_what_was_left_unread_answers_nothing_that_is_asked_later() -> None:
+    ours, theirs = socketpair()
+    channel = Channel(ours)
+    theirs.sendall(b'{"late": 1}\n{"later": 2}\n')
+    assert channel.receive(1.0) == {"late": 1}
+    channel.send({"asked": 3})
+    theirs.sendall(b'{"answered": 4}\n')
+    assert channel.receive(1.0) == {"answered": 4}
+    channel.close()
+    theirs.close()
+
+
+LYING = """
+import json, sys, socket
+channel = socket.socket(fileno=int(sys.argv[-2])).makefile("rwb")
+def send(message):
+    channel.write(json.dumps(message).encode() + b"\\n")
+    channel.flush()
+send({"status": "ready", "version": "1"})
+for line in channel:
+    stamp = json.loads(line)["stamp"]
+    other = {**stamp, "nonce": "another"}
+    send(MESSAGE)
+"""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "{'stamp': other, 'exit': 0, 'answer': {'stamp': stamp, 'reply': {}}}",
+        "{'stamp': stamp, 'exit': 0, 'answer': {'stamp': other, 'reply': {}}}",
+        "{'stamp': {**stamp, 'case': 'gemm'}, 'exit': 0, 'answer': {'stamp': stamp, 'reply': {}}}",
+        "{'stamp': stamp, 'exit': 0, 'answer': {'reply': {}}}",
+        "{'stamp': stamp, 'exit': 0, 'answer': {'stamp': stamp, 'reply': []}}",
+        "{'stamp': stamp, 'exit': 0, 'answer': []}",
+        "{'stamp': stamp, 'exit': 0, 'fault': 'more than 7340032 bytes'}",
+        "{'stamp': stamp, 'exit': None}",
+        "{'stamp': stamp, 'pid': -1}",
+        "{'stamp': stamp, 'pid': 1}",
+        "{'stamp': other, 'pid': 99999}",
+        "{}",
+        "[]",
+        "7",
+    ],
+)
+def test_an_answer_that_is_malformed_or_anothers_is_unreadable(tmp_path: Path, message: str) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\n{LYING.replace('MESSAGE', message)}")
+    program.chmod(0o755)
+    transport = LocalTransport(Settings(threads=1))
+    worker = transport.start(Target(name="x", backend="fake", python=str(program)), {})
+    assert worker.ready().status == "ready"
+    answer = worker.ask({"kind": "measure", "case_id": "its own"}, 30, fork=True)
+    assert (answer.reply, answer.end, answer.status) == (None, JobEnd.UNREADABLE, Status.FAILED)
+    transport.close()
