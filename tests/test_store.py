@@ -4,6 +4,7 @@ import copy
 import errno
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
 from benchbench.store import codec, disk, runs
+from benchbench.store.checksum import sealed
 from tests.factories import (
     a_case,
     a_failure,
@@ -33,6 +35,7 @@ from tests.factories import (
     a_watched,
     some_rounds,
 )
+from tests.program import accelbench
 
 PROJECT = Path(__file__).parent.parent
 
@@ -50,7 +53,7 @@ def some_records(count: int) -> list[Record]:
 
 
 def fields_of(record: Record) -> Any:
-    return json.loads(codec.encode(record))
+    return json.loads(codec.to_json(record))
 
 
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -160,10 +163,12 @@ def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> Non
     run = a_run(some_rounds(1e-3))
     folder = runs.keep(tmp_path, run)
     assert runs.read(folder) == run
-    more = a_run(some_rounds(2e-3), policy=replace(run.info.policy, rounds=2))
+    later = [replace(record, round=1) for record in some_rounds(2e-3)]
+    more = a_run(later, policy=replace(run.info.policy, rounds=2))
     runs.extend(folder, more)
     assert runs.read(folder).info == more.info
     assert runs.read(folder).records == (*run.records, *more.records)
+    assert runs.read(folder).damaged == ()
     with pytest.raises(CannotWrite):
         runs.keep(tmp_path, run)
 
@@ -271,7 +276,11 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
         complete = sum(size >= end - 1 for end in ends)  # the newline itself may be missing
         assert run.records == tuple(records[:complete])
         torn = size not in {edge for end in ends for edge in (end - 1, end)}
-        assert [each.split(":")[0] for each in run.damaged] == [f"line {complete + 1}"] * torn
+        missing = len(ends) - complete - torn
+        told = [f"line {complete + 1}"] * torn + [f"{missing} of {len(ends)} records are missing"] * (
+            missing > 0
+        )
+        assert [each.split(":")[0] for each in run.damaged] == told
 
 
 @pytest.mark.parametrize("missing", [1, 2, 100])
@@ -390,18 +399,18 @@ def measured(**over: object) -> bytes:
 HOSTILE = {
     "NaN": measured(cold_s=float("nan")),
     "Infinity": measured(cold_s=float("inf")),
-    "1e999": codec.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":1e999'),
-    "400 digits": codec.encode(a_record()).replace(b'"cold_s":0.25', b'"cold_s":' + b"1" * 400),
-    "5000 digits": codec.encode(a_record()).replace(b'"iterations":10', b'"iterations":' + b"1" * 5000),
+    "1e999": codec.to_json(a_record()).replace(b'"cold_s":0.25', b'"cold_s":1e999'),
+    "400 digits": codec.to_json(a_record()).replace(b'"cold_s":0.25', b'"cold_s":' + b"1" * 400),
+    "5000 digits": codec.to_json(a_record()).replace(b'"iterations":10', b'"iterations":' + b"1" * 5000),
     "deep array": b"[" * 100_000,
     "deep object": b'{"a":' * 100_000,
-    "deep outcome": codec.encode(a_record())[:-1] + b',"more":' + b"[" * 5000 + b"]" * 5000 + b"}",
-    "lone surrogate": codec.encode(a_record()).replace(b"gemm", rb"\ud800"),
-    "not UTF-8": codec.encode(a_record()).replace(b"gemm", b"\xff"),
-    "byte order mark": b"\xef\xbb\xbf" + codec.encode(a_record()),
-    "trailing data": codec.encode(a_record()) + b"{}",
+    "deep outcome": codec.to_json(a_record())[:-1] + b',"more":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "lone surrogate": codec.to_json(a_record()).replace(b"gemm", rb"\ud800"),
+    "not UTF-8": codec.to_json(a_record()).replace(b"gemm", b"\xff"),
+    "byte order mark": b"\xef\xbb\xbf" + codec.to_json(a_record()),
+    "trailing data": codec.to_json(a_record()) + b"{}",
     "NUL": b"\0" * 100,
-    "control character": codec.encode(a_record()).replace(b"gemm", b"ge\x1bmm"),
+    "control character": codec.to_json(a_record()).replace(b"gemm", b"ge\x1bmm"),
     "a number": b"1",
     "an array": b"[]",
     "an empty object": b"{}",
@@ -440,7 +449,8 @@ HOSTILE = {
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UnreadableInput):
-        codec.decode(line)
+        codec.decode(line)  # whatever its checksum
+    line = sealed(line) if line.startswith(b"{") and line.endswith(b"}") else line
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n" + codec.encode(last) + b"\n")
@@ -451,7 +461,7 @@ def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: b
 
 
 def test_of_duplicate_keys_the_last_counts() -> None:
-    line = codec.encode(a_record(round=1)).replace(b'"round":1', b'"round":1,"round":2')
+    line = codec.to_json(a_record(round=1)).replace(b'"round":1', b'"round":1,"round":2')
     assert codec.decode(line).round == 2
 
 
@@ -491,7 +501,8 @@ def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
 def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
-    path.write_bytes(codec.encode(record).ljust(codec.LINE_LIMIT) + b"\n")
+    blanks = b" " * (codec.LINE_LIMIT - len(codec.encode(record)))
+    path.write_bytes(sealed(b"{" + blanks + codec.to_json(record)[1:]) + b"\n")
     assert runs.read(path.parent).records == (record,)
 
 
@@ -670,4 +681,111 @@ def test_reading_leaves_what_it_reads_as_it_was(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     runs.read(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert set(before) == {"run.json", "records.jsonl"}
+    assert set(before) == {"run.json", "records.jsonl", "end.json"}
+
+
+def stored_files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path, *some_records(3))
+    whole = runs.read(folder)
+    chance = random.Random(15)
+    for path, content in stored_files(folder).items():
+        for _ in range(300):
+            place, bit = chance.randrange(len(content)), chance.randrange(8)
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            path.write_bytes(bytes(flipped))
+            with suppress(UnreadableInput):
+                assert runs.read(folder).damaged, (path.name, place, bit)
+        path.write_bytes(content)
+    assert runs.read(folder) == whole
+
+
+def test_a_line_without_its_checksum_is_damaged_only_where_lines_have_them(tmp_path: Path) -> None:
+    first, second = some_records(2)
+    folder = a_stored_run(tmp_path, first, second)
+    path = folder / "records.jsonl"
+    path.write_bytes(codec.encode(first) + b"\n" + codec.to_json(second) + b"\n")
+    assert [each.split(":")[0] for each in runs.read(folder).damaged] == ["line 2"]
+    head = json.loads((folder / "run.json").read_text())
+    for name in ("checksums", "crc32"):
+        del head[name]
+    (folder / "run.json").write_text(json.dumps(head))
+    run = runs.read(folder)  # as written by a version without checksums
+    assert (run.records, run.damaged, run.ended) == ((first, second), (), True)
+
+
+def test_a_case_has_one_record_a_round_however_often_its_line_stands_there(tmp_path: Path) -> None:
+    first, second = some_records(2)
+    path = a_stored_run(tmp_path, first, second) / "records.jsonl"
+    path.write_bytes(path.read_bytes() + 3 * (codec.encode(first) + b"\n"))
+    run = runs.read(path.parent)
+    assert run.records == (first, second)
+    assert [each.split(":")[0] for each in run.damaged] == ["line 3", "line 4", "line 5"]
+
+
+def test_a_run_that_was_interrupted_has_not_ended(tmp_path: Path) -> None:
+    first, second = some_records(2)
+    info = a_run_info()
+    writer = runs.create(tmp_path, info)
+    writer.append(first)
+    writer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    folder = tmp_path / "runs" / info.id
+    assert not runs.read(folder).ended
+    with runs.RunWriter(folder) as writer:
+        writer.append(second)
+    assert runs.read(folder).ended
+
+
+def test_an_id_that_is_a_path_is_not_read(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path)
+    for hostile in ("../../../victim/x", "/etc/passwd", "", "a" * 101, "a\0b"):
+        head = json.loads((folder / "run.json").read_text()) | {"id": hostile}
+        bare = {name: value for name, value in head.items() if name not in ("crc32", "checksums")}
+        (folder / "run.json").write_text(json.dumps(bare))
+        with pytest.raises(UnreadableInput, match="not the id of a run"):
+            runs.read(folder)
+
+
+def test_no_write_follows_a_link_below_the_results(tmp_path: Path) -> None:
+    results, victim = tmp_path / "disk", tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("precious")
+    (tmp_path / "results").symlink_to(results)
+    results.mkdir()
+    root = tmp_path / "results"
+    disk.save_below(root, root / "runs/a/plots/x.png", b"new")  # the root itself may be a link
+    (results / "runs/a/plots/y.png").symlink_to(victim / "file")
+    disk.save_below(root, root / "runs/a/plots/y.png", b"new")
+    assert (results / "runs/a/plots/y.png").read_bytes() == b"new"
+    (results / "runs/b").symlink_to(victim)
+    with pytest.raises(CannotWrite, match="links in results are not followed"):
+        disk.save_below(root, root / "runs/b/file", b"new")
+    (results / "runs/a/records.jsonl").symlink_to(victim / "file")
+    with pytest.raises(CannotWrite):
+        runs.RunWriter(results / "runs/a")
+    assert (victim / "file").read_text() == "precious"
+    assert sorted(path.name for path in victim.iterdir()) == ["file"]
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    folder = a_stored_run(tmp_path)
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+    with pytest.raises(UnreadableInput, match="not a file"):
+        runs.head(folder)
+
+
+def test_a_reports_plots_follow_no_link_out_of_the_run(tmp_path: Path) -> None:
+    accelbench("run", "-w", "gemm", "-b", "fake", "--rounds", "1", cwd=tmp_path)
+    (run,) = (tmp_path / "results/runs").iterdir()
+    victim = tmp_path / "precious"
+    victim.write_text("precious")
+    (run / "plots").mkdir()
+    (run / "plots/throughput.png").symlink_to(victim)
+    accelbench("report", cwd=tmp_path)
+    assert victim.read_text() == "precious"
+    assert (run / "plots/throughput.png").read_bytes().startswith(b"\x89PNG")

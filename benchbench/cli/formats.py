@@ -97,7 +97,7 @@ def write_report(found: Report, format: str, output: Path | None, place: Path) -
 
     files = exporter(format).export(found)
     if len(files) > 1:
-        save(files, output or place)
+        save(files, output or place, None if output else place.parent)
         return
     (content,) = files.values()
     if output:
@@ -106,4 +106,4 @@ def write_report(found: Report, format: str, output: Path | None, place: Path) -
         return
     typer.echo(content.decode(), nl=False)
     if format == "terminal":
-        save(exporter("png").export(found), place)
+        save(exporter("png").export(found), place, place.parent)

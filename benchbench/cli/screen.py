@@ -117,9 +117,13 @@ def color() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
-def save(files: Mapping[str, bytes], place: Path) -> None:
+def save(files: Mapping[str, bytes], place: Path, run: Path | None = None) -> None:
+    """Into the folder `place`; of one in the folder `run` no link is followed."""
     from benchbench.store import disk
 
     for name, content in files.items():
-        disk.save(place / name, content)
+        if run:
+            disk.save_below(run, place / name, content)
+        else:
+            disk.save(place / name, content)
         typer.echo(f"wrote {place / name}", err=True)

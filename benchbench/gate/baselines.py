@@ -70,7 +70,7 @@ def add(root: Path, name: str, found: Digest, *, replace: bool = False) -> list[
         raise UsageError(f"Run {found.id} has no case that succeeded.", "There is nothing to hold against.")
     folder = root / FOLDER / name / fingerprint(found.machine)
     before = [each for each in _sessions(folder) if each.id != found.id] if folder.is_dir() else []
-    disk.save(folder / f"{found.id}.json", encode(found))
+    disk.save_below(root, folder / f"{found.id}.json", encode(found))
     gone = [each.id for each in (before if replace else _surplus([*before, found]))]
     for each in gone:
         (folder / f"{each}.json").unlink(missing_ok=True)

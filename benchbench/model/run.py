@@ -73,9 +73,10 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as read back. `damaged` names the lines that could not be read."""
+    """A run as read back. `damaged` names the lines that could not be read, or that are missing."""
 
     info: RunInfo
     records: tuple[Record, ...]
     damaged: tuple[str, ...] = ()
+    ended: bool = True  # False: it was interrupted, or is still being measured
     unprofiled: dict[str, str] = field(default_factory=dict)  # case id → why it has no profile

@@ -30,7 +30,7 @@ def kept(
     """Each profile once it is in the run's `folder`. Raises CannotWrite."""
     for found, traces in profiles(pool, records, announce):
         for name, content in artifacts.files(found, traces).items():
-            disk.save(folder / artifacts.ARTIFACTS / name, content)
+            disk.save_below(folder, folder / artifacts.ARTIFACTS / name, content)
         yield found
 
 

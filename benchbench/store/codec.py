@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from benchbench.errors import UnreadableInput
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
+from benchbench.store.checksum import sealed, unsealed
 from benchbench.store.disk import reading
 
 T = TypeVar("T")
@@ -30,15 +32,21 @@ class _Line(Record):
 
 
 def encode(record: Record) -> bytes:
-    """One line of JSON without its newline. Raises ValueError for NaN and infinity: JSON has neither."""
-    return to_json(record)
+    """One line of JSON without its newline, with its checksum.
+
+    Raises ValueError for NaN and infinity: JSON has neither.
+    """
+    return sealed(to_json(record))
 
 
-def decode(line: bytes) -> Record:
-    """The record in a line. Fields not known here are ignored. Raises UnreadableInput."""
+def decode(line: bytes, *, checksums: bool = False) -> Record:
+    """The record in a line. Fields not known here are ignored. Raises UnreadableInput.
+
+    `checksums`: whether each line has one. Those of runs of before there were any do not.
+    """
     if len(line) > LINE_LIMIT:
         raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
-    found = _converted(_parsed(line), _Line)
+    found = _converted(_parsed(unsealed(line, required=checksums)), _Line)
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
     return Record(**(fields | {"outcome": outcome(found.outcome)}))
 
@@ -77,13 +85,22 @@ def _check_telemetry(found: Measurement) -> None:
 
 
 def document(path: Path, kind: type[T], hint: str) -> T:
-    """The JSON object in a file, as `kind`. Fields not known here are ignored. Raises UnreadableInput."""
+    """The JSON object in a file, as `kind`. Fields not known here are ignored. Raises UnreadableInput.
+
+    Its checksum is compared where it has one, and has to be there where `checksums` says so: files of before
+    there were any are read without.
+    """
     with reading(path):
-        if path.stat().st_size > HEAD_LIMIT:
+        state = path.stat()
+        if not S_ISREG(state.st_mode):  # a pipe would be waited for, a device might have no end
+            raise UnreadableInput(f"{path}: not a file", hint)
+        if state.st_size > HEAD_LIMIT:
             raise UnreadableInput(f"{path}: larger than {HEAD_LIMIT} bytes", "It is no file of accelbench.")
         text = path.read_bytes()
     try:
-        return _converted(_parsed(text), kind)
+        raw = _parsed(text)
+        unsealed(text, required="checksums" in raw)
+        return _converted(raw, kind)
     except UnreadableInput as error:
         raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchbench.errors import CannotWrite, UnreadableInput
+
+NO_FOLDER = "it is a link or no folder; links in results are not followed"
 
 
 def save(path: Path, content: bytes) -> None:
@@ -20,6 +22,51 @@ def save(path: Path, content: bytes) -> None:
             replace(target, content)
         else:  # /dev/stdout, a pipe
             target.write_bytes(content)
+
+
+def save_below(root: Path, path: Path, content: bytes) -> None:
+    """A file of a results folder, its folders made if need be. Raises CannotWrite.
+
+    No link below `root` is followed, since results come from elsewhere too: one in place of the file is
+    replaced, one in place of a folder is an error. `root` itself may be a link, to a larger disk say.
+    """
+    with writing(path):
+        root.mkdir(parents=True, exist_ok=True)
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in path.relative_to(root).parts[:-1]:
+                parent, folder = folder, _opened(folder, part)
+                os.close(parent)
+            _replace_in(folder, path.name, content)
+        finally:
+            os.close(folder)
+
+
+def _opened(parent: int, name: str) -> int:
+    """The folder `name` in `parent`, made if it is not there."""
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except NotADirectoryError as error:
+        raise OSError(error.errno, NO_FOLDER, name) from error
+
+
+def _replace_in(folder: int, name: str, content: bytes) -> None:
+    temporary = f".{secrets.token_hex(8)}.tmp"
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder
+    )
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
 
 
 def replace(path: Path, content: bytes) -> None:

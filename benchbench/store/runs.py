@@ -1,4 +1,7 @@
-"""Runs on disk: a folder `<root>/runs/<id>/` with run.json and records.jsonl, one record per line."""
+"""Runs on disk: a folder `<root>/runs/<id>/` with run.json and records.jsonl, one record per line.
+
+end.json is written when a run ends by itself and counts the records: without it the run was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,24 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from errno import ELOOP
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from benchbench.errors import CannotWrite, UnreadableInput
-from benchbench.model.record import Record
+from benchbench.format import visible
+from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import reasons
+from benchbench.store.checksum import sealed
 
 T = TypeVar("T")
 
-RUNS, HEAD, RECORDS = "runs", "run.json", "records.jsonl"
+RUNS, HEAD, RECORDS, END = "runs", "run.json", "records.jsonl", "end.json"
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
@@ -47,6 +54,22 @@ class IdSource:
 new_id = IdSource()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """What end.json holds."""
+
+    records: int
+    schema: int = SCHEMA
+    checksums: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head(RunInfo):
+    """What run.json holds. `checksums`: whether every line has one, and an ended run its end.json."""
+
+    checksums: bool = False  # as in runs of before there were any
+
+
 class RunWriter:
     """Appends records to the run in a folder: a new one, or one that was interrupted."""
 
@@ -55,7 +78,8 @@ class RunWriter:
         self._path = folder / RECORDS
         self._write = write
         with disk.writing(self._path):
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+            self._descriptor = os.open(self._path, flags, 0o666)
 
     def append(self, record: Record) -> None:
         """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
@@ -77,6 +101,13 @@ class RunWriter:
             raise OSError(f"only {written} of {len(line)} bytes could be written")
         os.fsync(self._descriptor)
 
+    def end(self) -> None:
+        """Write how many records there are, so that one that is lost later is missed. Raises CannotWrite."""
+        count = sum(line != b"\n" for line in _lines(self._path))
+        text = codec.to_json(End(records=count), indent=1) + b"\n"
+        with disk.writing(self._path):
+            disk.replace(self._path.with_name(END), sealed(text))
+
     def close(self) -> None:
         """Nothing is pending: every record is on disk already."""
         os.close(self._descriptor)
@@ -87,7 +118,11 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self.end()
+        finally:
+            self.close()
 
 
 def create(root: Path, info: RunInfo) -> RunWriter:
@@ -97,16 +132,23 @@ def create(root: Path, info: RunInfo) -> RunWriter:
     folder = root / RUNS / info.id
     with disk.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.parent.is_symlink():
+            raise OSError(ELOOP, "is a link, and links in results are not followed", str(folder.parent))
         folder.mkdir()
     try:
         with disk.writing(folder):
             (folder / RECORDS).touch()
-            disk.replace(folder / HEAD, codec.to_json(info, indent=1) + b"\n")
+            disk.replace(folder / HEAD, _head_text(info))
             disk.sync(folder.parent)
         return RunWriter(folder)
     except CannotWrite:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _head_text(info: RunInfo) -> bytes:
+    given = {each.name: getattr(info, each.name) for each in fields(info)}
+    return sealed(codec.to_json(_Head(**given, checksums=True), indent=1) + b"\n")
 
 
 def keep(root: Path, run: Run) -> Path:
@@ -120,7 +162,7 @@ def keep(root: Path, run: Run) -> Path:
 def extend(folder: Path, run: Run) -> None:
     """Add the records of `run` to those in `folder`, whose head becomes that of `run`. Raises CannotWrite."""
     with disk.writing(folder):
-        disk.replace(folder / HEAD, codec.to_json(run.info, indent=1) + b"\n")
+        disk.replace(folder / HEAD, _head_text(run.info))
     with RunWriter(folder) as writer:
         for record in run.records:
             writer.append(record)
@@ -128,26 +170,62 @@ def extend(folder: Path, run: Run) -> None:
 
 def head(path: Path) -> RunInfo:
     """Of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
+    return _head(path)[0]
+
+
+def _head(path: Path) -> tuple[RunInfo, bool]:
+    """And whether its lines have checksums."""
     hint = f"The records in {path / RECORDS} need it: restore it from a copy."
-    return codec.document(path / HEAD, RunInfo, hint)
+    stored = codec.document(path / HEAD, _Head, hint)
+    if not NAME.fullmatch(stored.id):  # it names files elsewhere, such as a baseline's
+        raise UnreadableInput(f"{path / HEAD}: {visible(stored.id[:100])!r} is not the id of a run", hint)
+    info = RunInfo(**{each.name: getattr(stored, each.name) for each in fields(RunInfo)})
+    return info, stored.checksums
 
 
 def read(path: Path) -> Run:
     """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
 
-    Raises UnreadableInput when run.json is missing, damaged or from a newer version.
+    So is a line that repeats another's case and round, and so are records that end.json counts and that are
+    not there. Raises UnreadableInput when run.json is missing, damaged or from a newer version.
     """
-    info = head(path)
-    records: list[Record] = []
+    info, checksums = _head(path)
+    records: dict[tuple[str, str, int], Record] = {}
     damaged: list[str] = []
+    lines = 0
     for number, line in enumerate(_lines(path / RECORDS), start=1):
         if line == b"\n":
             continue
+        lines += 1
         try:
-            records.append(codec.decode(line.removesuffix(b"\n")))
+            record = codec.decode(line.removesuffix(b"\n"), checksums=checksums)
         except UnreadableInput as error:
             damaged.append(f"line {number}: {error}")
-    return Run(info=info, records=tuple(records), damaged=tuple(damaged), unprofiled=reasons(path))
+            continue
+        key = record.case.suite, record.case.id, record.round
+        if records.setdefault(key, record) is not record:
+            damaged.append(f"line {number}: another line has round {record.round + 1} of {record.case.id}")
+    ended, missing = _end(path, lines) if checksums else (True, [])
+    return Run(
+        info=info,
+        records=tuple(records.values()),
+        damaged=(*damaged, *missing),
+        ended=ended,
+        unprofiled=reasons(path),
+    )
+
+
+def _end(path: Path, lines: int) -> tuple[bool, list[str]]:
+    """Whether the run ended by itself, and what is said of lines that are missing."""
+    if not (path / END).exists():
+        return False, []
+    try:
+        count = codec.document(
+            path / END, End, "Without it nothing tells whether records are missing."
+        ).records
+    except UnreadableInput as error:
+        return True, [str(error)]
+    return True, [f"{count - lines} of {count} records are missing"] if lines < count else []
 
 
 def runs(root: Path) -> list[str]:
