@@ -142,6 +142,8 @@ def _short(side: CaseDigest) -> dict[str, Any]:
         del given["workload_version"]
     values = {name: [_rounded(value) for value in each] for name, each in side.values.items()}
     fields: dict[str, Any] = _plain(given)
+    if fields.get("cost", {}).get("link_bytes") == 0:
+        del fields["cost"]["link_bytes"]
     return fields | ({"values": values} if values else {})
 
 
