@@ -27,6 +27,7 @@ class Listing(StrEnum):
     WORKLOADS = "workloads"
     BACKENDS = "backends"
     SUITES = "suites"
+    METRICS = "metrics"
     RUNS = "runs"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchbench import registry
+from benchbench.analyse.metrics import METRICS
 from benchbench.analyse.plausible import implausible
 from benchbench.analyse.rows import by_case
 from benchbench.backends.base import Backend
@@ -132,7 +133,26 @@ def _listed(
     return {"run": run, "started": started, "cases": cases, "tags": tags, "command": command}
 
 
-LISTS: dict[str, Callable[[], Rows]] = {"workloads": workloads, "backends": backends, "suites": suites}
+def metrics() -> Rows:
+    """Every metric: what it is, and how the values of a case's processes become one."""
+    return [
+        {
+            "metric": each.name,
+            "unit": each.unit,
+            "better": each.better,
+            "is": each.meaning,
+            "over processes": each.pooled_by,
+        }
+        for each in METRICS
+    ]
+
+
+LISTS: dict[str, Callable[[], Rows]] = {
+    "workloads": workloads,
+    "backends": backends,
+    "suites": suites,
+    "metrics": metrics,
+}
 
 
 def plan_fields(info: RunInfo) -> dict[str, object]:

@@ -1,0 +1,76 @@
+"""The table of metrics: the documentation holds it, and one entry more is one metric more everywhere."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.documents import lists
+from benchbench.store import runs
+from tests.factories import a_run, a_run_info, some_rounds
+from tests.program import accelbench
+from tests.test_architecture import ROOT
+
+ENTRY = """
+    Metric(
+        name="slowest_s",
+        label="slowest block",
+        unit="s",
+        better="lower",
+        meaning="time of a step in the slowest block",
+        pooled_by="maximum",
+        source=Sampled(process=lambda measured: Value(max(steps_s(measured))), pool=largest),
+        series="slowest_seconds",
+    ),
+"""
+
+
+def test_the_documented_table_is_that_of_the_code() -> None:
+    rows = [list(row.values()) for row in lists.metrics()]
+    table = [f"| `{name}` | {' | '.join(rest)} |" for name, *rest in rows]
+    text = (ROOT / "docs/metrics.md").read_text()
+    assert [line for line in text.splitlines() if line.startswith("| `")] == table
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with one entry more in the table of metrics, and two runs."""
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "benchbench", folder / "benchbench", ignore=shutil.ignore_patterns("__pycache__"))
+    table = folder / "benchbench/analyse/metrics.py"
+    before, name, after = table.read_text().partition(")\n\n\ndef metric_named(")
+    table.write_text(before + ENTRY + name + after)
+    for number, step_s in enumerate((0.001, 0.002)):
+        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
+        records = some_rounds(step_s, step_s * 1.01, step_s * 0.99)
+        runs.keep(folder / "results", a_run(records, id=info.id, started=info.started))
+    return folder
+
+
+def parsed(folder: Path, *arguments: str) -> Any:
+    done = accelbench(*arguments, "--format", "json", cwd=folder, PYTHONPATH=str(folder))
+    return json.loads(done.stdout)
+
+
+def test_one_entry_is_a_column_of_the_report(extended: Path) -> None:
+    (row,) = parsed(extended, "report", "latest")["rows"]
+    assert row["slowest_s"] == pytest.approx(0.00202)
+
+
+def test_one_entry_can_be_compared(extended: Path) -> None:
+    found = parsed(extended, "compare", "latest~1", "latest", "--metric", "slowest_s")
+    (verdict,) = found["verdicts"]
+    assert (verdict["metric"], verdict["verdict"]) == ("slowest_s", "slower")
+
+
+def test_one_entry_has_a_history(extended: Path) -> None:
+    (series,) = parsed(extended, "history", "--metric", "slowest_s")
+    assert [point["value"] for point in series["points"]] == pytest.approx([0.00101, 0.00202])
+
+
+def test_one_entry_is_exported_and_listed(extended: Path) -> None:
+    text = accelbench("export", "latest", "--to", "gitlab", cwd=extended, PYTHONPATH=str(extended)).stdout
+    assert "accelbench_slowest_seconds{" in text
+    assert "slowest_s" in {row["metric"] for row in parsed(extended, "list", "metrics")}
