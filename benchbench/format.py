@@ -111,6 +111,12 @@ def measured(value: float, unit: str, low: float | None = None, high: float | No
     return f"{quantity(value, unit)} [{quantity(low, unit)}, {quantity(high, unit)}]"
 
 
+def unit_text(unit: str, power: int) -> str:
+    """The unit of an axis whose numbers are divided by a power of ten: `ms`, `GFLOP/s`, `k image/s`."""
+    space = "" if unit == "s" or unit in PREFIXED else " "
+    return f"{PREFIXES[power]}{space}{unit}".strip()
+
+
 def signed(value: float, unit: str) -> str:
     """`+1.20 ms`, `−30.0 %`, `0.00 s`; what is left of nothing when floats are subtracted is nothing."""
     value = round(value, 12)

@@ -10,12 +10,13 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.documents import baseline_listing
+from benchbench.documents.baselines import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate import baselines
 from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
 from tests.program import accelbench
+from tests.rendering import rendered
 
 LATENCY = METRICS[0]
 OTHER = a_machine(cpu="Other CPU")
@@ -149,13 +150,15 @@ def test_a_damaged_session_is_named_and_not_passed_over(tmp_path: Path, content:
 def test_the_spread_shown_is_that_between_sessions(tmp_path: Path) -> None:
     for number, factor in enumerate((1.0, 1.1)):
         baselines.add(tmp_path, "main", digest(a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}")))
-    (row,) = baseline_listing.shown(baselines.read(tmp_path, "main"), LATENCY)
+    document = baseline_document("main", baselines.read(tmp_path, "main"), LATENCY)
+    (row,) = document.data
     assert row["value"] == pytest.approx(0.001 * 1.1**0.5, rel=1e-6)
     assert row["spread"] == pytest.approx(0.0674, rel=1e-3)
     assert (row["sessions"], row["processes"]) == (2, 6)
-    (text,) = baseline_listing.shown_text([row], LATENCY)
-    assert text["latency_s"] == snapshot("1.05 ms")
-    assert text["spread"] == snapshot("6.74 %")
+    assert rendered(document) == snapshot("""\
+MACHINE       CASE                                          LATENCY_S  SPREAD  SESSIONS  PROCESSES  NOTE
+d1b851427635  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  1.05 ms    6.74 %  2         6
+""")
 
 
 def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchbench.analyse.roofline import Ceiling
 from benchbench.diagnosis import ceilings
-from benchbench.documents import doctor
+from benchbench.documents.doctor import ceilings_document
 from benchbench.errors import UnreadableInput
 from benchbench.model.case import Dtype
 from benchbench.model.record import Record
@@ -25,6 +25,7 @@ from tests.factories import (
     a_watched,
 )
 from tests.program import accelbench, rows
+from tests.rendering import rendered
 from tests.test_roofline import a_ceiling
 
 
@@ -117,7 +118,7 @@ def test_neighbours_that_held_a_ceiling_down_are_told() -> None:
     assert [n.text for n in ceilings.held_down(found, [record])] == [
         "contended: other processes used 0.5 of a core"
     ]
-    shown = doctor.ceilings_text(found, ["contended: \x1b[31m"], None)
+    shown = rendered(ceilings_document(found, ["contended: \x1b[31m"]))
     assert shown.endswith("contended: \\x1b[31m\n")
 
 
@@ -172,12 +173,13 @@ def test_a_share_of_the_datasheet_is_shown_where_it_is_known() -> None:
         a_ceiling("memory", 4.32e12, device="NVIDIA H200", threads=None),
         a_ceiling("float64", 6e13, device="NVIDIA H200", threads=None),
     ]
-    assert [each["of_datasheet"] for each in doctor.ceilings_fields(found)] == [
+    document = ceilings_document(found, [])
+    assert [each["of_datasheet"] for each in document.data["ceilings"]] == [
         pytest.approx(0.5),
         pytest.approx(0.9),
         None,
     ]
-    shown = doctor.ceilings_text(found, [], None).splitlines()
+    shown = rendered(document).splitlines()
     assert shown[0].split() == ["DEVICE", "OF", "RATE", "OF", "DATASHEET", "REACHED", "BY"]
     assert shown[1].split()[:-1] == ["NVIDIA", "H200", "bfloat16", "GEMM", "494", "TFLOP/s", "50.0", "%"]
     assert shown[2].split()[:-1] == ["NVIDIA", "H200", "copy", "4.32", "TB/s", "90.0", "%"]

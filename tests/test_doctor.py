@@ -13,11 +13,12 @@ from benchbench.diagnosis import findings
 from benchbench.diagnosis.checks import clocks
 from benchbench.diagnosis.checks.base import Host, Level
 from benchbench.diagnosis.checks.table import CHECKS
-from benchbench.documents import doctor
+from benchbench.documents.doctor import findings_document
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.kernel import CPUS, CpuTimes
 from tests.machines import FakeNvml, Files, a_host, a_state, some_settings, ticking
 from tests.program import accelbench, started
+from tests.rendering import on_a_terminal, rendered
 
 DOCUMENT = (
     (Path(__file__).parent.parent / "docs/doctor.md").read_text().partition("\n# What a device can do")[0]
@@ -376,7 +377,7 @@ def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
     shown = ("load", "CPU quota", "memory", "clock source", "huge pages")
     host = a_host(tmp_path, files, busiest=(("cc1plus", 0.92),), **used(0.48))
     found = [each for each in findings.examine(host) if each.check in shown]
-    assert f"```\n{doctor.findings(found, 110)}```" in DOCUMENT
+    assert f"```\n{on_a_terminal(findings_document(found), 110)}```" in DOCUMENT
 
 
 def test_the_document_names_every_check_once() -> None:
@@ -385,7 +386,7 @@ def test_the_document_names_every_check_once() -> None:
 
 def test_names_of_processes_cannot_act(tmp_path: Path) -> None:
     host = a_host(tmp_path, busiest=(("\x1b]0;evil[/red]\n", 1.0),))
-    shown = doctor.findings(findings.examine(host), None)
+    shown = rendered(findings_document(findings.examine(host)))
     assert "\x1b" not in shown
     assert "[/red]" in shown
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from benchbench.diagnosis import noise
 from benchbench.diagnosis.noise import Noise, against_itself, sides, suggested
-from benchbench.documents import doctor
+from benchbench.documents.doctor import noise_document
 from benchbench.model.record import Record
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_run_info, some_rounds
 from tests.program import accelbench
+from tests.rendering import rendered
 
 DOCUMENT = (Path(__file__).parent.parent / "docs/doctor.md").read_text()
 
@@ -91,7 +92,7 @@ def test_a_change_found_where_there_is_none_is_an_alarm() -> None:
     turns = [1.0, 1.5, 1.5, 1.0] * 3  # a neighbour that comes exactly with every other side
     found = measured(*turns)
     assert found[0].alarm
-    text = doctor.noise_text(found, None)
+    text = rendered(noise_document(found))
     assert "alarm" in text
     assert "1 alarms in 1 cases at 3.00 %" in text
 
@@ -123,7 +124,7 @@ def test_the_suggestion_is_the_whole_per_cent_above_nine_in_ten_of_the_cases() -
 def test_there_is_no_suggestion_for_a_machine_that_is_too_noisy() -> None:
     assert thresholds(0.03, 0.51) is None
     assert suggested([a_noise(threshold=None)]) is None
-    assert "too noisy for any threshold" in doctor.noise_text([a_noise(threshold=3e4)], None)
+    assert "too noisy for any threshold" in rendered(noise_document([a_noise(threshold=3e4)]))
 
 
 @given(st.lists(st.floats(0.03, 0.5), min_size=1, max_size=50))
@@ -143,7 +144,7 @@ def test_the_documents_example_is_what_is_shown() -> None:
         threshold=0.084,
         reason="too noisy for this threshold: more rounds would tell",
     )
-    assert f"```\n{doctor.noise_text([a_noise(), noisy], None)}```" in DOCUMENT
+    assert f"```\n{rendered(noise_document([a_noise(), noisy]))}```" in DOCUMENT
 
 
 def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.documents import profile as operators
+from benchbench.documents.profile import differences_document, profile_document
 from benchbench.errors import UsageError
 from benchbench.model.profile import Operator, Profile
 from benchbench.profiling.kinds import Kind, kind
 from benchbench.profiling.tables import Table, chosen, difference, pairs, table
 from tests.factories import a_case, a_profile, a_profiled, an_operator
+from tests.rendering import rendered
 
 HERE = Path("results/runs/R/artifacts")
 HOSTILE = "<script>`|*[x](y)\x1b[31m\u202e\n@you #1"
@@ -179,7 +181,7 @@ def test_a_table_shows_the_top_operators_the_rest_and_the_idle_time() -> None:
         memory_bytes=(2**20, 2**21),
         traces=("gemm.trace.json.gz", "gemm.xplane.pb.gz"),
     )
-    assert operators.terminal(operators.sections([found], 1, HERE), 200) == snapshot("""\
+    assert rendered(profile_document([found], 1, HERE)) == snapshot("""\
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
 torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
 without the profiler: 9.80 ms just before, 10.0 ms when it was timed
@@ -198,7 +200,7 @@ trace, for xprof: results/runs/R/artifacts/gemm.xplane.pb.gz
 def test_a_table_of_a_device_shows_the_host_and_the_longest_kernel() -> None:
     launched = an_operator("aten::mm", 0.01, device_self_s=0.09, device_total_s=0.09, kernels=("sm90_gemm",))
     found = a_table(launched, on_device=True)
-    assert operators.terminal(operators.sections([found], 5, HERE), 200) == snapshot("""\
+    assert rendered(profile_document([found], 5, HERE)) == snapshot("""\
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
 torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
 without the profiler: 9.80 ms just before, 10.0 ms when it was timed
@@ -212,8 +214,8 @@ total                               10.0 ms  100 %
 
 def test_work_that_several_targets_did_is_set_side_by_side_by_kind() -> None:
     jax = a_table(an_operator("convolution (ynn_fusion)", 0.05), case=a_case(backend="jax", mode="jit"))
-    *_, last = operators.sections([a_table(), jax], 5, HERE)
-    assert operators.terminal(iter([last]), 200) == snapshot("""\
+    document = profile_document([a_table(), jax], 5, HERE)
+    assert rendered(replace(document, tables=document.tables[-1:])) == snapshot("""\
 gemm(m=64,n=64,k=64)/float32, by kind
 KIND         EAGER@TORCH:CPU   JIT@JAX:CPU
 convolution  7.00 ms (70.0 %)  5.00 ms (50.0 %)
@@ -233,7 +235,7 @@ def test_a_difference_shows_both_sides_and_how_much_is_explained() -> None:
         plain_step_s=(),
         step_s=(),
     )
-    assert operators.terminal(operators.differences([difference(ref, new)], 1), 200) == snapshot("""\
+    assert rendered(differences_document([difference(ref, new)], 1)) == snapshot("""\
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu
 profiled: a step of 10.0 ms → 14.0 ms, +4.00 ms (+40.0 %)
 timed: a step of 10.0 ms → 14.1 ms, +4.10 ms
@@ -248,7 +250,7 @@ total                     10.0 ms  14.0 ms  +4.00 ms  100 %
 
 def test_a_difference_within_the_noise_is_not_explained() -> None:
     found = difference(a_table(), a_table(wall_s=0.101))
-    shown = operators.terminal(operators.differences([found], 5), 200)
+    shown = rendered(differences_document([found], 5))
     assert "nothing to explain" in shown
     assert "explain 1" not in shown
 
@@ -259,17 +261,17 @@ def test_nothing_in_a_name_becomes_markup_or_acts_on_the_terminal() -> None:
     found = table(a_profiled(profile, case=case), profile, None)
     change = difference(found, a_table(an_operator("other", 0.01)))
     for shown in (
-        operators.markdown(operators.sections([found], 5, HERE)),
-        operators.markdown(operators.differences([change], 5)),
+        rendered(profile_document([found], 5, HERE), "markdown"),
+        rendered(differences_document([change], 5), "markdown"),
     ):
         assert "<script>" not in shown
         assert "[x](y)" not in shown
-    terminal = operators.terminal(operators.sections([found], 5, HERE), 500)
+    terminal = rendered(profile_document([found], 5, HERE))
     assert not {"\x1b", "\u202e"} & set(terminal)
 
 
 def test_markdown_has_a_table_for_each_case() -> None:
-    shown = operators.markdown(operators.sections([a_table(), a_table()], 1, HERE))
+    shown = rendered(profile_document([a_table(), a_table()], 1, HERE), "markdown")
     assert shown.count("| operator |") == 2
     assert "| aten::convolution | convolution | 1 | 7.00 ms | 70.0 % | 7.00 ms |" in shown
 
@@ -277,4 +279,4 @@ def test_markdown_has_a_table_for_each_case() -> None:
 def test_a_profile_of_one_operator_shows_no_rest() -> None:
     profile: Profile = a_profile(an_operator("only", 0.1))
     found = table(a_profiled(profile), profile, None)
-    assert "others" not in operators.terminal(operators.sections([found], 1, HERE), 100)
+    assert "others" not in rendered(profile_document([found], 1, HERE))

@@ -18,7 +18,7 @@ from benchbench import format as fmt
 from benchbench.backends.torch import CudaSession
 from benchbench.diagnosis import selftest
 from benchbench.diagnosis.selftest import HOST, Trial, results
-from benchbench.documents import doctor
+from benchbench.documents.doctor import selftest_document
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch
@@ -28,6 +28,7 @@ from benchbench.timing.spin import Shape, Spin, durations, on_device, on_host, s
 from benchbench.traces.recording import Unsupported
 from tests.factories import a_probe
 from tests.program import accelbench, started
+from tests.rendering import rendered
 
 QUICK = replace(POLICIES["quick"], max_blocks=200)
 ALL = {trial.shape.kind: trial.shape for trial in HOST}
@@ -202,7 +203,7 @@ def test_a_single_interruption_is_forgiven() -> None:
 def test_a_trial_without_an_answer_fails_and_says_why(answer: Answer, note: str) -> None:
     (found,) = results("host", None, HOST[:1], lambda job: answer)
     assert (found.passed, found.note, found.measured_s) == (False, note, None)
-    assert note in doctor.selftest_text([found], [], None)
+    assert note in rendered(selftest_document([found], []))
 
 
 def test_a_devices_drift_widens_its_limit() -> None:
@@ -281,7 +282,7 @@ def test_the_documents_example_is_what_is_shown() -> None:
         )
         for trial, truth, error in [(HOST[2], 1.001e-3, 1e-3), (HOST[-1], 1.33e-3, 1.64e-3)]
     ]
-    assert f"```\n{doctor.selftest_text(found, [], None)}```" in DOCUMENT
+    assert f"```\n{rendered(selftest_document(found, []))}```" in DOCUMENT
 
 
 def test_the_document_has_every_limit() -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
-from benchbench.cli.screen import print_json, print_rows
 
 baseline = typer.Typer(no_args_is_help=True, help="Accepted runs, up to ten sessions a machine, to commit.")
 app.add_typer(baseline, name="baseline")
@@ -55,14 +55,11 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = DataF
 
     Examples: accelbench baseline list; accelbench baseline list --format json
     """
-    from benchbench.documents import baseline_listing
+    from benchbench.documents.baselines import baselines_document
     from benchbench.gate import baselines
 
-    rows = baseline_listing.listed({name: baselines.read(results, name) for name in baselines.names(results)})
-    if format is DataFormat.JSON:
-        print_json(rows)
-    else:
-        print_rows(baseline_listing.listed_text(rows), format)
+    known = {name: baselines.read(results, name) for name in baselines.names(results)}
+    print_document(baselines_document(known), format)
 
 
 @baseline.command()
@@ -77,15 +74,11 @@ def show(
     Examples: accelbench baseline show main; accelbench baseline show main --metric peak_host_bytes
     """
     from benchbench.analyse.metrics import metric_named
-    from benchbench.documents import baseline_listing
+    from benchbench.documents.baselines import baseline_document
     from benchbench.gate import baselines
 
     chosen = metric_named(metric)
-    rows = baseline_listing.shown(baselines.read(results, name), chosen)
-    if format is DataFormat.JSON:
-        print_json(rows)
-    else:
-        print_rows(baseline_listing.shown_text(rows, chosen), format)
+    print_document(baseline_document(name, baselines.read(results, name), chosen), format)
 
 
 @baseline.command("rm")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import (
     BackendOption,
     DataFormat,
@@ -17,7 +18,6 @@ from benchbench.cli.options import (
     PythonOption,
     ThreadsOption,
 )
-from benchbench.cli.screen import print_json, width
 from benchbench.cli.trials import Choice, ceilings_of, noise_of, selftested
 from benchbench.errors import UsageError
 
@@ -90,11 +90,9 @@ def _mode(modes: Mapping[str, object], narrowed: Collection[str]) -> str:
 
 def _examined(format: DataFormat) -> bool:
     """Print what the checks found; whether there is a problem."""
-    from dataclasses import asdict
-
     from benchbench.diagnosis.checks.base import Level
     from benchbench.diagnosis.findings import examine, this_host
-    from benchbench.documents import doctor as diagnosis
+    from benchbench.documents.doctor import findings_document
     from benchbench.machine import nvml
 
     gpus = nvml.connect()
@@ -103,8 +101,5 @@ def _examined(format: DataFormat) -> bool:
     finally:
         if not isinstance(gpus, str):
             gpus.close()
-    if format is DataFormat.JSON:
-        print_json({"findings": [asdict(finding) for finding in found]})
-    else:
-        typer.echo(diagnosis.findings(found, width()), nl=False)
+    print_document(findings_document(found), format)
     return any(finding.status is Level.PROBLEM for finding in found)

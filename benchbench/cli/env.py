@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app, signals
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import DataFormat, FormatOption, Names, option
-from benchbench.cli.screen import print_json, print_rows, width
+from benchbench.cli.screen import tell
 from benchbench.errors import CannotBuild, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -73,19 +74,14 @@ def _built(request: Request, lock: int, dry_run: bool, format: DataFormat) -> Fo
 
 def _print_download(request: Request, download: Download, dry_run: bool, format: DataFormat) -> None:
     """A dry run's is its result; else it is told before the download begins."""
-    from dataclasses import asdict
-
-    from benchbench.documents import environments, lists
+    from benchbench.documents.environments import download_document, takes
     from benchbench.environments import interpreters
 
-    text = environments.download(request.name, request.requirements, download, interpreters.root())
-    if not dry_run:
-        typer.echo(text, err=True, nl=False)
-    elif format is DataFormat.JSON:
-        totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
-        print_json({"name": request.name, **asdict(request), **totals, **asdict(download)})
+    where = interpreters.root()
+    if dry_run:
+        print_document(download_document(request, download, where), format)
     else:
-        typer.echo(lists.table(environments.packages(download), width()) + text, nl=False)
+        tell(takes(request, download, where))
 
 
 @env.command("list")
@@ -139,12 +135,9 @@ def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to t
 
 
 def _print(found: Sequence[Found], format: DataFormat) -> None:
-    from benchbench.documents import environments
+    from benchbench.documents.environments import environments_document
 
-    if format is DataFormat.JSON:
-        print_json(environments.fields(found))
-    else:
-        print_rows(environments.rows(found), format)
+    print_document(environments_document(found), format)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchbench.analyse.roofline import Ceiling
     from benchbench.documents.document import Document
     from benchbench.documents.run import Report
-    from benchbench.exporters.base import DocumentExporter, Exporter
+    from benchbench.exporters.base import Exporter
     from benchbench.model.run import Run
 
 PACKAGE = "benchbench.exporters"
@@ -48,17 +48,26 @@ def exporter(name: str) -> Exporter:
     return kind()
 
 
-def print_document(document: Document, format: str) -> None:
-    """To the screen, as wide as it is."""
+def print_document(document: Document, format: str, output: Path | None = None) -> None:
+    """Its texts to the screen, as wide as it is, or to the file `output`."""
     from benchbench.exporters._new_csv import Csv
     from benchbench.exporters._new_json import Json
     from benchbench.exporters._new_markdown import Markdown
+    from benchbench.exporters._new_png import Png
+    from benchbench.exporters._new_svg import Svg
     from benchbench.exporters._new_terminal import Terminal
+    from benchbench.exporters.base import DocumentExporter
+    from benchbench.store import disk
 
-    terminal = Terminal(width(), color=color())
-    known: dict[str, DocumentExporter] = {"markdown": Markdown(), "csv": Csv(), "json": Json()}
+    terminal = Terminal() if output else Terminal(width(), color=color())
+    others: list[DocumentExporter] = [Markdown(), Csv(), Json(), Png(), Svg()]
+    known = {type(each).__name__.lower(): each for each in others}
     for content in known.get(format, terminal).export(document).values():
-        typer.echo(content.decode(), nl=False)
+        if output:
+            disk.save(output, content)
+            typer.echo(f"wrote {output}", err=True)
+        else:
+            typer.echo(content.decode(), nl=False)
 
 
 def prices(typed: Names = None) -> Prices | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import ResultsOption, argument
 
 if TYPE_CHECKING:
-    from benchbench.documents.history import Trend
+    from benchbench.documents.document import Document
 
 
 class HistoryFormat(StrEnum):
@@ -59,44 +59,31 @@ def history(
     Examples: accelbench history gemm -o gemm.png; accelbench history --by commit --format json
     """
     from benchbench.analyse.metrics import metric_named
-    from benchbench.documents import history as trend
+    from benchbench.documents.history import history_document
     from benchbench.store import runs as store
+    from benchbench.trends.trend import trends
 
     wanted = metric_named(metric)
     names = store.runs(results)
     if not names:
         store.find(results, "latest")  # tells what to do
     runs = (store.read(results / store.RUNS / name) for name in names)
-    found = trend.trends(runs, wanted, case or (), threshold, by)
+    document = history_document(trends(runs, wanted, case or (), threshold, by))
     chosen = format or _ending(output)
     if chosen in PLOTS:
-        _write(output or results / f"history.{chosen}", _plotted(found, chosen))
-        return
-    text = trend.text(found)
-    if chosen is HistoryFormat.JSON:
-        text = json.dumps(trend.fields(found), indent=2, ensure_ascii=False) + "\n"
-    if output:
-        _write(output, text.encode())
-    else:
-        typer.echo(text, nl=False)
+        _tell_left_out(document)
+        output = output or results / f"history.{chosen}"
+    print_document(document, chosen, output)
+
+
+def _tell_left_out(document: Document) -> None:
+    (plot,) = document.plots
+    if len(plot.panels) < len(document.tables):
+        count = f"{len(plot.panels)} of {len(document.tables)}"
+        typer.echo(f"plotted: the {count} cases that changed most", err=True)
 
 
 def _ending(output: Path | None) -> HistoryFormat:
     ending = output.suffix[1:].lower() if output else ""
     known = {each.value for each in HistoryFormat} - {HistoryFormat.TERMINAL}
     return HistoryFormat(ending) if ending in known else HistoryFormat.TERMINAL
-
-
-def _plotted(found: list[Trend], format: HistoryFormat) -> bytes:
-    from benchbench.exporters import _history_plot
-
-    if len(found) > _history_plot.MOST:
-        typer.echo(f"plotted: the {_history_plot.MOST} of {len(found)} cases that changed most", err=True)
-    return _history_plot.plot(found, format)
-
-
-def _write(path: Path, content: bytes) -> None:
-    from benchbench.store import disk
-
-    disk.save(path, content)
-    typer.echo(f"wrote {path}", err=True)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import app, signals
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import (
     BackendOption,
     DataFormat,
@@ -18,7 +19,6 @@ from benchbench.cli.options import (
     ResultsOption,
     chosen_targets,
 )
-from benchbench.cli.screen import print_rows
 
 
 class Listing(StrEnum):
@@ -41,10 +41,9 @@ def list_(
 
     Examples: accelbench list workloads; accelbench list runs --format json
     """
-    from benchbench.documents import lists
+    from benchbench.documents.lists import list_document
 
-    rows = lists.runs(results) if what is Listing.RUNS else lists.LISTS[what]()
-    print_rows(rows, format)
+    print_document(list_document(what, results), format)
 
 
 @app.command()
@@ -57,7 +56,7 @@ def devices(
 
     Examples: accelbench devices; accelbench devices -b torch --format json
     """
-    from benchbench.documents import lists
+    from benchbench.documents.lists import devices_document
     from benchbench.launch.pool import WorkerPool
     from benchbench.machine.environment import usable_threads
     from benchbench.model.run import Settings
@@ -66,5 +65,5 @@ def devices(
     wanted = chosen_targets(backend, python, labelled=True)
     with signals(), WorkerPool(wanted, settings, sys.executable) as pool:
         typer.echo("importing every backend", err=True)
-        rows = lists.devices(pool.probe())
-    print_rows(rows, format)
+        document = devices_document(pool.probe())
+    print_document(document, format)

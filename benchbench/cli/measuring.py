@@ -12,7 +12,7 @@ import typer
 
 from benchbench.cli.app import signals
 from benchbench.cli.profile import save_profiles
-from benchbench.cli.screen import screen
+from benchbench.cli.screen import screen, tell
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def measured(
     from benchbench.running import rounds
     from benchbench.store import runs
 
-    typer.echo(lists.left_out(info.left_out), err=True, nl=False)
+    tell(lists.left_out(info.left_out))
     if not info.plan:
         raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
     records: list[Record] = []

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import Names, ResultsOption, option, split
-from benchbench.cli.screen import Lines, print_json, width
+from benchbench.cli.screen import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +44,7 @@ def profile(
 
     Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
     """
-    from dataclasses import asdict
-
-    from benchbench.documents import profile as operators
+    from benchbench.documents.profile import differences_document, profile_document
     from benchbench.profiling import tables as profiles
     from benchbench.store import runs
     from benchbench.store.artifacts import ARTIFACTS
@@ -54,19 +53,10 @@ def profile(
     path = runs.find(results, run)
     tables = _tables(path, patterns)
     if new is None:
-        content = {"tables": [asdict(table) for table in tables]}
-        sections = operators.sections(tables, top, path / ARTIFACTS)
-    else:
-        pairs = profiles.pairs(tables, _tables(runs.find(results, new), patterns))
-        found = [profiles.difference(*pair) for pair in pairs]
-        content = {"differences": [asdict(each) for each in found]}
-        sections = operators.differences(found, top)
-    if format is ProfileFormat.JSON:
-        print_json({"schema": operators.SCHEMA, **content})
-    elif format is ProfileFormat.MARKDOWN:
-        typer.echo(operators.markdown(sections), nl=False)
-    else:
-        typer.echo(operators.terminal(sections, width()), nl=False)
+        print_document(profile_document(tables, top, path / ARTIFACTS), format)
+        return
+    pairs = profiles.pairs(tables, _tables(runs.find(results, new), patterns))
+    print_document(differences_document([profiles.difference(*pair) for pair in pairs], top), format)
 
 
 def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:

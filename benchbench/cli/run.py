@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import app, signals
-from benchbench.cli.formats import prices, write_run
+from benchbench.cli.formats import prices, print_document, write_run
 from benchbench.cli.measuring import measured
 from benchbench.cli.options import (
     AllocatorOption,
@@ -37,7 +37,6 @@ from benchbench.cli.options import (
     chosen_targets,
 )
 from benchbench.cli.request import requested
-from benchbench.cli.screen import print_json, width
 from benchbench.model.options import Allocator, Isolation
 
 if TYPE_CHECKING:
@@ -119,9 +118,6 @@ def run(
 
 
 def _print_plan(info: RunInfo, format: DataFormat) -> None:
-    from benchbench.documents import lists
+    from benchbench.documents.lists import plan_document
 
-    if format is DataFormat.JSON:
-        print_json(lists.plan_fields(info))
-    else:
-        typer.echo(lists.plan(info, width()), nl=False)
+    print_document(plan_document(info), format)

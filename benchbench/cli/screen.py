@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-
-from benchbench.cli.options import DataFormat
 
 if TYPE_CHECKING:
     from benchbench.model.record import Record
@@ -88,19 +86,12 @@ def screen(*infos: RunInfo) -> Iterator[Lines]:
         yield bar
 
 
-def print_rows(rows: Sequence[Mapping[str, str]], format: DataFormat) -> None:
-    from benchbench.documents import lists
+def tell(lines: Iterable[str]) -> None:
+    """Beside the answer, safe to show."""
+    from benchbench.format import visible
 
-    if format is DataFormat.JSON:
-        print_json(rows)
-    else:
-        typer.echo(lists.table(rows, width()), nl=False)
-
-
-def print_json(value: object) -> None:
-    import json
-
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    for line in lines:
+        typer.echo(visible(line), err=True)
 
 
 def width() -> int | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from benchbench.cli.app import signals
+from benchbench.cli.formats import print_document
 from benchbench.cli.options import DataFormat, Names, chosen_targets, split
-from benchbench.cli.screen import print_json, screen, width
+from benchbench.cli.screen import screen, tell
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Choice:
 def ceilings_of(choice: Choice) -> None:
     """Measure, keep and print the best rates of the devices chosen."""
     from benchbench.diagnosis import ceilings
-    from benchbench.documents import doctor
+    from benchbench.documents.doctor import ceilings_document
     from benchbench.launch.pool import WorkerPool
     from benchbench.store import disk
 
@@ -83,17 +84,14 @@ def ceilings_of(choice: Choice) -> None:
     kept = ceilings.merged(ceilings.stored(info.machine), found)
     disk.save(ceilings.place(info.machine), ceilings.encoded(info.machine, kept))
     notes = [note.text for note in ceilings.held_down(found, records)]
-    if choice.format is DataFormat.JSON:
-        print_json({"ceilings": doctor.ceilings_fields(found), "notes": notes})
-    else:
-        typer.echo(doctor.ceilings_text(found, notes, width()), nl=False)
+    print_document(ceilings_document(found, notes), choice.format)
     typer.echo(f"kept in {ceilings.place(info.machine)}", err=True)
 
 
 def noise_of(name: str, choice: Choice) -> None:
     """Measure a suite in twice its rounds, and print what two halves of them make of each other."""
     from benchbench.diagnosis import noise
-    from benchbench.documents import doctor
+    from benchbench.documents.doctor import noise_document
     from benchbench.launch.pool import WorkerPool
     from benchbench.plan import suite
     from benchbench.plan.cases import Selection, select
@@ -107,16 +105,13 @@ def noise_of(name: str, choice: Choice) -> None:
         found = noise.against_itself(info, _measured(pool, info))
     if not found:
         raise NothingToMeasure("No case of the suite can run here.", "The lines above tell why.")
-    if choice.format is DataFormat.JSON:
-        print_json(doctor.noise_fields(found))
-    else:
-        typer.echo(doctor.noise_text(found, width()), nl=False)
+    print_document(noise_document(found), choice.format)
 
 
 def selftested(choice: Choice) -> bool:
     """Print what the pipeline makes of work of known length; whether all of it is right."""
     from benchbench.diagnosis import selftest
-    from benchbench.documents import doctor
+    from benchbench.documents.doctor import selftest_document
     from benchbench.launch.pool import WorkerPool
 
     named = choice.backend or choice.python
@@ -127,10 +122,7 @@ def selftested(choice: Choice) -> bool:
         if devices:
             typer.echo("looking for devices, and spinning on them", err=True)
         more, notes = selftest.on_devices(pool)
-    if choice.format is DataFormat.JSON:
-        print_json({"results": [asdict(each) for each in found + more], "notes": notes})
-    else:
-        typer.echo(doctor.selftest_text(found + more, notes, width()), nl=False)
+    print_document(selftest_document(found + more, notes), choice.format)
     return all(each.passed for each in found + more)
 
 
@@ -153,7 +145,7 @@ def _prepared(pool: WorkerPool, request: Request) -> RunInfo:
 
     typer.echo("looking for backends and devices", err=True)
     info = rounds.prepare(pool, request)
-    typer.echo(lists.left_out(info.left_out), err=True, nl=False)
+    tell(lists.left_out(info.left_out))
     return info
 
 

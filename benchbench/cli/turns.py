@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from benchbench.cli.app import signals
-from benchbench.cli.screen import screen
+from benchbench.cli.screen import screen, tell
 from benchbench.errors import NothingToMeasure
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def measured_in_turn(
     from benchbench.store import runs
 
     for info in infos:
-        typer.echo(lists.left_out(info.left_out), err=True, nl=False)
+        tell(lists.left_out(info.left_out))
     if not infos[0].plan:
         raise NothingToMeasure("No case can run on both sides.", "accelbench devices tells why.")
     records: list[list[Record]] = [[], []]

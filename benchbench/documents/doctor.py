@@ -1,9 +1,9 @@
-"""What doctor found, as text and as fields. Returns values; prints nothing."""
+"""What doctor reports as documents: checks of the machine, ceilings, the self-test, a suite's noise."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,55 +13,64 @@ from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise, suggested
 from benchbench.diagnosis.selftest import Result
-from benchbench.documents.lists import table
-from benchbench.format import percent, rate, ratio, seconds, visible
+from benchbench.documents.document import Cell, Content, Document, Number, Tone, number, table
+from benchbench.format import percent
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype
 
+TONES = {Level.OK: Tone.GOOD, Level.WARNING: Tone.WARNING, Level.PROBLEM: Tone.BAD}  # every other: plain
 
-def findings(found: Sequence[Finding], width: int | None) -> str:
-    """A row per finding, with what to do where something is wrong; then how many there are of each."""
-    rows = [
-        {
-            "status": each.status.value,
-            "check": each.check,
-            "seen": each.seen,
-            "effect": each.effect if each.wrong else "",
-            "remedy": each.remedy if each.wrong else "",
-        }
-        for each in found
-    ]
-    counts = Counter(each.status for each in found)
-    return (
-        table(rows, width) + ", ".join(f"{counts[level]} {level}" for level in Level if counts[level]) + "\n"
+
+def findings_document(findings: Sequence[Finding]) -> Document:
+    """A row per check, with what to do where something is wrong; then how many there are of each."""
+    counts = Counter(each.status for each in findings)
+    summary = ", ".join(f"{counts[level]} {level}" for level in Level if counts[level])
+    return Document(
+        name="doctor",
+        title="What spoils measurements on this machine",
+        tables=(table(map(_finding, findings), notes=[summary]),),
+        data={"findings": [asdict(each) for each in findings]},
     )
 
 
-def ceilings_fields(found: Sequence[Ceiling]) -> list[dict[str, Any]]:
-    """Each ceiling with its unit and its share of the datasheet's peak, None where that is not known."""
-    return [asdict(each) | {"unit": _unit(each), "of_datasheet": _share(each)} for each in found]
+def _finding(found: Finding) -> dict[str, Content]:
+    return {
+        "status": Cell((found.status.value,), TONES.get(found.status, Tone.PLAIN)),
+        "check": found.check,
+        "seen": found.seen,
+        "effect": found.effect if found.wrong else "",
+        "remedy": found.remedy if found.wrong else "",
+    }
 
 
-def ceilings_text(found: Sequence[Ceiling], notes: Sequence[str], width: int | None) -> str:
+def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Document:
     """A row per ceiling, then what may have held them down."""
+    fields = [_ceiling_fields(each) for each in ceilings]
     rows = [
         {
             "device": each["device"],
             "of": "copy" if each["quantity"] == MEMORY else f"{each['quantity']} GEMM",
-            "rate": rate(each["rate"], each["unit"]),
-            "of datasheet": "–" if each["of_datasheet"] is None else percent(each["of_datasheet"]),
+            "rate": number(each["rate"], each["unit"]),
+            "of datasheet": _known(each["of_datasheet"], "%"),
             "reached by": each["case"],
         }
-        for each in ceilings_fields(found)
+        for each in fields
     ]
-    return table(rows, width) + "".join(f"{visible(note)}\n" for note in notes)
+    return Document(
+        name="ceilings",
+        title="The best this machine was measured to do",
+        tables=(table(rows, notes=notes),),
+        data={"ceilings": fields, "notes": notes},
+    )
 
 
-def _unit(ceiling: Ceiling) -> str:
-    return "B/s" if ceiling.quantity == MEMORY else "FLOP/s"
+def _ceiling_fields(ceiling: Ceiling) -> dict[str, Any]:
+    """With its unit and its share of the datasheet's peak, None where that is not known."""
+    unit = "B/s" if ceiling.quantity == MEMORY else "FLOP/s"
+    return asdict(ceiling) | {"unit": unit, "of_datasheet": _of_datasheet(ceiling)}
 
 
-def _share(ceiling: Ceiling) -> float | None:
+def _of_datasheet(ceiling: Ceiling) -> float | None:
     known = peaks(ceiling.device)
     if known is None:
         return None
@@ -70,56 +79,60 @@ def _share(ceiling: Ceiling) -> float | None:
     return ceiling.rate / peak if peak else None
 
 
-def selftest_text(found: Sequence[Result], notes: Sequence[str], width: int | None) -> str:
+def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Document:
     """A row per result, then how many passed."""
-    rows = [
-        {
-            "result": "pass" if each.passed else "fail",
-            "on": each.where,
-            "spin": each.spin,
-            "of": each.of,
-            "asked": seconds(each.asked_s),
-            "truth": _maybe(seconds, each.truth_s),
-            "measured": _maybe(seconds, each.measured_s),
-            "error": _maybe(percent, each.error),
-            "limit": percent(each.limit),
-            "attempts": str(each.attempts),
-            "note": each.note,
-        }
-        for each in found
-    ]
-    count = sum(each.passed for each in found)
-    lines = [*notes, f"{count} of {len(found)} pass"]
-    return table(rows, width) + "".join(f"{visible(line)}\n" for line in lines)
+    count = sum(each.passed for each in results)
+    return Document(
+        name="selftest",
+        title="Is what is measured true?",
+        tables=(table(map(_result, results), notes=[*notes, f"{count} of {len(results)} pass"]),),
+        data={"results": [asdict(each) for each in results], "notes": notes},
+    )
 
 
-def noise_fields(found: Sequence[Noise]) -> dict[str, Any]:
-    """Of every case, and what follows for the suite."""
+def _result(found: Result) -> dict[str, Content]:
     return {
-        "cases": [asdict(each) for each in found],
-        "alarms": sum(each.alarm for each in found),
-        "at_threshold": THRESHOLD,
-        "suggested_threshold": suggested(found),
+        "result": Cell(("pass",), Tone.GOOD) if found.passed else Cell(("fail",), Tone.BAD),
+        "on": found.where,
+        "spin": found.spin,
+        "of": found.of,
+        "asked": number(found.asked_s, "s"),
+        "truth": _known(found.truth_s, "s"),
+        "measured": _known(found.measured_s, "s"),
+        "error": _known(found.error, "%"),
+        "limit": number(found.limit, "%"),
+        "attempts": found.attempts,
+        "note": found.note,
     }
 
 
-def noise_text(found: Sequence[Noise], width: int | None) -> str:
+def noise_document(noise: Sequence[Noise]) -> Document:
     """A row per case, the alarms, and the threshold suggested."""
-    rows = [
-        {
-            "case": each.case,
-            "processes": str(each.processes),
-            "cv": _maybe(_bounded, each.cv),
-            "detectable": _maybe(_bounded, each.detectable),
-            "ratio": _maybe(ratio, each.ratio),
-            "threshold": _maybe(_bounded, each.threshold),
-            "note": "alarm" if each.alarm else each.reason,
-        }
-        for each in found
-    ]
-    lines = [f"{sum(each.alarm for each in found)} alarms in {len(found)} cases at {percent(THRESHOLD)}"]
-    lines.append(_suggestion(found))
-    return table(rows, width) + "".join(f"{line}\n" for line in lines)
+    alarms = sum(each.alarm for each in noise)
+    summary = f"{alarms} alarms in {len(noise)} cases at {percent(THRESHOLD)}"
+    return Document(
+        name="noise",
+        title="A suite against itself",
+        tables=(table(map(_noise, noise), notes=[summary, _suggestion(noise)]),),
+        data={
+            "cases": [asdict(each) for each in noise],
+            "alarms": alarms,
+            "at_threshold": THRESHOLD,
+            "suggested_threshold": suggested(noise),
+        },
+    )
+
+
+def _noise(found: Noise) -> dict[str, Content]:
+    return {
+        "case": found.case,
+        "processes": found.processes,
+        "cv": _known(found.cv, "%"),
+        "detectable": _known(found.detectable, "%"),
+        "ratio": _known(found.ratio, "×"),
+        "threshold": _known(found.threshold, "%"),
+        "note": Cell(("alarm",), Tone.BAD) if found.alarm else found.reason,
+    }
 
 
 def _suggestion(found: Sequence[Noise]) -> str:
@@ -130,9 +143,6 @@ def _suggestion(found: Sequence[Noise]) -> str:
     return f"suggested: --threshold {100 * least:g}%" + (f"; {noisier} cases are noisier" if noisier else "")
 
 
-def _bounded(value: float) -> str:
-    return percent(value) if value <= 10 else ">1000 %"
-
-
-def _maybe(show: Callable[[float], str], value: float | None) -> str:
-    return "–" if value is None else show(value)
+def _known(value: float | None, unit: str) -> Cell:
+    """A dash where it is not known."""
+    return Cell(("–",)) if value is None else Cell((Number(value, unit),))

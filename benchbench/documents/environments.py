@@ -1,81 +1,90 @@
-"""Environments and their packages as rows, fields and text."""
+"""Environments and what building one takes, as documents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchbench.documents.lists import Rows
+from benchbench.documents.document import Cell, Content, Document, number, table
 from benchbench.environments import interpreters
+from benchbench.environments.build import Request
 from benchbench.environments.interpreters import Found
 from benchbench.environments.wheels import Download
-from benchbench.format import size, visible
+from benchbench.format import size
 
 
-def rows(found: Sequence[Found]) -> Rows:
+def environments_document(found: Sequence[Found]) -> Document:
     """A row per environment: the versions of what was asked for, the size, and what is wrong."""
-    found_rows = []
-    for each, field in zip(found, fields(found), strict=True):
-        record = each.record
-        main = [f"{name} {record.packages.get(name, '?')}" for name in record.main] if record else []
-        found_rows.append(
-            {
-                "name": each.name,
-                "versions": ", ".join(main) or "–",
-                "python": record.python if record else "–",
-                "size": size(field["bytes"]),
-                "health": each.health,
-                "note": each.reason,
-            }
-        )
-    return found_rows
+    fields = [_fields(each) for each in found]
+    return Document(
+        name="environments",
+        title="Environments",
+        tables=(table(map(_row, found, fields)),),
+        data=fields,
+    )
 
 
-def fields(found: Sequence[Found]) -> list[dict[str, Any]]:
-    """The same for programs, with every package."""
-    return [
-        {
-            "name": each.name,
-            "backend": each.backend,
-            "health": each.health,
-            "reason": each.reason,
-            "interpreter": each.python,
-            "bytes": each.record.bytes
-            if each.record
-            else interpreters.bytes_in(interpreters.place(each.name)),
-            "python": each.record.python if each.record else None,
-            "created": each.record.created if each.record else None,
-            "requirements": each.record.requirements if each.record else (),
-            "main": each.record.main if each.record else (),
-            "packages": each.record.packages if each.record else {},
-        }
-        for each in found
-    ]
+def _row(found: Found, fields: dict[str, Any]) -> dict[str, Content]:
+    record = found.record
+    main = [f"{name} {record.packages.get(name, '?')}" for name in record.main] if record else []
+    return {
+        "name": found.name,
+        "versions": ", ".join(main) or "–",
+        "python": record.python if record else "–",
+        "size": number(fields["bytes"], "B"),
+        "health": found.health,
+        "note": found.reason,
+    }
 
 
-def packages(download: Download) -> Rows:
-    """A row per file that pip would install."""
-    return [
+def _fields(found: Found) -> dict[str, Any]:
+    """For programs, with every package."""
+    record = found.record
+    return {
+        "name": found.name,
+        "backend": found.backend,
+        "health": found.health,
+        "reason": found.reason,
+        "interpreter": found.python,
+        "bytes": record.bytes if record else interpreters.bytes_in(interpreters.place(found.name)),
+        "python": record.python if record else None,
+        "created": record.created if record else None,
+        "requirements": record.requirements if record else (),
+        "main": record.main if record else (),
+        "packages": record.packages if record else {},
+    }
+
+
+def download_document(request: Request, found: Download, where: Path) -> Document:
+    """A row per file that pip would install, and what an environment of them takes."""
+    rows = [
         {
             "package": each.name,
             "version": each.version,
-            "size": "not known" if each.bytes is None else size(each.bytes),
+            "size": Cell(("not known",)) if each.bytes is None else number(each.bytes, "B"),
             "from": "the index" if each.remote else "this machine",
         }
-        for each in download.packages
+        for each in found.packages
     ]
+    totals = {"download_bytes": found.remote_bytes, "disk_bytes": found.disk_bytes}
+    return Document(
+        name="download",
+        title=f"What {request.name} takes",
+        tables=(table(rows, notes=takes(request, found, where)),),
+        data={"name": request.name, **asdict(request), **totals, **asdict(found)},
+    )
 
 
-def download(name: str, requirements: Sequence[str], found: Download, where: Path) -> str:
+def takes(request: Request, found: Download, where: Path) -> list[str]:
     """What an environment takes, in a few lines."""
     unknown = f", {found.unknown} of unknown size" if found.unknown else ""
     fetched = f"{size(found.remote_bytes)} to download, less what is in pip's cache"
     remote = any(each.remote for each in found.packages)
-    lines = [
-        f"{name}: {', '.join(requirements)}",
+    return [
+        f"{request.name}: {', '.join(request.requirements)}",
         f"{len(found.packages)} packages{unknown}",
         fetched if remote else "nothing to download: they are on this machine",
         f"about {size(found.disk_bytes)} on disk in {where}, where {size(found.free_bytes)} are free",
     ]
-    return "".join(f"{visible(line)}\n" for line in lines)

@@ -1,96 +1,79 @@
-"""Runs over time → one series per case, with its change points. Pure: no file, no clock."""
+"""Trends as a document: a sparkline per case, the changes with the runs between which they lie, a plot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.analyse.metrics import Metric
-from benchbench.model.run import Run
+from benchbench.documents.document import Cell, Content, Document, Table, Tone, number, table
+from benchbench.documents.plots import Plot, TrendLine, TrendPoint
 from benchbench.store.tags import short
-from benchbench.trends.change_points import Change, History, change_points
-from benchbench.trends.series import Point, Series, series
+from benchbench.trends.change_points import Change
+from benchbench.trends.series import Point
+from benchbench.trends.trend import Trend
 
 LEVELS = "▁▂▃▄▅▆▇█"
+NOTHING = "no stored run has a value for that"
+PANELS = 20  # panels that can still be looked at
+READING = (
+    "Small dots are processes, circles their {what}, crosses spikes; a black line is a level. "
+    "A dashed line with a triangle is a change: up is slower, down is faster. "
+    "A dotted line is other hardware: nothing is compared across it."
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """A case over its runs or, by a tag, over its values; `untagged`: runs left out since they lack it.
-
-    `boundaries`: the first point on other hardware, each time it changes.
-    """
-
-    case: str
-    metric: Metric
-    points: tuple[Point, ...]
-    boundaries: tuple[int, ...]
-    history: History
-    by: str | None = None
-    untagged: tuple[str, ...] = ()
-
-
-def trends(
-    runs: Iterable[Run],
-    metric: Metric,
-    patterns: Sequence[str] = (),
-    threshold: float = 0.03,
-    by: str | None = None,
-) -> list[Trend]:
-    """A trend per series of `series`: of case ids that hold or match one of `patterns`, by time or a tag.
-
-    A change of hardware is a boundary: no change point is looked for across it. Raises UsageError where no
-    run has the tag.
-    """
-    return [_trend(each, metric, threshold, by) for each in series(runs, metric, patterns, by)]
-
-
-def _trend(found: Series, metric: Metric, threshold: float, by: str | None) -> Trend:
-    hardware = [point.hardware for point in found.points]
-    boundaries = [i for i, (before, after) in enumerate(pairwise(hardware), start=1) if after != before]
-    values = [point.value for point in found.points]
-    return Trend(
-        case=found.case,
-        metric=metric,
-        points=found.points,
-        boundaries=tuple(boundaries),
-        history=change_points(values, threshold=threshold, better=metric.better, boundaries=boundaries),
-        by=by,
-        untagged=found.untagged,
+def history_document(trends: Sequence[Trend]) -> Document:
+    """A table of events per case."""
+    return Document(
+        name="history",
+        title="History",
+        tables=tuple(map(_table, trends)),
+        plots=(_plot(trends),),
+        notes=() if trends else (NOTHING,),
+        data=[_fields(trend) for trend in trends],
     )
 
 
-def name(point: Point) -> str:
-    """What a point is called, safe to show: the tag's value, else the run."""
-    return fmt.visible(point.run if point.tag is None else short(point.tag))
-
-
-def text(found: Sequence[Trend]) -> str:
-    """For people: a sparkline per case, then each change with the runs between which it lies."""
-    if not found:
-        return "no stored run has a value for that\n"
-    return "\n".join(_paragraph(each) for each in found)
-
-
-def _paragraph(trend: Trend) -> str:
+def _table(trend: Trend) -> Table:
     points = trend.points
     spark = sparkline([point.value for point in points])
-    lines = [
-        f"{fmt.visible(trend.case)}  {trend.metric.name}, {_count(trend)}",
-        f"  {spark}  {_value(trend, points[0])} → {_value(trend, points[-1])}",
-        *(f"  {_told(trend, change)}" for change in trend.history.changes),
-    ]
-    lines += [f"  spike: {_value(trend, points[i])} in {name(points[i])}" for i in trend.history.outliers]
-    lines += [f"  other hardware from {name(points[i])}" for i in trend.boundaries]
-    if trend.untagged:
-        lines.append(
-            f"  left out: {_runs(len(trend.untagged))} without the tag {fmt.visible(trend.by or '')}"
-        )
-    return "".join(f"{line}\n" for line in lines)
+    untagged = f"left out: {_runs(len(trend.untagged))} without the tag {trend.by}"
+    return table(
+        _events(trend),
+        title=f"{trend.case}  {trend.metric.name}, {_count(trend)}",
+        facts=[f"{spark}  {_value(trend, points[0])} → {_value(trend, points[-1])}"],
+        notes=[untagged] if trend.untagged else [],
+    )
+
+
+def _events(trend: Trend) -> Iterator[dict[str, Content]]:
+    """Changes, spikes, and where the hardware changed."""
+    for change in trend.history.changes:
+        yield {
+            "event": Cell((change.direction,), Tone.BAD if change.direction == "slower" else Tone.GOOD),
+            "size": number(change.ratio, "×", change.low, change.high),
+            "where": _between(trend, change),
+        }
+    for index in trend.history.outliers:
+        value = number(trend.points[index].value, trend.metric.unit)
+        yield {"event": "spike", "size": value, "where": f"in {point_name(trend.points[index])}"}
+    for index in trend.boundaries:
+        place = f"from {point_name(trend.points[index])}"
+        yield {"event": "other hardware", "size": None, "where": place}
+
+
+def _between(trend: Trend, change: Change) -> str:
+    before, after = trend.points[change.index - 1], trend.points[change.index]
+    suspect = f", {before.version} → {after.version}" if before.version != after.version else ""
+    return f"between {point_name(before)} and {point_name(after)}{suspect}"
+
+
+def point_name(point: Point) -> str:
+    """What a point is called: the tag's value, else the run."""
+    return point.run if point.tag is None else short(point.tag)
 
 
 def _count(trend: Trend) -> str:
@@ -98,7 +81,7 @@ def _count(trend: Trend) -> str:
     if trend.by is None:
         return runs
     values = len({point.tag for point in trend.points})
-    return f"{values} value{'' if values == 1 else 's'} of {fmt.visible(trend.by)} in {runs}"
+    return f"{values} value{'' if values == 1 else 's'} of {trend.by} in {runs}"
 
 
 def _runs(count: int) -> str:
@@ -109,14 +92,6 @@ def _value(trend: Trend, point: Point) -> str:
     return fmt.quantity(point.value, trend.metric.unit)
 
 
-def _told(trend: Trend, change: Change) -> str:
-    before, after = trend.points[change.index - 1], trend.points[change.index]
-    interval = f"[{change.low:.4g}, {change.high:.4g}]"
-    suspect = f", {before.version} → {after.version}" if before.version != after.version else ""
-    where = f"between {name(before)} and {name(after)}{fmt.visible(suspect)}"
-    return f"{change.direction}: {fmt.ratio(change.ratio)} {interval} {where}"
-
-
 def sparkline(values: Sequence[float], width: int = 60) -> str:
     """The last `width` values as heights, on a logarithmic scale."""
     logs = [math.log(value) for value in values[-width:]]
@@ -125,22 +100,69 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     return "".join(LEVELS[min(int((value - low) / span * len(LEVELS)), len(LEVELS) - 1)] for value in logs)
 
 
-def fields(found: Sequence[Trend]) -> list[dict[str, Any]]:
+def biggest(trends: Sequence[Trend]) -> list[Trend]:
+    """All in their order, or the twenty whose biggest change is biggest, first and last point after those."""
+    if len(trends) <= PANELS:
+        return list(trends)
+    return sorted(trends, key=_extent, reverse=True)[:PANELS]
+
+
+def _extent(trend: Trend) -> tuple[float, float]:
+    changes = [abs(math.log(change.ratio)) for change in trend.history.changes]
+    return max(changes, default=0.0), abs(math.log(trend.points[-1].value / trend.points[0].value))
+
+
+def _plot(trends: Sequence[Trend]) -> Plot:
+    """At most twenty panels, those that changed most."""
+    shown = biggest(trends)
+    return Plot(
+        name="history",
+        title=_title(shown, len(trends)),
+        reading=READING.format(what="value for the tag" if shown and shown[0].by else "value in a run"),
+        empty=NOTHING,
+        panels=tuple(map(_panel, shown)),
+    )
+
+
+def _title(shown: Sequence[Trend], count: int) -> str:
+    if not shown:
+        return "History"
+    metric, by = shown[0].metric, shown[0].by
+    title = f"{metric.name} by {by}" if by else f"{metric.name} over time"
+    better = "less" if metric.better == "lower" else "more"
+    some = f"; {len(shown)} of {count} cases, the biggest changes first" if len(shown) < count else ""
+    return f"{title} ({better} is better){some}"
+
+
+def _panel(trend: Trend) -> TrendLine:
+    return TrendLine(
+        title=trend.case,
+        unit=trend.metric.unit,
+        points=tuple(
+            TrendPoint(
+                name=point_name(point), started=point.started, value=point.value, processes=point.processes
+            )
+            for point in trend.points
+        ),
+        history=trend.history,
+        boundaries=trend.boundaries,
+        by_time=trend.by is None,
+    )
+
+
+def _fields(trend: Trend) -> dict[str, Any]:
     """For programs."""
-    return [
-        {
-            "case": each.case,
-            "metric": each.metric.name,
-            "unit": each.metric.unit,
-            "by": each.by,
-            "untagged": each.untagged,
-            "points": [asdict(point) for point in each.points],
-            "changes": [_change(each.points, change) for change in each.history.changes],
-            "segments": [asdict(segment) for segment in each.history.segments],
-            "outliers": [each.points[index].run for index in each.history.outliers],
-        }
-        for each in found
-    ]
+    return {
+        "case": trend.case,
+        "metric": trend.metric.name,
+        "unit": trend.metric.unit,
+        "by": trend.by,
+        "untagged": trend.untagged,
+        "points": [asdict(point) for point in trend.points],
+        "changes": [_change(trend.points, change) for change in trend.history.changes],
+        "segments": [asdict(segment) for segment in trend.history.segments],
+        "outliers": [trend.points[index].run for index in trend.history.outliers],
+    }
 
 
 def _change(points: Sequence[Point], change: Change) -> dict[str, Any]:

@@ -1,19 +1,21 @@
-"""Short texts and tables for people: plans, devices, lists. Returns strings; prints nothing."""
+"""Lists, devices and plans as documents; what a run comes to, in a line."""
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchbench import registry
 from benchbench.analyse.metrics import METRICS
 from benchbench.analyse.plausible import implausible
 from benchbench.analyse.rows import by_case
 from benchbench.backends.base import Backend
+from benchbench.documents import document
+from benchbench.documents.document import Content, Document, number
 from benchbench.errors import UnreadableInput
-from benchbench.format import size, visible
+from benchbench.format import size
 from benchbench.model.case import LeftOut
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Measurement
@@ -28,30 +30,20 @@ from benchbench.timing.policy import in_words
 from benchbench.workloads.base import Workload
 
 Rows = list[dict[str, str]]
-UNWRAPPED = 10_000  # columns: wider than any row
 
 
-def table(rows: Sequence[Mapping[str, str]], width: int | None) -> str:
-    """Columns under their names; nothing in a cell is taken for markup. No width: nothing is wrapped."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not rows:
-        return "none\n"
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in rows[0]:
-        grid.add_column(name.upper(), overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(visible(value)) for value in row.values()))
-    out = io.StringIO()
-    Console(file=out, width=width or UNWRAPPED, highlight=False).print(grid)
-    return "\n".join(text.rstrip() for text in out.getvalue().splitlines()) + "\n"
+def list_document(what: str, results: Path) -> Document:
+    """What `accelbench list WHAT` answers: workloads, backends, suites, or the runs kept in `results`."""
+    return _document(what, what.capitalize(), _runs(results) if what == "runs" else LISTS[what]())
 
 
-def devices(probes: Sequence[Probe]) -> Rows:
+def devices_document(probes: Sequence[Probe]) -> Document:
     """A row per device, and one per kind of device that is not there."""
-    return [row for probe in probes for row in _devices(probe)]
+    return _document("devices", "Devices", [row for probe in probes for row in _devices(probe)])
+
+
+def _document(name: str, title: str, rows: Rows) -> Document:
+    return Document(name=name, title=title, tables=(document.table(rows),), data=rows)
 
 
 def _devices(probe: Probe) -> Rows:
@@ -72,7 +64,7 @@ def _devices(probe: Probe) -> Rows:
     return present + [row(kind, "unavailable", reason) for kind, reason in absent]
 
 
-def workloads() -> Rows:
+def _workloads() -> Rows:
     """Every workload with its parameters and the frameworks it is written in."""
     rows = []
     for name in registry.names("benchbench.workloads"):
@@ -89,7 +81,7 @@ def workloads() -> Rows:
     return rows
 
 
-def backends() -> Rows:
+def _backends() -> Rows:
     """Every backend with its modes, the usual one first."""
     rows = []
     for name in registry.names("benchbench.backends"):
@@ -98,7 +90,7 @@ def backends() -> Rows:
     return rows
 
 
-def suites() -> Rows:
+def _suites() -> Rows:
     """Every suite by name."""
     from benchbench.plan import suite
 
@@ -113,7 +105,7 @@ def suites() -> Rows:
     ]
 
 
-def runs(results: Path) -> Rows:
+def _runs(results: Path) -> Rows:
     """Every stored run, oldest first."""
     rows = []
     for name in store.runs(results):
@@ -133,7 +125,7 @@ def _listed(
     return {"run": run, "started": started, "cases": cases, "tags": tags, "command": command}
 
 
-def metrics() -> Rows:
+def _metrics() -> Rows:
     """Every metric: what it is, and how the values of a case's processes become one."""
     return [
         {
@@ -148,15 +140,14 @@ def metrics() -> Rows:
 
 
 LISTS: dict[str, Callable[[], Rows]] = {
-    "workloads": workloads,
-    "backends": backends,
-    "suites": suites,
-    "metrics": metrics,
+    "workloads": _workloads,
+    "backends": _backends,
+    "suites": _suites,
+    "metrics": _metrics,
 }
 
 
-def plan_fields(info: RunInfo) -> dict[str, object]:
-    """The plan for programs."""
+def _plan_fields(info: RunInfo) -> dict[str, Any]:
     return {
         "cases": [{"case": case.id, "bytes": footprint_bytes(case)} for case in info.plan],
         "left_out": [
@@ -188,24 +179,31 @@ def _estimates(info: RunInfo) -> dict[str, float]:
     return {case.id: estimate_s(case, info.policy, classes[case.target, case.device]) for case in info.plan}
 
 
-def plan(info: RunInfo, width: int | None) -> str:
+def plan_document(info: RunInfo) -> Document:
     """The cases, what is left out and why, and what it will take."""
-    rows = [{"case": case.id, "at least": size(footprint_bytes(case))} for case in info.plan]
+    rows: list[dict[str, Content]] = [
+        {"case": case.id, "at least": number(footprint_bytes(case), "B")} for case in info.plan
+    ]
     memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
     total = (
         f"{len(info.plan)} cases, {len(info.left_out)} left out; {in_words(info.policy)}, "
         f"about {duration(_estimated_s(info))}; largest case at least {memory} and its framework"
     )
-    return (table(rows, width) if rows else "") + left_out(info.left_out) + total + "\n"
+    return Document(
+        name="plan",
+        title="What would be measured",
+        tables=(document.table(rows, notes=[*left_out(info.left_out), total]),),
+        data=_plan_fields(info),
+    )
 
 
-def left_out(cases: Sequence[LeftOut]) -> str:
+def left_out(cases: Sequence[LeftOut]) -> list[str]:
     """One line for each reason, with how many cases it leaves out."""
     counted = Counter((each.case.target, each.case.device, each.status.value, each.reason) for each in cases)
-    return "".join(
-        f"left out: {count} on {target}:{device}, {status}: {visible(reason)}\n"
+    return [
+        f"left out: {count} on {target}:{device}, {status}: {reason}"
         for (target, device, status, reason), count in counted.items()
-    )
+    ]
 
 
 def summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from benchbench.documents.document import Document, Layout, Table
-from benchbench.exporters._text import Marks, foot, marks, text
+from benchbench.exporters._text import EMPTY, Marks, foot, marks, text
 from benchbench.exporters.base import DocumentExporter
 from benchbench.format import visible
 
@@ -56,13 +56,17 @@ def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
     if first.title and not together:
         yield f"### {escaped(visible(first.title))}\n"
     yield _bullets(first.facts)
+    if not first.columns:
+        yield "" if first.facts or first.notes else f"{EMPTY}\n"
+        yield _bullets(first.notes)
+        return
     names = [_heading(column.name) for column in first.columns]
     lines = [_row(names), _row(["---"] * len(names))]
     for table in tables:
         if together and table.title:
             lines.append(_row([f"**{escaped(visible(table.title))}**", *[""] * (len(names) - 1)]))
         lines += [_row(escaped(text(cell, known)) for cell in row) for row in table.rows]
-    yield "".join(lines) if any(table.rows for table in tables) else "none\n"
+    yield "".join(lines)
     yield _bullets(first.notes)
 
 

@@ -7,7 +7,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, ClassVar
 
 from benchbench.documents.document import Cell, Column, Document, Layout, Table, Tone, paragraph
-from benchbench.exporters._text import Marks, foot, marks, text
+from benchbench.exporters._text import EMPTY, Marks, foot, marks, text
 from benchbench.exporters.base import DocumentExporter
 from benchbench.format import visible
 
@@ -78,8 +78,8 @@ class Terminal(DocumentExporter):
             Layout.PARAGRAPHS: _paragraphs,
             Layout.SIDE_BY_SIDE: self._alternatives,
         }
-        rows = list(layouts[table.layout](table, known)) if table.rows else [_line("none")]
-        return [*title, *_lines(table.facts), *rows, *_lines(table.notes)]
+        rows = list(layouts[table.layout](table, known)) if table.rows else []
+        return [*title, *_lines(table.facts), *rows, *_lines(table.notes)] or [_line(EMPTY)]
 
     def _alternatives(self, table: Table, known: Marks) -> Iterator[Grid]:
         """Each has the labels and as many of the columns as fit."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench import format as fmt
 from benchbench.documents.run import Cell, Column, Group, Report
-from benchbench.exporters._figure import COLOURS, image
+from benchbench.exporters._drawing import COLOURS
+from benchbench.exporters._old_figure import image
 from benchbench.model.case import Phase
 from benchbench.stats import median
 

@@ -8,6 +8,7 @@ from benchbench.documents.document import Cell, Document
 from benchbench.format import visible
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+EMPTY = "none"  # of a table without rows, facts and notes
 Marks = Mapping[str, str]
 
 

@@ -12,10 +12,12 @@ import numpy as np
 import scipy.special  # noqa: F401 - an import is no part of a history
 
 from benchbench.analyse.metrics import metric_named
-from benchbench.documents import history
+from benchbench.documents.history import history_document
+from benchbench.exporters._new_terminal import Terminal
 from benchbench.model.run import Run
 from benchbench.store import runs as store
 from benchbench.trends.change_points import change_points
+from benchbench.trends.trend import trends
 from tests.factories import a_case, a_record, a_run, a_watched
 
 LATENCY = metric_named("latency_s")
@@ -55,8 +57,8 @@ def timed(folder: Path, runs: int, by: str | None) -> dict[str, float | str | No
     spent = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
-        found = history.trends((store.read(folder / store.RUNS / name) for name in names), LATENCY, by=by)
-        history.text(found)
+        found = trends((store.read(folder / store.RUNS / name) for name in names), LATENCY, by=by)
+        Terminal().render(history_document(found))
         spent.append(time.perf_counter() - begin)
     best = min(spent)
     return {"runs": runs, "cases": len(found), "by": by, "total_s": best, "each_ms": 1000 * best / runs}

@@ -1,0 +1,19 @@
+"""The plots as SVG."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from benchbench.documents.document import Document
+from benchbench.exporters._figure import pictures
+from benchbench.exporters.base import DocumentExporter
+
+
+class Svg(DocumentExporter):
+    """A picture per plot; the same plot gives the same bytes."""
+
+    extension: ClassVar[str] = "svg"
+
+    def export(self, document: Document) -> dict[str, bytes]:
+        """None of a document without plots."""
+        return pictures(document, self.extension)
