@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,30 @@ def rows(cwd: Path, run: str = "latest") -> list[dict[str, Any]]:
     report = json.loads(accelbench("report", run, "--format", "json", cwd=cwd).stdout)
     found: list[dict[str, Any]] = report["rows"]
     return found
+
+
+def records(cwd: Path) -> list[str]:
+    """Every line of the runs below a folder."""
+    return [line for path in sorted(cwd.rglob("records.jsonl")) for line in path.read_text().splitlines()]
+
+
+def mentioning(text: str) -> list[str]:
+    """Command lines of live processes that hold `text`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if text in command and state != "Z":
+            found.append(command)
+    return found
+
+
+def wait_for(condition: object, seconds: float = 30.0) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.05)

@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 
-from tests.program import accelbench, rows, started
+from tests.program import accelbench, mentioning, records, rows, started, wait_for
 
 FIELDS = [
     *(
@@ -45,24 +44,6 @@ FIELDS = [
     *("relative_error", "energy_j", "items_per_j", "price_per_hour", "currency", "items_per_cost", "notes"),
 ]
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
-
-
-def records(cwd: Path) -> list[str]:
-    return [line for path in sorted(cwd.rglob("records.jsonl")) for line in path.read_text().splitlines()]
-
-
-def mentioning(text: str) -> list[str]:
-    """Command lines of live processes that hold `text`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if text in command and state != "Z":
-            found.append(command)
-    return found
 
 
 def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(tmp_path: Path) -> None:
@@ -120,7 +101,6 @@ def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_me
     wanted = {
         "honest": "ok",
         "talkative": "ok",
-        "parenting": "ok",
         "zeros": "wrong_result",
         "halved": "wrong_result",
         "infinite": "wrong_result",
@@ -135,8 +115,7 @@ def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_me
     assert found["honest"]["relative_error"] < 1e-6
     assert found["zeros"]["relative_error"] == pytest.approx(1.0)
     assert "SIGSEGV" in found["crashing"]["message"]
-    assert "3 ok" in done.stderr
-    assert not mentioning("sleep 61.25")
+    assert "2 ok" in done.stderr
 
 
 def test_failed_cases_may_be_allowed(tmp_path: Path) -> None:
@@ -275,14 +254,6 @@ def test_devices_are_listed_for_people_and_programs(tmp_path: Path) -> None:
     assert "virtual accelerator" in done.stdout
     parsed = json.loads(accelbench("devices", "-b", "fake", "--format", "json", cwd=tmp_path).stdout)
     assert [row["device"] for row in parsed] == ["cpu", "sim:0"]
-
-
-def wait_for(condition: object, seconds: float = 30.0) -> None:
-    assert callable(condition)
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.05)
 
 
 def begun(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:

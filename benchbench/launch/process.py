@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greetin
 from benchbench.machine.environment import oom_kills
 
 GRACE_S = 5.0  # between asking a job to end and ending it
+LINUX = sys.platform == "linux"
 LOG_TAIL = 4096  # bytes of a worker's output kept with a failure
 
 
@@ -140,10 +142,14 @@ class LocalWorker(Worker):
             return
         self._closed = True
         self._channel.close()
-        with suppress(ProcessLookupError):
+        if LINUX:  # its supervisor ends everything below it, then itself
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(2 * GRACE_S)
+        if self.alive:
             os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE_S)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
 
     def _affinity(self) -> list[int] | None:
         """The CPUs a job may use, when fewer threads were asked for than there are CPUs."""

@@ -1,4 +1,4 @@
-"""A template process that imports one framework and forks a process per job.
+"""A template process that imports one framework and forks a process per job, below a supervisor.
 
 `python -m benchbench.worker BACKEND DESCRIPTOR PARENT`. One JSON line per message on the descriptor;
 standard output belongs to the frameworks. Standard library, NumPy and the framework only: it runs under
@@ -7,7 +7,6 @@ foreign interpreters.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -22,16 +21,17 @@ from typing import Any
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.model.status import Status
+from benchbench.worker.children import adopt_orphans, children, die_with_parent, end_children, supervise
 from benchbench.worker.jobs import failed, one_line, run
 from benchbench.worker.program import Message
 
-PR_SET_PDEATHSIG = 1
 MOST_BYTES = 7 * 2**20  # of an answer; the parent reads no message of more than 8 MiB
 
 
 def main(backend_name: str, descriptor: int, parent: int) -> None:
     """Serve jobs until the channel closes."""
-    die_with_parent(parent)
+    die_with_parent(supervise(parent, descriptor))
+    adopt_orphans()
     os.set_inheritable(descriptor, False)  # whatever a job starts must not write there
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
         backend = registry.load("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
@@ -60,12 +60,13 @@ def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
         send(lines, {"stamp": stamp, "exit": 0, "answer": json.loads(answered(backend, job))})
         return
     path = Path(f"{job['folder']}.answer")
+    own = children()  # which its framework started
     pid = os.fork()
     if pid == 0:
         os.close(descriptor)  # one job cannot answer for another
         child(backend, job, path)
     send(lines, {"stamp": stamp, "pid": pid})
-    status = reap(pid)
+    status = reap(pid, own)
     send(lines, {"stamp": stamp, "exit": status, **(written(path) if status == 0 else {})})
     path.unlink(missing_ok=True)
 
@@ -108,12 +109,14 @@ def written(path: Path) -> Message:
         return {"fault": one_line(error)}
 
 
-def reap(pid: int) -> int:
-    """Wait for the job; end what it left running; its exit code, negative for a signal."""
+def reap(pid: int, own: set[int]) -> int:
+    """Wait for the job; end what it left running, all but `own`; its exit code, negative for a signal."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
         os.killpg(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    end_children(spare=own)
+    return code
 
 
 def missing(backend: Backend, error: ImportError) -> bool:
@@ -126,14 +129,6 @@ def send(lines: Any, message: Message) -> None:
     """One line, flushed."""
     lines.write(json.dumps(message, allow_nan=False).encode() + b"\n")
     lines.flush()
-
-
-def die_with_parent(parent: int) -> None:
-    """SIGKILL this process when its parent is gone (Linux only); at once if it already is."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

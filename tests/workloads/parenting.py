@@ -1,9 +1,11 @@
-"""A step that leaves a process behind."""
+"""A step that leaves processes behind."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parenting(Honest):
-    summary = "A step that leaves a process behind"
+    summary = "A step that leaves processes behind"
 
     def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-        subprocess.Popen(["sleep", "61.25"])
+        leave_children()
         return a @ b
+
+
+@cache
+def leave_children() -> None:
+    """Once a process: an ordinary one, one in a session of its own, and one whose parent is gone."""
+    seconds = os.environ["ACCELBENCH_SLEEP"]  # tells them from those of other tests
+    subprocess.Popen(["sleep", seconds])
+    subprocess.Popen(["sleep", seconds], start_new_session=True)
+    subprocess.run(["setsid", "sh", "-c", f"setsid sleep {seconds} &"], check=True)

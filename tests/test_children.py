@@ -1,0 +1,80 @@
+"""No process outlives what started it: a job's in whatever session, the program's however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.program import accelbench, mentioning, records, started, wait_for
+
+RUN = ("run", "-b", "fake", "-d", "cpu", "--rounds", "1")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
+
+
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The command line of what this test's jobs leave behind."""
+    monkeypatch.setenv("ACCELBENCH_SLEEP", seconds := f"61.{os.getpid()}{int.from_bytes(os.urandom(3))}")
+    return f"sleep {seconds}"
+
+
+@LINUX
+@pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
+def test_what_a_job_leaves_running_ends_with_it(tmp_path: Path, sleep: str, isolation: str) -> None:
+    accelbench(*RUN, "-w", "parenting", "--isolation", isolation, cwd=tmp_path)
+    assert not mentioning(sleep)
+
+
+@LINUX
+def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, sleep: str) -> None:
+    # The seed puts the case that hangs last.
+    process = started(*RUN, "-w", "parenting,hanging", "--seed", "6", cwd=tmp_path)
+    wait_for(lambda: any("parenting" in line for line in records(tmp_path)))
+    assert not mentioning(sleep)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+
+
+@LINUX
+def test_what_a_job_leaves_running_ends_when_its_time_is_over(tmp_path: Path, sleep: str) -> None:
+    accelbench(*RUN, "-w", "abandoning", "--timeout", "2", cwd=tmp_path, code=4)
+    assert not mentioning(sleep)
+
+
+@LINUX
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
+def test_no_end_of_the_program_leaves_a_process(tmp_path: Path, sleep: str, number: signal.Signals) -> None:
+    process = started(*RUN, "-w", "abandoning", cwd=tmp_path)
+    wait_for(lambda: len(mentioning(sleep)) >= 3)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    wait_for(lambda: not mentioning(sleep), 10)
+    wait_for(lambda: not mentioning(f" {process.pid}"), 10)
+
+
+SUPERVISED = """
+import os, signal, sys
+from benchbench.worker.children import supervise
+descriptor = os.open("/dev/null", os.O_RDONLY)
+supervise(os.getppid(), descriptor)
+END
+"""
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os._exit(0)", 0),
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    ],
+)
+def test_a_supervisor_ends_as_what_it_supervises(end: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", SUPERVISED.replace("END", end)], timeout=60, check=False)
+    assert done.returncode == code
