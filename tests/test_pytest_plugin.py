@@ -15,6 +15,7 @@ from benchbench.analyse.columns import flatten
 from benchbench.analyse.rows import rows
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs
+from benchbench.store.checksum import sealed
 from tests.program import accelbench
 from tests.test_architecture import HEAVY, ROOT
 
@@ -216,7 +217,8 @@ def test_what_cannot_work_is_told_before_a_test_runs(
 def test_a_run_of_another_machine_gets_no_more_rounds(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     head = folder / "results/runs/main/run.json"
-    head.write_text(head.read_text().replace('"cpu": "', '"cpu": "other ', 1))
+    text = head.read_bytes().replace(b'"cpu": "', b'"cpu": "other ', 1)
+    head.write_bytes(sealed(text[: text.rindex(b',"crc32"')] + b"}\n"))
     assert "other hardware" in pytest_in(folder, "--accelbench-save", "main", code=4)
 
 
@@ -229,6 +231,27 @@ def test_results_go_where_they_are_wanted_and_else_the_code_is_6(
     (tmp_path / "file").write_text("")
     said = pytest_in(tmp_path, "--accelbench-results", "file", code=6)
     assert "not stored: " in said
+
+
+def test_a_session_that_is_killed_keeps_what_was_measured(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        f"{TEST}\n\ndef test_killed():\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    pytest_in(tmp_path, code=-9)
+    (row,) = stored(tmp_path)
+    assert (row["case"], row["status"]) == (SUM, "ok")
+    assert not runs.read(runs.find(tmp_path / "results", "latest")).ended
+
+
+def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    held = runs.lock(folder / "results/runs/main")
+    said = pytest_in(folder, "--accelbench-save", "main", step=1e-3, code=6)
+    assert "not stored: Another session is adding to 'main'" in said
+    os.close(held)
+    assert stored(folder, "main")[0]["rounds"] == 3
+    pytest_in(folder, "--accelbench-save", "main", step=1e-3)
+    assert stored(folder, "main")[0]["rounds"] == 4
 
 
 def test_tests_side_by_side_are_not_measured(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ Every pytest session that finds the plugin loads this, so all but pytest is impo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from benchbench.model.measurement import Failure, Measurement
     from benchbench.model.record import Record
     from benchbench.model.run import Policy, Run
+    from benchbench.pytest_plugin.session import SessionWriter
 
 FIXTURE = "accelbench"
 CANNOT_WRITE = 6  # docs/cli.md
@@ -36,6 +38,7 @@ class State:
     records: list[Record] = field(default_factory=list)
     devices: dict[str, dict[str, Device]] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
+    writer: SessionWriter | None = None  # from the first record on
     problem: str = ""
 
 
@@ -153,14 +156,41 @@ def _new_state(config: pytest.Config) -> State:
 
 
 def add(now: State, test: str, backend: str | None, device: Device, outcome: Measurement | Failure) -> Record:
-    """The record of a test, kept until the session ends."""
+    """The record of a test, stored before the next test begins."""
     from benchbench.pytest_plugin import session as testruns
 
+    _open(now)
     place = now.run.info.policy.rounds - 1, len(now.records)
-    found = testruns.record(test, backend, device, outcome, place)
-    now.records.append(found)
-    now.devices.setdefault(found.case.target, {})[device.name] = device
-    return found
+    record = testruns.record(test, backend, device, outcome, place)
+    now.records.append(record)
+    now.devices.setdefault(record.case.target, {})[device.name] = device
+    if now.writer:
+        info = testruns.measured(now.run, now.records, _devices(now)).info
+        with _storing(now):
+            now.writer.append(info, record)
+    return record
+
+
+def _open(now: State) -> None:
+    """Begin to store the session; it is the round after those of its name that are stored by now."""
+    from benchbench.pytest_plugin.session import SessionWriter
+
+    if now.writer or now.problem:
+        return
+    with _storing(now):
+        now.writer = SessionWriter(now.results, now.run.info.id, now.run.info.policy)
+        now.run, now.earlier = now.writer.run, now.writer.earlier
+
+
+@contextmanager
+def _storing(now: State) -> Iterator[None]:
+    """What cannot be stored is told at the end: the tests go on."""
+    from benchbench.errors import AccelbenchError
+
+    try:
+        yield
+    except AccelbenchError as error:
+        now.problem = now.problem or f"not stored: {error}. {error.hint}"
 
 
 def judge(now: State, record: Record) -> None:
@@ -186,22 +216,14 @@ def _devices(now: State) -> dict[str, tuple[Device, ...]]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Store what was measured."""
+    """End the run, whose records are stored already."""
     now = session.config.stash.get(STATE, None)
     if now is None or not now.records:
         return
-    from benchbench.errors import CannotWrite
-    from benchbench.pytest_plugin import session as testruns
-    from benchbench.store import runs
-
-    run = testruns.measured(now.run, now.records, _devices(now))
-    try:
-        if now.earlier:
-            runs.extend(runs.find(now.results, run.info.id), run)
-        else:
-            runs.keep(now.results, run)
-    except CannotWrite as error:
-        now.problem = f"not stored: {error}. {error.hint}"
+    if now.writer:
+        with _storing(now):
+            now.writer.end()
+    if now.problem:
         session.exitstatus = CANNOT_WRITE
 
 

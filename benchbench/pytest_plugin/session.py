@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,41 @@ from benchbench.pytest_plugin.function import PYTHON, version
 from benchbench.store import runs
 
 SUITE = "pytest"
+
+
+class SessionWriter:
+    """The run of a session on disk: each record as it is made, so that a session that is killed loses none.
+
+    The run is locked from the first record on: two sessions at once cannot be one round.
+    """
+
+    def __init__(self, results: Path, name: str, policy: Policy) -> None:
+        """Raises CannotWrite, UsageError, UnreadableInput."""
+        folder = results / runs.RUNS / name
+        before = earlier(results, name)
+        if before is None:
+            self.earlier, self.run = None, session(name, policy, None)
+            self._writer = runs.create(results, self.run.info)
+            self._lock = runs.lock(folder)
+        else:
+            self._lock = runs.lock(folder)
+            self.earlier = earlier(results, name)  # as it is now that nobody else adds to it
+            self.run = session(name, policy, self.earlier)
+            self._writer = runs.RunWriter(folder)
+        self._folder = folder
+
+    def append(self, info: RunInfo, record: Record) -> None:
+        """`info`: the head with what is measured so far. Raises CannotWrite."""
+        runs.rewrite_head(self._folder, info)
+        self._writer.append(record)
+
+    def end(self) -> None:
+        """Raises CannotWrite."""
+        try:
+            self._writer.end()
+        finally:
+            self._writer.close()
+            os.close(self._lock)
 
 
 def record(

@@ -5,6 +5,7 @@ end.json is written when a run ends by itself and counts the records: without it
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -159,13 +160,22 @@ def keep(root: Path, run: Run) -> Path:
     return root / RUNS / run.info.id
 
 
-def extend(folder: Path, run: Run) -> None:
-    """Add the records of `run` to those in `folder`, whose head becomes that of `run`. Raises CannotWrite."""
+def rewrite_head(folder: Path, info: RunInfo) -> None:
+    """The head of the run in `folder` becomes `info`. Raises CannotWrite."""
     with disk.writing(folder):
-        disk.replace(folder / HEAD, _head_text(run.info))
-    with RunWriter(folder) as writer:
-        for record in run.records:
-            writer.append(record)
+        disk.replace(folder / HEAD, _head_text(info))
+
+
+def lock(folder: Path) -> int:
+    """A descriptor that keeps other sessions from adding to a run, until it is closed. Raises CannotWrite."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        message = f"Another session is adding to {folder.name!r}."
+        raise CannotWrite(message, "Wait until it has ended, or choose another name.") from error
+    return descriptor
 
 
 def head(path: Path) -> RunInfo:
