@@ -102,7 +102,7 @@ def test_what_is_finished_when_a_callback_fails_is_stored(folder: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        benchbench.run(workloads="gemm", backends="fake", rounds=2, on_record=stop)
+        benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=2, on_record=stop)
     assert len(benchbench.load().records) == 1
 
 
@@ -176,7 +176,9 @@ def test_profiles_are_those_of_the_command_line(folder: Path) -> None:
 
 def test_the_difference_of_profiles_is_that_of_the_command_line(folder: Path) -> None:
     both = [
-        benchbench.run(workloads="gemm", params={"m": m}, backends="fake", rounds=1, profile=True)
+        benchbench.run(
+            workloads="gemm", params={"m": m}, backends="fake", devices="cpu", rounds=1, profile=True
+        )
         for m in (1000, 3000)
     ]
     (found,) = benchbench.compare_profiles(*both)
@@ -187,10 +189,12 @@ def test_the_difference_of_profiles_is_that_of_the_command_line(folder: Path) ->
 
 
 def test_a_run_without_profiles_or_without_such_a_case_has_none_to_give(folder: Path) -> None:
-    made = benchbench.run(workloads="gemm", params={"m": 1000}, backends="fake", rounds=1)
+    made = benchbench.run(workloads="gemm", params={"m": 1000}, backends="fake", devices="cpu", rounds=1)
     with pytest.raises(UnreadableInput, match="no profile"):
         benchbench.profile(made)
-    benchbench.run(workloads="gemm", params={"m": 1000}, backends="fake", rounds=1, profile=True)
+    benchbench.run(
+        workloads="gemm", params={"m": 1000}, backends="fake", devices="cpu", rounds=1, profile=True
+    )
     with pytest.raises(UsageError, match="conv"):
         benchbench.profile(cases="conv")
 

@@ -94,14 +94,14 @@ def test_each_way_is_a_case_of_its_own_with_its_own_name_and_row(tmp_path: Path)
 
 
 def test_hot_and_cold_are_compared_only_where_they_are_the_two_sides(tmp_path: Path) -> None:
-    options = ("-b", "fake", "-w", "gemm", "--quick")
+    options = ("-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
     for cache in ("hot", "cold"):
         accelbench("run", *options, "--cache", cache, cwd=tmp_path)
     told = accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
     assert "gone" in told
     assert "new" in told
     sides = accelbench("compare", "--ab", "cache=hot", "cache=cold", *options, cwd=tmp_path).stdout
-    assert "/cold@fake:sim:0" in sides
+    assert "/cold@fake:cpu" in sides
 
 
 def test_a_record_of_before_has_hot_caches_and_no_batches() -> None:

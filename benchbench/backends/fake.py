@@ -65,7 +65,9 @@ class Fake(Backend):
         return {}
 
     def load(self) -> str:
-        """Nothing to import."""
+        """NumPy is what its workloads compute with."""
+        import numpy.random  # noqa: F401 - once here, not once in each process forked from here
+
         return __version__
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:

@@ -49,7 +49,8 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         policy = Policy(**job["policy"])
         most = 1 if cold_caches else MOST_ITERATIONS
         samples = measure(runner.step, timer, policy, session.compilations, mark=session.range, most=most)
-    if not job["warm"]:  # a matter of the adapter, not of the process: once a run
+    # A matter of the adapter, not of the process: once a run, and where anything is computed.
+    if not job["warm"] and not runner.program.simulated:
         with stage(stages, "plausible"):
             check_waited(workload, runner, session, session.timer(), long_enough(samples))
     notes += (*session.notes, *filter(None, [runner.note]))
@@ -105,9 +106,9 @@ def check_waited(workload: Workload, runner: Runner, session: Session, timer: Ti
     """Raise Implausible when results can only be read long after the timer had its blocks end."""
 
     def finish(output: Any) -> None:
-        if isinstance(workload, Operation) and not runner.program.simulated:
+        if isinstance(workload, Operation):
             session.take(output, verify.index_in(workload, runner.program))
-        elif not runner.program.simulated:
+        else:
             session.fetch(output)
 
     ratio = premature(runner.step, finish, timer, iterations)

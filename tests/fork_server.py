@@ -1,0 +1,146 @@
+"""`python -m MODULE` in a process forked from one that has imported what the command line may need.
+
+Most of a short command's time is its imports. What runs here has its own arguments, environment, working
+folder, standard streams, signals and exit code, as a fresh process has. Tests of start-up and signals
+start one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import benchbench
+
+HEAVY = ("numpy.random", "pandas", "scipy.stats", "matplotlib.figure", "rich.table", "psutil", "pynvml")
+NOT_NOW = ("__main__", "pytest_plugin")  # they do something when imported, or need another program
+AT_START = ("PYTHON", "LC_", "LANG", "TZ", "MPL")  # variables that a process reads once, when it starts
+MOST_BYTES = 2**18  # of a request
+
+
+def can_stand_for_fresh(changed: Mapping[str, str]) -> bool:
+    """Whether a forked process is like a fresh one in spite of these variables."""
+    return all(name == "PYTHONPATH" or not name.startswith(AT_START) for name in changed)
+
+
+class ForkServer:
+    """The server of this process. It runs one command at a time."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                cwd=Path(__file__).parent.parent,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        atexit.register(self.close)
+
+    def run(
+        self, module: str, *arguments: str, cwd: Path, env: Mapping[str, str], timeout_s: int
+    ) -> subprocess.CompletedProcess[str]:
+        """As `subprocess.run` with its output captured; SIGALRM ends what takes longer than `timeout_s`."""
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "env": env,
+            "timeout_s": timeout_s,
+        }
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            streams = [0, out.fileno(), err.fileno()]
+            socket.send_fds(self._channel, [json.dumps(request | {"timeout_s": timeout_s}).encode()], streams)
+            code = int(self._channel.recv(MOST_BYTES))
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess([module, *arguments], code, out.read(), err.read())
+
+    def close(self) -> None:
+        """End the server."""
+        self._channel.close()
+        self._process.wait()
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork a process per request and tell its exit code, until the channel closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the tests, which end this server
+    import_all()
+    gc.freeze()
+    while True:
+        content, streams, _, _ = socket.recv_fds(channel, MOST_BYTES, 3)
+        if not content:
+            return
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            become(json.loads(content), streams)
+        for stream in streams:
+            os.close(stream)
+        channel.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+
+
+def import_all() -> None:
+    """Only imported: nothing is called, so nothing is cached that depends on the environment."""
+    for module in pkgutil.walk_packages(benchbench.__path__, "benchbench."):
+        if not any(part in module.name for part in NOT_NOW):
+            importlib.import_module(module.name)
+    for name in HEAVY:
+        importlib.import_module(name)
+
+
+def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+    """Run the request in this process, and end it as the interpreter would, but for freeing memory."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.alarm(request["timeout_s"])
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    before = [each for each in request["env"].get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
+    sys.path[:1] = [request["cwd"], *before]
+    sys.argv[1:] = request["arguments"]
+    code = 1
+    try:
+        code = exit_code(request["module"])
+        threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does: waits for threads
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def exit_code(module: str) -> int:
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:  # noqa: BLE001 - what the interpreter itself does at the end
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as own:
+        serve(own)

@@ -1,0 +1,62 @@
+"""What runs in a forked process is as it would be in a fresh one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fork_server import can_stand_for_fresh
+from tests.program import fork_server
+
+REPORT = """
+import atexit, json, os, signal, sys, threading
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
+print(json.dumps({
+    "argv": sys.argv[1:], "cwd": os.getcwd(), "path": sys.path[:2], "environment": dict(os.environ),
+    "interrupt": str(signal.getsignal(signal.SIGINT)), "package": __package__, "tty": sys.stdout.isatty(),
+    "streams": sorted(map(int, os.listdir("/proc/self/fd")))[:3],
+}))
+print("an error", file=sys.stderr)
+sys.exit(*map(eval, sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "reporting.py").write_text(REPORT)
+    (tmp_path / "broken.py").write_text("raise ValueError('broken')")
+    (tmp_path / "killed.py").write_text("import os; os.kill(os.getpid(), 9)")
+    (tmp_path / "lasting.py").write_text("import time; time.sleep(600)")
+    return tmp_path
+
+
+@pytest.mark.parametrize("ending", [(), ("3",), ("None",), ("'a message'",)], ids=str)
+def test_a_forked_command_has_what_a_fresh_one_has(folder: Path, ending: tuple[str, ...]) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "own"), *sys.path]), "OWN": "1"}
+    command = [sys.executable, "-m", "reporting", *ending]
+    fresh = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    forked = fork_server().run("reporting", *ending, cwd=folder, env=env, timeout_s=60)
+    assert (forked.returncode, forked.stderr) == (fresh.returncode, fresh.stderr)
+    told, *ends = forked.stdout.splitlines()
+    assert ends == ["thread", "at exit"] == fresh.stdout.splitlines()[1:]
+    assert json.loads(told) == json.loads(fresh.stdout.splitlines()[0])
+
+
+def test_a_forked_command_that_fails_is_killed_or_lasts_says_so(folder: Path) -> None:
+    def run(module: str, timeout_s: int = 60) -> subprocess.CompletedProcess[str]:
+        return fork_server().run(module, cwd=folder, env=dict(os.environ), timeout_s=timeout_s)
+
+    assert run("broken").returncode == 1
+    assert "ValueError: broken" in run("broken").stderr
+    assert run("killed").returncode == -9
+    assert run("lasting", timeout_s=1).returncode == -14
+
+
+def test_variables_that_are_read_at_start_need_a_fresh_process() -> None:
+    assert can_stand_for_fresh({"ACCELBENCH_CACHE": "x", "PYTHONPATH": "y"})
+    assert not can_stand_for_fresh({"PYTHONWARNINGS": "error"})
+    assert not can_stand_for_fresh({"LC_ALL": "C"})
