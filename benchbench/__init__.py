@@ -1,7 +1,6 @@
 """accelbench: the same deep-learning work on every framework, measured and checked.
 
-`run`, `load`, `compare`, `frame`, `profile` and `compare_profiles` are the command line's work as functions
-(docs/api.md).
+What the command line does, as functions that return its objects and print nothing (docs/api.md).
 """
 
 from __future__ import annotations
@@ -9,10 +8,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api import compare, compare_profiles, frame, load, profile, run
+    from benchbench.api import (
+        check,
+        compare,
+        compare_ab,
+        compare_profiles,
+        devices,
+        doctor,
+        dry_run,
+        frame,
+        load,
+        measure_ceilings,
+        measure_noise,
+        profile,
+        run,
+        selftest,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["compare", "compare_profiles", "frame", "load", "profile", "run"]
+__all__ = [
+    "check",
+    "compare",
+    "compare_ab",
+    "compare_profiles",
+    "devices",
+    "doctor",
+    "dry_run",
+    "frame",
+    "load",
+    "measure_ceilings",
+    "measure_noise",
+    "profile",
+    "run",
+    "selftest",
+]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,75 +6,60 @@ Everything here can be had from `benchbench` itself, which loads this when it is
 from __future__ import annotations
 
 import os
-import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from benchbench.analyse import columns, metrics
 from benchbench.analyse.rows import case_key, rows
 from benchbench.comparing import attribution, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
-from benchbench.diagnosis import ceilings
-from benchbench.environments.targets import chosen
-from benchbench.errors import NothingToMeasure, UnreadableInput, UsageError, unknown
-from benchbench.launch.pool import WorkerPool
-from benchbench.machine.environment import usable_threads
-from benchbench.model.case import Cache, Dtype, Scalar
+from benchbench.diagnosis import ceilings, measuring
+from benchbench.diagnosis.findings import Finding
+from benchbench.diagnosis.measuring import Ceilings, Selftest
+from benchbench.diagnosis.noise import Noise
+from benchbench.environments.targets import given as interpreters
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
+from benchbench.model.device import Probe
 from benchbench.model.measurement import Measurement
-from benchbench.model.options import Allocator, Isolation
+from benchbench.model.options import (
+    MeasureKeywords,
+    MeasureOptions,
+    Names,
+    from_keywords,
+    several,
+    takes_keywords,
+)
 from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run, Settings
-from benchbench.plan import config
-from benchbench.plan import suite as suites
-from benchbench.plan.cases import Selection, select
+from benchbench.model.run import Run, RunInfo
+from benchbench.plan import config, variants
 from benchbench.profiling import tables
 from benchbench.profiling.tables import Difference, Table
-from benchbench.running import profile_pass
-from benchbench.running.rounds import Request, measure, prepare
+from benchbench.running import interleaved, measure
+from benchbench.running.observer import Callbacks, RunObserver
 from benchbench.store import artifacts, runs
-from benchbench.store.tags import checked
-from benchbench.timing.policy import POLICIES, within
 
 if TYPE_CHECKING:
     import pandas as pd
 
-T = TypeVar("T", Allocator, Cache, Dtype, Isolation)
-Names = str | Sequence[str]
 BLOCK_FACTS = (
     "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",
 )  # fmt: skip
 
-Preset = Literal["quick", "default", "rigorous"]
 
-
+@takes_keywords()
 def run(
     suite: Names = "quick",
     *,
-    workloads: Names = (),
-    backends: Names = (),
-    pythons: Mapping[str, str | Path] | None = None,
-    devices: Names = (),
-    dtypes: Names = (),
-    modes: Names = (),
-    caches: Names = (),
-    params: Mapping[str, Scalar | Sequence[Scalar]] | None = None,
-    preset: Preset | None = None,
-    rounds: int | None = None,
-    budget_s: float | None = None,
-    timeout_s: float = 300.0,
-    threads: int | None = None,
-    allocator: Allocator | str = Allocator.STEADY,
-    isolation: Isolation | str = Isolation.FORK,
-    seed: int | None = None,
     profile: bool = False,
-    tags: Mapping[str, str] | None = None,
     results: str | Path | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
 ) -> Run:
     """Measure a suite as `accelbench run` does, store it in `results`, and return the run.
 
@@ -83,90 +68,31 @@ def run(
     `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
     where intervals are widest; `timeout_s`: of a process; `profile`: then profile each case, in a pass of its
     own; `tags`: what to file the run under (in a git checkout, `commit` is added). `on_record` gets each
-    record once it is stored, `on_stage` what is under way. Cases that fail are records too. What is finished
-    when an exception ends the run, KeyboardInterrupt among them, is stored.
+    record once it is stored, `on_stage` what is under way; an `observer` is told everything. `options`: all
+    of this in one object, in place of the suite and the keywords. Cases that fail are records too. What is
+    finished when an exception ends the run, KeyboardInterrupt among them, is stored.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    wanted = request(
-        _names(suite) or ("quick",),
-        Selection(
-            workloads=_names(workloads),
-            devices=_names(devices),
-            dtypes=tuple(dtype_named(name) for name in _names(dtypes)),
-            modes=_names(modes),
-            caches=tuple(cache_named(name) for name in _names(caches)),
-            params={name: _values(value) for name, value in (params or {}).items()},
-        ),
-        Settings(
-            threads=threads or usable_threads(),
-            allocator=_member(Allocator, allocator),
-            isolation=_member(Isolation, isolation),
-            timeout_s=timeout_s,
-        ),
-        preset=preset,
-        rounds=rounds,
-        budget_s=budget_s,
-        seed=seed,
-        command=("benchbench.run",),
-        tags=tags or {},
-    )
-    interpreters = [f"{name}={path}" for name, path in (pythons or {}).items()]
-    targets = chosen(_names(backends), interpreters, sys.executable)
-    with WorkerPool(targets, wanted.settings, sys.executable) as pool:
-        info = prepare(pool, wanted)
-        if not info.plan:
-            raise NothingToMeasure("No case of the selection can run here.", "accelbench devices tells why.")
-        with runs.create(_root(results), info) as writer:
-            records = []
-            for record in measure(pool, info, on_stage or _unheard):
-                writer.append(record)
-                records.append(record)
-                if on_record:
-                    on_record(record)
-            if profile:
-                folder = _root(results) / runs.RUNS / info.id
-                for _ in profile_pass.kept(pool, records, folder, on_stage or _unheard):
-                    pass
-    return load(info.id, results)
+    asked = options or from_keywords(suite, given, "benchbench.run")
+    told = observer or Callbacks(on_record, on_stage)
+    return measure.measure_suite(asked, _root(results), told, profile=profile)
 
 
-def request(
-    names: Sequence[str],
-    selection: Selection,
-    settings: Settings,
+@takes_keywords()
+def dry_run(
+    suite: Names = "quick",
     *,
-    preset: str | None = None,
-    rounds: int | None = None,
-    budget_s: float | None = None,
-    seed: int | None = None,
-    command: tuple[str, ...] = (),
-    tags: Mapping[str, str] = MappingProxyType({}),
-) -> Request:
-    """The suites of these names, narrowed; the first one's preset unless one is given. Raises UsageError."""
-    chosen = [suites.load(name) for name in names]
-    return Request(
-        entries=tuple(select(chosen, selection)),
-        selection=selection,
-        policy=_policy(preset or chosen[0].policy, rounds, budget_s),
-        settings=settings,
-        seed=seed,
-        command=command,
-        tags=checked(tags),
-    )
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> RunInfo:
+    """The head of the run that `run` would make: its `plan`, and what is `left_out` with the reasons.
 
-
-def _policy(name: str, rounds: int | None, budget_s: float | None) -> Policy:
-    """Rounds that are asked for are those of every case."""
-    if budget_s is not None:
-        if rounds:
-            raise UsageError("Rounds and a budget exclude each other.", "Give one of them.")
-        return within(budget_s)
-    if name not in POLICIES:
-        raise UsageError(f"No preset named {name!r}.", unknown("presets", name, list(POLICIES)))
-    if rounds is not None and rounds < 1:
-        raise UsageError(f"{rounds} rounds measure nothing.", "Each round is a process a case.")
-    return replace(POLICIES[name], rounds=rounds, continue_above=None) if rounds else POLICIES[name]
+    Nothing is measured or stored. Raises UsageError.
+    """
+    asked = options or from_keywords(suite, given, "benchbench.dry_run")
+    return measure.plan_suite(asked, observer or RunObserver())
 
 
 def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
@@ -192,11 +118,79 @@ def compare(
     """
     sides = [each if isinstance(each, Run) else runs.find(_root(results), str(each)) for each in (ref, new)]
     before, after = (each if isinstance(each, Run) else runs.read(each) for each in sides)
-    if not 0 < threshold < 1:
-        raise UsageError(f"{threshold!r} is not between 0 and 1.", "Three per cent are 0.03.")
-    found = verdicts.compare(before, after, metrics.metric_named(metric), threshold)
+    found = verdicts.compare(before, after, metrics.metric_named(metric), _threshold(threshold))
     folders = [each for each in sides if isinstance(each, Path)]
     return attribution.blamed(found, *folders) if len(folders) == len(sides) else found
+
+
+@takes_keywords(without=("budget_s", "tags"))
+def compare_ab(
+    ref: str,
+    new: str,
+    *,
+    suite: Names = "quick",
+    metric: str = "latency_s",
+    threshold: float = THRESHOLD,
+    results: str | Path | None = None,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> Comparison:
+    """Measure two sides interleaved, as `accelbench compare --ab REF NEW` does, and compare pair by pair.
+
+    A side is what changes: `mode=compile`, `jax`, `torch@old=/path/to/python`, `rev:main`, or several with
+    commas. Both runs are stored in `results`. The other keywords are those of `run`.
+
+    Raises UsageError, NothingToMeasure, CannotWrite.
+    """
+    asked = options or from_keywords(suite, given, "benchbench.compare_ab")
+    chosen, limit = metrics.metric_named(metric), _threshold(threshold)
+    pythons = interpreters(asked.pythons)
+    sides = [variants.parse(text, pythons) for text in (ref, new)]
+    before, after = interleaved.measure_sides(sides, asked, _root(results), observer or RunObserver())
+    return verdicts.compare(before, after, chosen, limit)
+
+
+@takes_keywords(without=("budget_s", "tags"))
+def check(
+    run: str | Path | None = None,
+    *,
+    baseline: str | None = None,
+    ab: str | None = None,
+    max_slowdown: str | float | None = None,
+    metric: Names = (),
+    confirm: bool = True,
+    dedicated: bool | None = None,
+    strict_env: bool = False,
+    suite: Names = (),
+    results: str | Path | None = None,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> CheckedRun:
+    """Whether anything has become slower than the baseline: the gate of `accelbench check`.
+
+    `run`: a stored one; without it the baseline's cases are measured now. `ab`: the baseline's code, to
+    measure interleaved: `rev:main`, `torch=/path/to/python`; without a `baseline`, what the other keywords
+    select is measured against that code. `max_slowdown`: 0.05 or `5%`. What looks slower is measured again
+    unless `confirm` is False.
+
+    Raises UsageError, NotComparable where there is no such baseline of this hardware, UnreadableInput,
+    NothingToMeasure, CannotWrite.
+    """
+    asked = CheckOptions(
+        measure=options or from_keywords(suite, given, "benchbench.check"),
+        results=_root(results),
+        run=None if run is None else str(run),
+        baseline=baseline,
+        ab=ab,
+        max_slowdown=max_slowdown,
+        metrics=several(metric),
+        confirm=confirm,
+        dedicated=dedicated,
+        strict_env=strict_env,
+    )
+    return run_check(asked, observer or RunObserver())
 
 
 def profile(
@@ -209,7 +203,7 @@ def profile(
     """
     path = runs.find(_root(results), run.info.id if isinstance(run, Run) else str(run))
     found, _ = artifacts.profiles(path)
-    return tables.tables(runs.read(path), tables.chosen(found, _names(cases)))
+    return tables.tables(runs.read(path), tables.chosen(found, several(cases)))
 
 
 def compare_profiles(
@@ -227,6 +221,73 @@ def compare_profiles(
     """
     before, after = (profile(each, cases=cases, results=results) for each in (ref, new))
     return [tables.difference(*pair) for pair in tables.pairs(before, after)]
+
+
+def doctor() -> list[Finding]:
+    """What on this machine spoils measurements, as `accelbench doctor` finds it, worst first."""
+    return measuring.examine_machine()
+
+
+@takes_keywords(only=("backends", "pythons"))
+def devices(
+    *,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> list[Probe]:
+    """What every backend and environment has, or why it cannot be used. `backends` and `pythons` choose.
+
+    Raises UsageError.
+    """
+    asked = options or from_keywords((), given, "benchbench.devices")
+    return measure.probe_targets(asked, observer or RunObserver())
+
+
+@takes_keywords(without=("tags",))
+def measure_noise(
+    suite: Names = "quick",
+    *,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> list[Noise]:
+    """How much a suite's processes differ here, case by case: `accelbench doctor --aa SUITE`.
+
+    It is measured in twice its rounds and compared with itself; nothing is stored.
+    Raises UsageError, NothingToMeasure.
+    """
+    asked = options or from_keywords(suite, given, "benchbench.measure_noise")
+    return measuring.measure_noise(asked, observer or RunObserver())
+
+
+@takes_keywords(only=("backends", "pythons", "devices", "dtypes", "threads"))
+def measure_ceilings(
+    *,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> Ceilings:
+    """The best rates of the devices, FLOP/s and B/s, measured and kept: `accelbench doctor --ceilings`.
+
+    Raises UsageError, NothingToMeasure, CannotWrite.
+    """
+    asked = options or from_keywords((), given, "benchbench.measure_ceilings")
+    return measuring.measure_ceilings(asked, observer or RunObserver())
+
+
+@takes_keywords(only=("backends", "pythons", "threads"))
+def selftest(
+    *,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> Selftest:
+    """Whether measuring tells the truth here, on work of known length: `accelbench doctor --selftest`.
+
+    Raises UsageError.
+    """
+    asked = options or from_keywords((), given, "benchbench.selftest")
+    return measuring.run_selftest(asked, observer or RunObserver())
 
 
 def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
@@ -265,36 +326,11 @@ def _blocks(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def dtype_named(name: str) -> Dtype:
-    """Raises UsageError."""
-    return _member(Dtype, name)
-
-
-def cache_named(name: str) -> Cache:
-    """Raises UsageError."""
-    return _member(Cache, name)
-
-
-def _member(kind: type[T], name: str) -> T:
-    try:
-        return kind(name)
-    except ValueError:
-        word = kind.__name__.lower()
-        hint = unknown(f"{word}s", name, [each.value for each in kind])
-        raise UsageError(f"No {word} named {name!r}.", hint) from None
-
-
-def _names(given: Names) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _values(given: Scalar | Sequence[Scalar]) -> list[Scalar]:
-    return [given] if isinstance(given, int | bool | float | str) else list(given)
+def _threshold(value: float) -> float:
+    if not 0 < value < 1:
+        raise UsageError(f"{value!r} is not between 0 and 1.", "Three per cent are 0.03.")
+    return value
 
 
 def _root(results: str | Path | None) -> Path:
     return Path(results or os.environ.get("ACCELBENCH_RESULTS") or "results")
-
-
-def _unheard(_stage: str) -> None:
-    """Nobody asked what is under way."""

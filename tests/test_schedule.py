@@ -182,7 +182,8 @@ def run(policy: Policy, script: Script) -> tuple[list[Record], Scripted]:
     pool = Scripted(script)
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
     stand_in: Any = pool
-    return list(rounds.measure(stand_in, info, lambda text: None, clock=lambda: pool.now_s)), pool
+    made = rounds.measure([stand_in], [info], lambda text: None, clock=lambda: pool.now_s)
+    return [record for _, record in made], pool
 
 
 def counts(records: list[Record]) -> list[int]:

@@ -28,7 +28,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.running import profile_pass, rounds
+from benchbench.running import profile_pass, recorder, rounds
 from benchbench.timing.policy import POLICIES
 from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
@@ -117,7 +117,7 @@ def test_a_run_needs_nothing_of_a_machine_but_the_transport(tmp_path: Path) -> N
         probes = pool.probe()
         cases = (fake_case(), fake_case(mode="compile"))
         info = a_run_info(probes=tuple(probes), plan=cases, policy=QUICK)
-        records = list(rounds.measure(pool, info, lambda text: None))
+        records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
         profiles = list(profile_pass.profiles(pool, records, lambda text: None))
     assert [record.outcome.status for record in records] == ["ok"] * 4
     assert {record.framework_version for record in records} == {"9.9"}
@@ -159,7 +159,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     scribbling = fake_case(workload="scribbling", params={"size": 16})
     honest = fake_case(workload="honest", params={"size": 16})
     info = a_run_info(plan=(scribbling, honest), policy=QUICK, probes=tuple(pool.probe()))
-    records = list(rounds.measure(pool, info, lambda text: None))
+    records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
     ends = {record.case.workload: record.outcome.status for record in records}
     assert ends["honest"] == "ok"
     # In a process of its own it cannot reach the channel; in a shared one it spoils its own answer.
@@ -186,7 +186,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     ids=str,
 )
 def test_a_reply_that_is_malformed_is_a_failure_of_its_case(reply: Message) -> None:
-    outcome = rounds.decoded(Answer(reply), {})
+    outcome = recorder.decoded(Answer(reply), {})
     assert isinstance(outcome, Failure)
     assert outcome.status is Status.FAILED
     assert "cannot be read" in outcome.message
@@ -201,7 +201,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["outcome", "stages_s", "x"]), JSON))
 def test_no_reply_raises(reply: Message) -> None:
-    assert isinstance(rounds.decoded(Answer(reply), {}), Failure)
+    assert isinstance(recorder.decoded(Answer(reply), {}), Failure)
 
 
 @given(st.binary(max_size=200))

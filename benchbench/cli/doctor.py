@@ -1,29 +1,32 @@
-"""`accelbench doctor`: the machine examined; its measuring modes are in trials.py."""
+"""`accelbench doctor`: the machine examined, or what can be measured about it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app
+from benchbench.cli.app import app, signals
 from benchbench.cli.formats import print_document
-from benchbench.cli.options import (
-    BackendOption,
-    DataFormat,
-    DeviceOption,
-    DtypeOption,
-    FormatOption,
-    PythonOption,
-    ThreadsOption,
-)
-from benchbench.cli.trials import Choice, ceilings_of, noise_of, selftested
+from benchbench.cli.measure_options import flag_of, measure_options
+from benchbench.cli.options import DataFormat, FormatOption
 from benchbench.errors import UsageError
+from benchbench.model.options import MeasureOptions
+
+NARROWING = ("backends", "pythons", "devices", "dtypes", "threads")
+TAKES = {  # mode → the fields that narrow it
+    "--ceilings": NARROWING,
+    "--aa": NARROWING,
+    "--selftest": ("backends", "pythons", "threads"),
+}
 
 
 @app.command()
+@measure_options(only=NARROWING)
 def doctor(
+    *,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 4 when there is a problem.")] = False,
     ceilings: Annotated[
         bool,
@@ -35,11 +38,7 @@ def doctor(
     aa: Annotated[
         str | None, typer.Option("--aa", metavar="SUITE", help="Measure a suite against itself: its noise.")
     ] = None,
-    backend: BackendOption = None,
-    python: PythonOption = None,
-    device: DeviceOption = None,
-    dtype: DtypeOption = None,
-    threads: ThreadsOption = None,
+    options: MeasureOptions,
     format: FormatOption = DataFormat.TERMINAL,
 ) -> None:
     """What on this machine spoils measurements, what it does to them, and what to do about it.
@@ -47,59 +46,66 @@ def doctor(
     Examples: accelbench doctor --strict --format json; accelbench doctor --aa quick -b torch
     """
     modes = {"--strict": strict, "--ceilings": ceilings, "--selftest": selftest, "--aa": aa}
-    narrowed = {
-        "--backend": backend,
-        "--python": python,
-        "--device": device,
-        "--dtype": dtype,
-        "--threads": threads,
-    }
-    mode = _mode(modes, {name for name, value in narrowed.items() if value})
-    choice = Choice(backend, python, device, dtype, threads, format)
-    if mode == "--ceilings":
-        ceilings_of(choice)
-    elif mode == "--aa" and aa:
-        noise_of(aa, choice)
-    elif mode == "--selftest":
-        raise typer.Exit(0 if selftested(choice) else 4)
-    else:
-        raise typer.Exit(4 if _examined(format) and strict else 0)
+    mode = _mode(modes, options)
+    with signals():
+        if mode == "--ceilings":
+            _show_ceilings(options, format)
+        elif mode == "--aa" and aa:
+            _show_noise(replace(options, suites=(aa,)), format)
+        elif mode == "--selftest":
+            raise typer.Exit(0 if _passes_selftest(options, format) else 4)
+        else:
+            raise typer.Exit(4 if _finds_problem(format) and strict else 0)
 
 
-TAKES = {  # mode → what narrows it
-    "--ceilings": {"--backend", "--python", "--device", "--dtype", "--threads"},
-    "--aa": {"--backend", "--python", "--device", "--dtype", "--threads"},
-    "--selftest": {"--backend", "--python", "--threads"},
-}
-
-
-def _mode(modes: Mapping[str, object], narrowed: Collection[str]) -> str:
+def _mode(modes: Mapping[str, object], options: MeasureOptions) -> str:
     """The one mode asked for, empty if none is. Raises UsageError."""
     asked = [name for name, wanted in modes.items() if wanted]
     if len(asked) > 1:
         raise UsageError(f"{asked[0]} and {asked[1]} exclude each other.", "Give one of them.")
     mode = asked[0] if asked else ""
-    for name in narrowed:
-        if name not in TAKES.get(mode, ()):
-            takers = [taker for taker, taken in TAKES.items() if name in taken]
-            raise UsageError(
-                f"{name} does not go with {mode or 'doctor alone'}.", f"It is for {', '.join(takers)}."
-            )
+    for name in sorted(options.given - set(TAKES.get(mode, ()))):
+        takers = ", ".join(taker for taker, taken in TAKES.items() if name in taken)
+        raise UsageError(
+            f"{flag_of(name)} does not go with {mode or 'doctor alone'}.", f"It is for {takers}."
+        )
     return mode
 
 
-def _examined(format: DataFormat) -> bool:
-    """Print what the checks found; whether there is a problem."""
-    from benchbench.diagnosis.checks.base import Level
-    from benchbench.diagnosis.findings import examine, this_host
-    from benchbench.documents.doctor import findings_document
-    from benchbench.machine import nvml
+def _show_ceilings(options: MeasureOptions, format: DataFormat) -> None:
+    from benchbench import api
+    from benchbench.cli.live import Lines
+    from benchbench.documents.doctor import ceilings_document
 
-    gpus = nvml.connect()
-    try:
-        found = examine(this_host(gpus))
-    finally:
-        if not isinstance(gpus, str):
-            gpus.close()
-    print_document(findings_document(found), format)
-    return any(finding.status is Level.PROBLEM for finding in found)
+    measured = api.measure_ceilings(options=options, observer=Lines(summary=False))
+    print_document(ceilings_document(measured.found, measured.notes), format)
+    typer.echo(f"kept in {measured.path}", err=True)
+
+
+def _show_noise(options: MeasureOptions, format: DataFormat) -> None:
+    from benchbench import api
+    from benchbench.cli.live import Lines
+    from benchbench.documents.doctor import noise_document
+
+    measured = api.measure_noise(options=options, observer=Lines(summary=False))
+    print_document(noise_document(measured), format)
+
+
+def _passes_selftest(options: MeasureOptions, format: DataFormat) -> bool:
+    from benchbench import api
+    from benchbench.cli.live import Lines
+    from benchbench.documents.doctor import selftest_document
+
+    done = api.selftest(options=options, observer=Lines(summary=False))
+    print_document(selftest_document(done.results, done.notes), format)
+    return done.passed
+
+
+def _finds_problem(format: DataFormat) -> bool:
+    from benchbench import api
+    from benchbench.diagnosis.checks.base import Level
+    from benchbench.documents.doctor import findings_document
+
+    findings = api.doctor()
+    print_document(findings_document(findings), format)
+    return any(finding.status is Level.PROBLEM for finding in findings)

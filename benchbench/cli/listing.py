@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +10,9 @@ import typer
 
 from benchbench.cli.app import app, signals
 from benchbench.cli.formats import print_document
-from benchbench.cli.options import (
-    BackendOption,
-    DataFormat,
-    FormatOption,
-    PythonOption,
-    ResultsOption,
-    chosen_targets,
-)
+from benchbench.cli.measure_options import measure_options
+from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
+from benchbench.model.options import MeasureOptions
 
 
 class Listing(StrEnum):
@@ -47,23 +41,16 @@ def list_(
 
 
 @app.command()
-def devices(
-    backend: BackendOption = None,
-    python: PythonOption = None,
-    format: FormatOption = DataFormat.TERMINAL,
-) -> None:
+@measure_options(only=("backends", "pythons"))
+def devices(*, options: MeasureOptions, format: FormatOption = DataFormat.TERMINAL) -> None:
     """Every backend and environment with its version and devices, and why one cannot be used.
 
     Examples: accelbench devices; accelbench devices -b torch --format json
     """
+    from benchbench import api
+    from benchbench.cli.live import Lines
     from benchbench.documents.lists import devices_document
-    from benchbench.launch.pool import WorkerPool
-    from benchbench.machine.environment import usable_threads
-    from benchbench.model.run import Settings
 
-    settings = Settings(threads=usable_threads())
-    wanted = chosen_targets(backend, python, labelled=True)
-    with signals(), WorkerPool(wanted, settings, sys.executable) as pool:
-        typer.echo("importing every backend", err=True)
-        document = devices_document(pool.probe())
-    print_document(document, format)
+    with signals("nothing was to be kept"):
+        probes = api.devices(options=options, observer=Lines())
+    print_document(devices_document(probes), format)

@@ -11,13 +11,10 @@ import typer
 from benchbench.cli.app import app
 from benchbench.cli.formats import print_document
 from benchbench.cli.options import Names, ResultsOption, option, split
-from benchbench.cli.screen import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchbench.launch.pool import WorkerPool
-    from benchbench.model.record import Record
     from benchbench.profiling.tables import Table
 
 
@@ -74,11 +71,3 @@ def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
     for text in damaged:
         typer.echo(visible(f"damaged: {text}"), err=True)
     return profiles.tables(runs.read(path), found)
-
-
-def save_profiles(pool: WorkerPool, records: Sequence[Record], folder: Path, shown: Lines) -> None:
-    """Profile every case that was measured; each is on disk before the next one starts."""
-    from benchbench.running import profile_pass, progress
-
-    for found in profile_pass.kept(pool, records, folder, shown.announce):
-        shown.say(progress.profile_line(found))

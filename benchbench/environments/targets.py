@@ -34,16 +34,27 @@ def interpreter(text: str) -> str:
 
 def by_hand(texts: Sequence[str]) -> dict[str, str]:
     """`["torch@old=/path"]` → name → interpreter; of two with one name the later. Raises UsageError."""
-    found: dict[str, str] = {}
+    return checked(named(texts))
+
+
+def named(texts: Sequence[str]) -> dict[str, str]:
+    """`["torch@old=/path"]` → name → path, as it was typed. Raises UsageError."""
+    paths: dict[str, str] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not (equals and name.strip() and path.strip()):
             raise UsageError(
                 f"Cannot read --python {text!r}.", "Write it as NAME=PATH: torch@old=/path/to/python."
             )
-        interpreters.parted(name.strip())
-        found[name.strip()] = interpreter(path.strip())
-    return found
+        paths[name.strip()] = path.strip()
+    return paths
+
+
+def checked(paths: Mapping[str, str]) -> dict[str, str]:
+    """Name → interpreter: the names can be targets, the paths start a Python. Raises UsageError."""
+    for name in paths:
+        interpreters.parted(name)
+    return {name: interpreter(path) for name, path in paths.items()}
 
 
 def from_variable() -> list[str]:
@@ -52,17 +63,21 @@ def from_variable() -> list[str]:
 
 
 def chosen(
-    wanted: Sequence[str], texts: Sequence[str], running: str, *, labelled: bool = False
+    wanted: Sequence[str], paths: Mapping[str, str], running: str, *, labelled: bool = False
 ) -> list[Target]:
-    """`targets` with the interpreters named in `texts` (NAME=PATH), and before them in the environment.
+    """`targets` with the interpreters at `paths`, name → path, and before them those of the environment.
 
-    Raises UsageError, also for an interpreter in `texts` whose name is not measured.
+    Raises UsageError, also for an interpreter in `paths` whose name is not measured.
     """
-    typed = by_hand(texts)
-    found = targets(wanted, by_hand(from_variable()) | typed, running, labelled=labelled)
-    for name in typed.keys() - {target.name for target in found}:
+    selected = targets(wanted, given(paths), running, labelled=labelled)
+    for name in paths.keys() - {target.name for target in selected}:
         raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
-    return found
+    return selected
+
+
+def given(paths: Mapping[str, str]) -> dict[str, str]:
+    """Name → interpreter: those at `paths`, and before them those of the environment. Raises UsageError."""
+    return by_hand(from_variable()) | checked(paths)
 
 
 def targets(

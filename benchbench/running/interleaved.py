@@ -1,24 +1,89 @@
-"""Two sides measured in turn, a process of each after the other: A B, then B A, and again."""
+"""Two sides measured interleaved, a process of each after the other: A B, then B A, and again."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+from benchbench.environments.targets import given, targets
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.scratch import user_code
 from benchbench.model.case import Case, LeftOut
-from benchbench.model.device import Probe
-from benchbench.model.measurement import Failure
-from benchbench.model.record import Record
-from benchbench.model.run import Partner, RunInfo
+from benchbench.model.device import Probe, Target
+from benchbench.model.options import MeasureOptions
+from benchbench.model.run import Partner, Run, RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, Reason, check_devices, plan
 from benchbench.plan.rerun import Variant, altered, obstacle
-from benchbench.running.rounds import Announce, Recorder, Request, Terms, head, shuffled
+from benchbench.plan.revision import checked_out
+from benchbench.plan.variants import sides as targets_of_sides
+from benchbench.running.measure import LOOKING, targets_of
+from benchbench.running.observer import RunObserver
+from benchbench.running.recording import record_runs
+from benchbench.running.request import Request, Terms, request
+from benchbench.running.rounds import head
+from benchbench.store import runs
 from benchbench.store.tags import COMMIT
 
 Pair = tuple[Case, Case]
 Two = tuple[RunInfo, RunInfo]
+
+
+def measure_sides(
+    sides: Sequence[Variant], options: MeasureOptions, results: Path, observer: RunObserver
+) -> tuple[Run, Run]:
+    """What is asked for on both sides, stored as two runs that are each other's partner.
+
+    Raises UsageError, NothingToMeasure, CannotWrite.
+    """
+    asked, pythons = request(options), given(options.pythons)
+    chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
+    with _pools(sides, targets_of_sides(sides, chosen, pythons), asked.settings, observer) as pools:
+        return _recorded(pools, prepare(pools, asked, sides), results, observer)
+
+
+def measure_cases_on(
+    sides: tuple[Variant, Variant],
+    cases: Sequence[Case],
+    terms: Terms,
+    pythons: Mapping[str, str],
+    results: Path,
+    observer: RunObserver,
+) -> tuple[Run, Run]:
+    """The same of cases planned before; the second side is what measured them. `pythons`: as typed."""
+    here = targets_of(cases, pythons)
+    there = [sides[0].target] if sides[0].target else here
+    with _pools(sides, (there, here), terms.settings, observer) as pools:
+        probes = [pool.probe() for pool in pools]
+        return _recorded(pools, heads(cases, probes, terms, sides), results, observer)
+
+
+@contextmanager
+def _pools(
+    sides: Sequence[Variant], chosen: Sequence[Sequence[Target]], settings: Settings, observer: RunObserver
+) -> Iterator[list[WorkerPool]]:
+    """One per side, each with its interpreters, its settings and its revision of the user's code."""
+    with ExitStack() as stack:
+        pools = []
+        for side, own in zip(sides, chosen, strict=True):
+            code = user_code()
+            if side.revision:
+                code = stack.enter_context(checked_out(side.revision, code))
+            pool = WorkerPool(own, side.applied(settings), sys.executable, code)
+            pools.append(stack.enter_context(pool))
+        observer.note(LOOKING)
+        yield pools
+
+
+def _recorded(
+    pools: Sequence[WorkerPool], infos: Two, results: Path, observer: RunObserver
+) -> tuple[Run, Run]:
+    record_runs(pools, infos, results, observer)
+    first, second = (runs.read(results / runs.RUNS / info.id) for info in infos)
+    return first, second
 
 
 def prepare(pools: Sequence[WorkerPool], request: Request, variants: Sequence[Variant]) -> Two:
@@ -92,30 +157,3 @@ def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequen
         dataclasses.replace(a, partner=Partner(label=variants[0].text, run=b.id, cases=there)),
         dataclasses.replace(b, partner=Partner(label=variants[1].text, run=a.id, cases=back)),
     )
-
-
-def measure(pools: Sequence[WorkerPool], infos: Two, announce: Announce) -> Iterator[tuple[int, Record]]:
-    """Side, 0 or 1, and record, in the order measured. A pair that fails is not measured again."""
-    recorders = [Recorder(pool, info, announce) for pool, info in zip(pools, infos, strict=True)]
-    yield from _rounds(pools, infos, announce, recorders)
-
-
-def _rounds(
-    pools: Sequence[WorkerPool], infos: Two, announce: Announce, recorders: Sequence[Recorder]
-) -> Iterator[tuple[int, Record]]:
-    pairs = {one.id: (one, other) for one, other in zip(infos[0].plan, infos[1].plan, strict=True)}
-    rounds = infos[0].policy.rounds
-    for number in range(rounds):
-        if number:
-            announce(f"round {number + 1} of {rounds}: importing frameworks")
-            for side, pool in enumerate(pools):
-                pool.start([pair[side] for pair in pairs.values()])
-        for case in shuffled([pair[0] for pair in pairs.values()], infos[0].seed, number):
-            failed = False
-            for side in (0, 1) if number % 2 == 0 else (1, 0):
-                announce(f"round {number + 1} of {rounds}: {pairs[case.id][side].id}")
-                record = recorders[side].record(pairs[case.id][side], number)
-                failed |= isinstance(record.outcome, Failure)
-                yield side, record
-            if failed:
-                del pairs[case.id]

@@ -1,59 +1,29 @@
-"""A run: float64 references, then rounds of every case in shuffled order, a process each."""
+"""The one loop over records: rounds of every case in shuffled order, a process each."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import PurePath
-from typing import Any
 
 from benchbench import __version__
-from benchbench.backends.base import Backend
-from benchbench.errors import UnreadableInput
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.transport import Answer
 from benchbench.machine.environment import machine
-from benchbench.model.case import Case, Phase
+from benchbench.model.case import Case
 from benchbench.model.device import Probe
-from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
-from benchbench.model.run import Policy, RunInfo, Settings
-from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, Selection, check_devices, plan
+from benchbench.model.run import Policy, RunInfo
+from benchbench.plan.cases import Plan, check_devices, plan
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
-from benchbench.plan.suite import Entry
-from benchbench.registry import load
-from benchbench.store.codec import outcome
+from benchbench.running.recorder import Announce, Recorder
+from benchbench.running.request import Request, Terms
 from benchbench.store.runs import new_id
-from benchbench.workloads.base import Workload
-
-Announce = Callable[[str], None]
-References = dict[str, list[float] | str]  # work → its float64 reference, or why there is none
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How to measure, whatever is measured; without a seed one is drawn."""
-
-    policy: Policy
-    settings: Settings
-    seed: int | None
-    command: tuple[str, ...]
-    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Terms):
-    """What was asked for, checked but not yet matched with the devices at hand."""
-
-    entries: tuple[tuple[str, Entry], ...]
-    selection: Selection
 
 
 def prepare(pool: WorkerPool, request: Request) -> RunInfo:
@@ -89,36 +59,80 @@ def _shareable(probe: Probe) -> Probe:
 
 
 def measure(
-    pool: WorkerPool, info: RunInfo, announce: Announce, clock: Callable[[], float] = time.perf_counter
-) -> Iterator[Record]:
-    """Records in the order measured. A case that fails is not measured again in later rounds.
+    pools: Sequence[WorkerPool],
+    infos: Sequence[RunInfo],
+    announce: Announce,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[tuple[int, Record]]:
+    """(side, record) in the order measured: of one run, or of two sides that are interleaved.
 
+    In each round the planned cases are shuffled. Of two sides each case is measured on one and then on the
+    other, and in the next round the other way about. A case that fails is not measured again, on no side.
     `clock`: seconds, by which cases and the policy's budget are timed.
     """
     began = clock()
-    recorder = Recorder(pool, info, announce, clock)
-    yield from _rounds(pool, info, announce, recorder, lambda: clock() - began)
+    recorders = [Recorder(pool, info, announce, clock) for pool, info in zip(pools, infos, strict=True)]
+    yield from _Rounds(pools, infos, recorders, announce, lambda: clock() - began)
 
 
-def _rounds(
-    pool: WorkerPool, info: RunInfo, announce: Announce, recorder: Recorder, spent_s: Callable[[], float]
-) -> Iterator[Record]:
-    pending, made, importing_s = list(info.plan), list[Record](), 0.0
-    for number in count():
-        left_s = (info.policy.budget_s or 0.0) - spent_s() - importing_s
-        if not (cases := due(info.policy, number, pending, made, left_s)):
-            return
-        if number:
-            announce(f"round {number + 1}: importing frameworks")
-            before = spent_s()
-            pool.start(cases)
-            importing_s = spent_s() - before
-        for case in shuffled(cases, info.seed, number):
-            announce(f"round {number + 1}: {case.id}")
-            made.append(record := recorder.record(case, number))
-            if isinstance(record.outcome, Failure):
-                pending.remove(case)
-            yield record
+class _Rounds:
+    """The rounds of one run, or of two that share their order and their rounds."""
+
+    def __init__(
+        self,
+        pools: Sequence[WorkerPool],
+        infos: Sequence[RunInfo],
+        recorders: Sequence[Recorder],
+        announce: Announce,
+        spent_s: Callable[[], float],
+    ) -> None:
+        self._pools = pools
+        self._recorders = recorders
+        self._announce = announce
+        self._spent_s = spent_s
+        self._info = infos[0]
+        # sides are compared pair by pair: further rounds of what is noisy on one of them are not foreseen
+        self._policy = infos[0].policy if len(infos) == 1 else _fixed(infos[0].policy)
+        self._sides = {cases[0].id: cases for cases in zip(*(info.plan for info in infos), strict=True)}
+        self._pending = list(infos[0].plan)
+        self._made: list[Record] = []
+
+    def __iter__(self) -> Iterator[tuple[int, Record]]:
+        importing_s = 0.0
+        for number in count():
+            left_s = (self._policy.budget_s or 0.0) - self._spent_s() - importing_s
+            cases = due(self._policy, number, self._pending, self._made, left_s)
+            if not cases:
+                return
+            if number:
+                importing_s = self._restart(number, cases)
+            for case in shuffled(cases, self._info.seed, number):
+                yield from self._measure(case, number)
+
+    def _restart(self, number: int, cases: Sequence[Case]) -> float:
+        """Fresh templates of what the round needs; the seconds it took."""
+        self._announce(f"round {number + 1}: importing frameworks")
+        before = self._spent_s()
+        for side, pool in enumerate(self._pools):
+            pool.start([self._sides[case.id][side] for case in cases])
+        return self._spent_s() - before
+
+    def _measure(self, case: Case, number: int) -> Iterator[tuple[int, Record]]:
+        failed = False
+        for side in sorted(range(len(self._pools)), reverse=number % 2 == 1):
+            own = self._sides[case.id][side]
+            self._announce(f"round {number + 1}: {own.id}")
+            record = self._recorders[side].record(own, number)
+            failed |= isinstance(record.outcome, Failure)
+            if side == 0:
+                self._made.append(record)
+            yield side, record
+        if failed:
+            self._pending.remove(case)
+
+
+def _fixed(policy: Policy) -> Policy:
+    return dataclasses.replace(policy, continue_above=None, budget_s=None)
 
 
 def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
@@ -126,133 +140,3 @@ def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
     order = sorted(cases, key=lambda case: case.id)
     random.Random(f"{seed}/{number}").shuffle(order)
     return order
-
-
-def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> References:
-    """Work → its float64 reference, or why there is none; computed once for all backends."""
-    found: References = {}
-    for case in cases:
-        if case.work in found or not _computes(case):
-            continue
-        announce(f"float64 reference of {case.work}")
-        try:
-            found[case.work] = pool.reference(case)
-        except RuntimeError as error:
-            found[case.work] = str(error)
-    return found
-
-
-def _computes(case: Case) -> bool:
-    """Whether its backend computes the workload, so that there is something to verify."""
-    workload = load("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
-    return _backend(case).computes(workload)
-
-
-def _backend(case: Case) -> type[Backend]:
-    return load("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
-
-
-def verified(
-    pool: WorkerPool, training: Sequence[Case], found: References, meanwhile: Callable[[], None]
-) -> dict[str, float | Failure | None]:
-    """Training case id → relative error at the small size; a Failure where it is wrong or has no answer."""
-    jobs = [
-        (case, {"kind": "verify", "reference": found.get(case.work)})
-        for case in training
-        if not isinstance(found.get(case.work), str)
-    ]
-    return {name: _error_in(answer) for name, answer in pool.ask_together(jobs, meanwhile).items()}
-
-
-def _error_in(answer: Answer) -> float | Failure | None:
-    if answer.reply is not None and "verified" in answer.reply:
-        error: float | None = answer.reply["verified"]
-        return error
-    failure = decoded(answer, {})
-    assert isinstance(failure, Failure)
-    return failure
-
-
-class Recorder:
-    """What the records of one run share."""
-
-    def __init__(
-        self,
-        pool: WorkerPool,
-        info: RunInfo,
-        announce: Announce,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Computes the references and verifies training: its references first, the others meanwhile."""
-        self._pool = pool
-        self._policy = info.policy
-        training = [case for case in info.plan if case.phase is Phase.TRAIN]
-        others = [case for case in info.plan if case.phase is not Phase.TRAIN]
-        self._references = references(pool, training, announce)
-        self._versions = {probe.target.name: probe.version for probe in info.probes}
-        self._models = {
-            (p.target.name, device.name): device.model for p in info.probes for device in p.devices
-        }
-        if training:
-            announce("verifying training at a small size")
-        self._verified = verified(
-            pool,
-            training,
-            self._references,
-            lambda: self._references.update(references(pool, others, announce)),
-        )
-        self._clock = clock
-        self._order = 0
-
-    def record(self, case: Case, number: int) -> Record:
-        """Measure, unless the case is known to fail."""
-        started, begin = time.time(), self._clock()
-        result, isolation, stages = self._measured(case, number)
-        stages["wall"] = self._clock() - begin
-        self._order += 1
-        return Record(
-            case=case,
-            round=number,
-            order=self._order - 1,
-            started=started,
-            outcome=result,
-            framework_version=self._versions[case.target],
-            device_model=self._models.get((case.target, case.device), ""),
-            isolation=isolation,
-            stages_s=stages,
-        )
-
-    def _measured(self, case: Case, number: int) -> tuple[Measurement | Failure, str, dict[str, float]]:
-        reference = self._references.get(case.work)
-        if isinstance(reference, str):
-            return Failure(status=Status.FAILED, message=reference), "none", {}
-        stages: dict[str, float] = {}
-        job: dict[str, Any] = {"reference": reference}
-        if isinstance(error := self._verified.get(case.id), Failure):
-            return error, "fork", {}
-        job |= {"verified": error, "kind": "measure", "warm": number > 0}
-        job["policy"] = dataclasses.asdict(self._policy)
-        with self._pool.watch(case) as observer:
-            answer, isolation = self._pool.ask(case, job)
-        return observer.seen_in(decoded(answer, stages)), isolation, stages
-
-
-def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
-    """The outcome in an answer; its stage times are added to `stages`."""
-    if answer.reply is None:
-        return Failure(status=answer.status, message=answer.message, log=answer.log)
-    try:
-        stages.update(_seconds(answer.reply["stages_s"]))
-        return outcome(answer.reply["outcome"])
-    except (KeyError, TypeError, ValueError, UnreadableInput) as error:
-        return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
-
-
-def _seconds(stages: object) -> dict[str, float]:
-    """Stage → seconds. Raises ValueError for anything else."""
-    import msgspec
-
-    found = msgspec.convert(stages, dict[str, float])
-    if not all(0 <= seconds < math.inf for seconds in found.values()):  # NaN fails this too
-        raise ValueError("a stage's time is negative or not finite")
-    return found

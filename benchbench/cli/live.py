@@ -1,0 +1,107 @@
+"""What a command shows while it measures. Imported where something is measured: `--help` needs none of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from benchbench.cli.screen import tell
+from benchbench.documents import lists
+from benchbench.model.profile import Profiled
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.running import progress
+from benchbench.running.observer import RunObserver, RunProgress
+
+
+class Lines(RunObserver):
+    """On standard error: a line per record and, at the end, how many cases ended how."""
+
+    def __init__(self, *, summary: bool = True, report: str = "") -> None:
+        """`report`: the command that shows the run; with it, where the time went is told too."""
+        self._bar: Bar | None = None
+        self._summary = summary
+        self._report = report
+        self._labels = [""]
+
+    def note(self, text: str) -> None:
+        """One line, above the bar."""
+        if self._bar:
+            self._bar.print(text)
+        else:
+            typer.echo(text, err=True)
+
+    def stage(self, text: str) -> None:
+        """Of use on a terminal only: in a log a case's result is the line."""
+        if self._bar:
+            self._bar.describe(text)
+
+    def begin(self, infos: Sequence[RunInfo]) -> None:
+        """What is left out, then the bar if there is a terminal to show it."""
+        for info in infos:
+            tell(lists.left_out(info.left_out))
+        self._labels = ["A ", "B "] if len(infos) > 1 else [""]
+        if sys.stderr.isatty() and infos[0].plan:
+            self._bar = Bar(infos)
+
+    def record(self, record: Record, side: int) -> None:
+        """Its line, with its side where there are two."""
+        if self._bar:
+            self._bar.add(record, side)
+        self.note(self._labels[side] + progress.line(record))
+
+    def profile(self, profile: Profiled) -> None:
+        """Its line."""
+        self.note(progress.profile_line(profile))
+
+    def end(self, runs: Sequence[RunProgress]) -> None:
+        """How many cases ended how, and what to type next."""
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+        for each in runs if self._summary else ():
+            typer.echo(lists.summary(each.records, each.info, each.wall_s), err=True, nl=False)
+            if self._report:
+                typer.echo(f"time: {lists.time_split(each.records, each.stages_s)}", err=True)
+                typer.echo(f"next: accelbench {self._report} {each.info.id}", err=True)
+
+
+class Bar:
+    """On a terminal: what is under way and how long it will take, below the lines."""
+
+    def __init__(self, infos: Sequence[RunInfo]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._forecasts = [lists.forecast(info) for info in infos]
+        total = sum(len(info.plan) * info.policy.rounds for info in infos)
+        self._task = self._progress.add_task("", total=total, left=self._left)
+        self._progress.start()
+
+    def describe(self, text: str) -> None:
+        """What is under way."""
+        self._progress.update(self._task, description=text, left=self._left)
+
+    def add(self, record: Record, side: int) -> None:
+        """One more is done."""
+        self._forecasts[side].add(record)
+        done = sum(each.done for each in self._forecasts)
+        self._progress.update(self._task, completed=done, left=self._left)
+
+    def print(self, text: str) -> None:
+        """Above the bar."""
+        from rich.text import Text
+
+        self._progress.console.print(Text(text), highlight=False)
+
+    def stop(self) -> None:
+        """Take it away."""
+        self._progress.stop()
+
+    @property
+    def _left(self) -> str:
+        return progress.duration(sum(each.remaining_s for each in self._forecasts))

@@ -1,0 +1,129 @@
+"""What `accelbench doctor` measures: the best rates of the devices, a suite's noise, work of known length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchbench.analyse.roofline import Ceiling
+from benchbench.diagnosis import ceilings, noise, selftest
+from benchbench.diagnosis.findings import Finding, examine, this_host
+from benchbench.errors import NothingToMeasure
+from benchbench.launch.pool import WorkerPool
+from benchbench.machine import nvml
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.running import request
+from benchbench.running.measure import prepared
+from benchbench.running.observer import RunObserver
+from benchbench.running.recording import record_runs
+from benchbench.running.request import Request
+from benchbench.store import disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """The best rates measured now, what may have held them down, and the file that keeps them."""
+
+    found: Sequence[Ceiling]
+    notes: Sequence[str]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selftest:
+    """What the pipeline made of work of known length; `notes`: why a target has no result of a device."""
+
+    results: Sequence[selftest.Result]
+    notes: Sequence[str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every result is right."""
+        return all(result.passed for result in self.results)
+
+
+def examine_machine() -> list[Finding]:
+    """What the checks of this machine see, worst first."""
+    gpus = nvml.connect()
+    try:
+        return examine(this_host(gpus))
+    finally:
+        if not isinstance(gpus, str):
+            gpus.close()
+
+
+def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.Noise]:
+    """A suite in twice its rounds, and what two halves of them make of each other; nothing is stored.
+
+    Raises UsageError, NothingToMeasure.
+    """
+    asked = request.request(options)
+    doubled = replace(asked, policy=noise.doubled(asked.policy))
+    with prepared(doubled, options, observer) as (pool, info):
+        (records,) = record_runs([pool], [info], None, observer)
+    return noise.against_itself(info, records)
+
+
+def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings:
+    """The best rates of the devices chosen, kept in the user's cache beside those known before.
+
+    Raises UsageError, NothingToMeasure, CannotWrite.
+    """
+    selection = request.selection(options)
+    asked = Request(
+        entries=ceilings.entries(selection.dtypes or ceilings.DTYPES),
+        selection=selection,
+        policy=ceilings.POLICY,
+        settings=request.settings(options),
+        seed=options.seed,
+        command=options.command,
+    )
+    with prepared(asked, options, observer) as (pool, info):
+        records = _climb(pool, info, observer)
+    found = ceilings.best(info, records)
+    if not found:
+        raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
+    path = ceilings.place(info.machine)
+    disk.save(path, ceilings.encoded(info.machine, ceilings.merged(ceilings.stored(info.machine), found)))
+    return Ceilings(found=found, notes=[note.text for note in ceilings.held_down(found, records)], path=path)
+
+
+def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
+    """Spins of known length on the host, and on devices if there are some or backends are named.
+
+    Raises UsageError.
+    """
+    named = bool(options.backends or options.pythons)
+    devices = replace(options, backends=options.backends or ("torch",)) if named or _has_gpu() else None
+    targets = request.targets(devices) if devices else []
+    with WorkerPool(targets, request.settings(options), sys.executable) as pool:
+        observer.note("spinning on the host")
+        host = selftest.results("host", None, selftest.HOST, pool.ask_plain)
+        if devices:
+            observer.note("looking for devices, and spinning on them")
+        on_devices, notes = selftest.on_devices(pool)
+    return Selftest(results=[*host, *on_devices], notes=notes)
+
+
+def _climb(pool: WorkerPool, info: RunInfo, observer: RunObserver) -> list[Record]:
+    """Every product at the smallest size, then larger ones while that gains something."""
+    (records,) = record_runs([pool], [info], None, observer)
+    for _ in ceilings.CPU_SIDES[1:]:
+        if cases := ceilings.larger(records):
+            larger = replace(info, plan=tuple(cases), left_out=())
+            records += record_runs([pool], [larger], None, observer)[0]
+    return records
+
+
+def _has_gpu() -> bool:
+    gpus = nvml.connect()
+    if isinstance(gpus, str):
+        return False
+    try:
+        return gpus.count() > 0
+    finally:
+        gpus.close()

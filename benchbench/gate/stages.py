@@ -1,0 +1,215 @@
+"""A check from end to end: what is held against what, the verdict, and what looks slower measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchbench.analyse.digest import Digest, digest, partnered
+from benchbench.analyse.metrics import metric_named
+from benchbench.comparing.match import LEAST_PROCESSES
+from benchbench.environments.targets import given
+from benchbench.errors import UsageError
+from benchbench.gate import baselines
+from benchbench.gate.cases import Rules
+from benchbench.gate.confirm import Confirmation
+from benchbench.gate.decide import Check, check, check_in_turn
+from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
+from benchbench.machine.environment import fingerprint, machine
+from benchbench.model.case import Case
+from benchbench.model.options import MeasureOptions
+from benchbench.model.run import Run
+from benchbench.plan import config, suite, variants
+from benchbench.plan.rerun import Variant
+from benchbench.plan.thresholds import Rule, fraction
+from benchbench.running.interleaved import measure_cases_on, measure_sides
+from benchbench.running.measure import measure_cases
+from benchbench.running.observer import RunObserver
+from benchbench.running.request import Terms
+from benchbench.store import runs
+
+ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
+BESIDE_BASELINE = {"suites", "pythons", "rounds"}  # fields of MeasureOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """What is asked of a check, as given; empty or None means what the nearest accelbench.toml says.
+
+    `run`: a stored one, else the baseline's cases are measured now. `ab`: the baseline's code, to measure
+    interleaved. `max_slowdown` is a fraction, as text `5%` or `0.05`. `measure`: what is measured and how.
+    """
+
+    measure: MeasureOptions
+    results: Path
+    run: str | None = None
+    baseline: str | None = None
+    ab: str | None = None
+    max_slowdown: str | float | None = None
+    metrics: tuple[str, ...] = ()
+    confirm: bool = True
+    dedicated: bool | None = None
+    strict_env: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRun:
+    """What was found of `run`; `baseline` is a name, empty where the baseline is code measured with it.
+
+    `note`: why nothing was measured again, if so.
+    """
+
+    baseline: str
+    found: Check
+    run: Run
+    note: str = ""
+
+
+def run_check(asked: CheckOptions, observer: RunObserver) -> CheckedRun:
+    """Measure what has to be measured, and decide.
+
+    Raises UsageError, NotComparable where there is no such baseline of this hardware, UnreadableInput,
+    NothingToMeasure, CannotWrite.
+    """
+    rounds = asked.measure.rounds
+    if rounds is not None and rounds < LEAST_PROCESSES:
+        hint = f"A check needs {LEAST_PROCESSES} processes of each case."
+        raise UsageError(f"{rounds} rounds cannot be tested.", hint)
+    project = config.nearest(Path())
+    rules = _rules(asked, project)
+    name = asked.baseline or ("" if asked.ab else project.check.baseline or "")
+    if name:
+        return _Stages(asked, project, observer).against_sessions(name, rules)
+    if asked.ab and not asked.run:
+        return _Stages(asked, project, observer).against_code(asked.ab, rules)
+    raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
+
+
+def _rules(asked: CheckOptions, project: config.Config) -> Rules:
+    alone = project.check.dedicated if asked.dedicated is None else asked.dedicated
+    names = asked.metrics or tuple(project.check.metric) or ("latency_s",)
+    limit = asked.max_slowdown
+    return Rules(
+        metrics=tuple(metric_named(name) for name in dict.fromkeys(names)),
+        thresholds=() if limit is None else (Rule("", fraction(str(limit)), "--max-slowdown"),),
+        assumed=ASSUMED_DEDICATED if alone else ASSUMED_SHARED,
+        strict_env=asked.strict_env,
+        confirm=asked.confirm,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The first look at a run and, of what that flags, the second."""
+
+    asked: CheckOptions
+    project: config.Config
+    observer: RunObserver
+
+    def against_sessions(self, name: str, rules: Rules) -> CheckedRun:
+        if others := self.asked.measure.given - BESIDE_BASELINE:
+            raise UsageError(
+                f"A baseline says what is measured and how: {', '.join(sorted(others))} cannot be chosen.",
+                "What to measure is for --ab without --baseline.",
+            )
+        sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
+        sessions, run = self._run(name, sides)
+        rules = replace(rules, thresholds=self._thresholds(run, rules), in_turn=sides is not None)
+        new = digest(run)
+        first = check(sessions, new, rules)
+        if not first.flagged:
+            return CheckedRun(baseline=name, found=first, run=run)
+        again = self._measured_again(first, sides)
+        note = "" if again else ELSEWHERE
+        if note:
+            rules = replace(rules, confirm=False, in_turn=False)
+        return CheckedRun(baseline=name, found=check(sessions, new, rules, again), run=run, note=note)
+
+    def against_code(self, ab: str, rules: Rules) -> CheckedRun:
+        sides = _sides(ab, self.asked.measure)
+        before, after = measure_sides(sides, self.asked.measure, self.asked.results, self.observer)
+        rules = replace(rules, thresholds=self._thresholds(after, rules))
+        ref, new = digest(before), digest(after)
+        first = check_in_turn(ref, new, rules)
+        if not first.flagged:
+            return CheckedRun(baseline="", found=first, run=after)
+        again = self._measured_again(first, sides)
+        return CheckedRun(baseline="", found=check_in_turn(ref, new, rules, again), run=after)
+
+    def _run(self, name: str, sides: tuple[Variant, Variant] | None) -> tuple[list[Digest], Run]:
+        """The sessions of a baseline, and the run: stored, or measured now as the newest of them was."""
+        asked = self.asked
+        if asked.run:
+            run = runs.read(runs.find(asked.results, asked.run))
+            _only_code(sides, run.info.plan)
+            return baselines.sessions(asked.results, name, run.info.machine), run
+        sessions = baselines.sessions(asked.results, name, machine())
+        cases = planned(sessions)
+        _only_code(sides, cases)
+        terms = self._terms(sessions[-1], asked.measure.rounds or sessions[-1].policy.rounds)
+        return sessions, measure_cases(cases, terms, asked.measure.pythons, asked.results, self.observer)
+
+    def _terms(self, like: Digest, rounds: int) -> Terms:
+        policy = replace(like.policy, rounds=rounds)
+        return Terms(policy=policy, settings=like.settings, seed=None, command=self.asked.measure.command)
+
+    def _measured_again(self, first: Check, sides: tuple[Variant, Variant] | None) -> Confirmation | None:
+        """Flagged cases measured again, with `sides` interleaved; None for a run of another machine."""
+        new = first.new
+        if fingerprint(machine()) != fingerprint(new.machine):
+            return None
+        cases = [case for name in first.flagged if (case := new.cases[name].case)]
+        names = ", ".join(case.id for case in cases)
+        self.observer.note(f"{len(cases)} flagged, measuring again: {names}")
+        terms = self._terms(new, max(new.policy.rounds, LEAST_PROCESSES))
+        within = self.asked.results / runs.RUNS / new.id  # or `latest` would be a run of flagged cases only
+        pythons = self.asked.measure.pythons
+        if sides is None:
+            return Confirmation(new=digest(measure_cases(cases, terms, pythons, within, self.observer)))
+        pair = measure_cases_on(sides, cases, terms, pythons, within, self.observer)
+        ref, again = map(digest, pair)
+        return Confirmation(new=again, ref=partnered(ref, again))
+
+    def _thresholds(self, run: Run, rules: Rules) -> tuple[Rule, ...]:
+        """What is typed, else the project's patterns, the suite's, the project's limit."""
+        if rules.thresholds:
+            return rules.thresholds
+        suites = self.asked.measure.suites or self._known_suites(run)
+        patterns = [rule for name in suites for rule in suite.threshold_rules(suite.load(name))]
+        return (*config.threshold_rules(self.project), *patterns, *config.default_rules(self.project))
+
+    def _known_suites(self, run: Run) -> list[str]:
+        """Those of the run's cases that can be found by name."""
+        names, known = dict.fromkeys(case.suite for case in run.info.plan), suite.names()
+        for name in names:
+            if name not in known and name != "defaults":
+                self.observer.note(f"suite {name!r} is not found by name: --suite FILE for its thresholds")
+        return [name for name in names if name in known]
+
+
+def planned(sessions: Sequence[Digest]) -> list[Case]:
+    """Every case that a session could run, as it was planned last."""
+    latest = {name: side.case for each in sessions for name, side in each.cases.items() if not side.absent}
+    return [case for case in latest.values() if case]
+
+
+def _sides(reference: str, options: MeasureOptions) -> tuple[Variant, Variant]:
+    """The baseline's code as a side, and what is here. Raises UsageError."""
+    return variants.parse(reference, given(options.pythons)), Variant(text="here")
+
+
+def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> None:
+    """Raise UsageError where a side is other than the baseline's code for these cases."""
+    if sides is None:
+        return
+    side = sides[0]
+    if side.mode or side.dtype or side.device or side.settings:
+        raise UsageError(
+            f"{side.text!r} is no code of the baseline.", "Beside --baseline, --ab takes rev:… or NAME=PATH."
+        )
+    others = {case.backend for case in cases} - {side.target.backend if side.target else ""}
+    if side.target and others:
+        raise UsageError(
+            f"{side.text!r} says nothing of {', '.join(sorted(others))}.", "Hold a run of that backend alone."
+        )

@@ -1,0 +1,75 @@
+"""A suite measured, or planned cases once more: one run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchbench.environments.targets import given, targets
+from benchbench.launch.pool import WorkerPool
+from benchbench.model.case import Case
+from benchbench.model.device import Probe, Target
+from benchbench.model.options import MeasureOptions
+from benchbench.model.run import Run, RunInfo
+from benchbench.plan.rerun import again
+from benchbench.running import request, rounds
+from benchbench.running.observer import RunObserver
+from benchbench.running.recording import record_runs
+from benchbench.running.request import Request, Terms
+from benchbench.store import runs
+
+LOOKING = "looking for backends and devices"
+
+
+def measure_suite(
+    options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
+) -> Run:
+    """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
+    with prepared(request.request(options), options, observer) as (pool, info):
+        record_runs([pool], [info], results, observer, profile=profile)
+    return runs.read(results / runs.RUNS / info.id)
+
+
+def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
+    """The head of the run that these options would make; nothing is measured or stored."""
+    with prepared(request.request(options), options, observer) as (_, info):
+        return info
+
+
+@contextmanager
+def prepared(
+    asked: Request, options: MeasureOptions, observer: RunObserver
+) -> Iterator[tuple[WorkerPool, RunInfo]]:
+    """The workers of the targets chosen, and the head of the run that is asked for. Raises UsageError."""
+    with WorkerPool(request.targets(options), asked.settings, sys.executable) as pool:
+        observer.note(LOOKING)
+        yield pool, rounds.prepare(pool, asked)
+
+
+def measure_cases(
+    cases: Sequence[Case], terms: Terms, pythons: Mapping[str, str], results: Path, observer: RunObserver
+) -> Run:
+    """The very same cases in fresh processes, stored as a run in `results`.
+
+    `pythons`: target → its interpreter. Raises UsageError for a target without one, NothingToMeasure.
+    """
+    with WorkerPool(targets_of(cases, pythons), terms.settings, sys.executable) as pool:
+        probes = pool.probe()
+        info = rounds.head(probes, again(cases, probes), terms)
+        record_runs([pool], [info], results, observer)
+    return runs.read(results / runs.RUNS / info.id)
+
+
+def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:
+    """What measured the cases, by name. Raises UsageError for one that there is no interpreter for."""
+    return targets(list(dict.fromkeys(case.target for case in cases)), given(pythons), sys.executable)
+
+
+def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]:
+    """What every target chosen has; without a choice also every environment. Raises UsageError."""
+    chosen = request.targets(options, labelled=True)
+    with WorkerPool(chosen, request.settings(options), sys.executable) as pool:
+        observer.note("importing every backend")
+        return pool.probe()

@@ -1,0 +1,155 @@
+"""A record of each case: its reference, its verification, and its measurement in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchbench.backends.base import Backend
+from benchbench.errors import UnreadableInput
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.transport import Answer
+from benchbench.model.case import Case, Phase
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.model.status import Status
+from benchbench.registry import load
+from benchbench.store.codec import outcome
+from benchbench.workloads.base import Workload
+
+Announce = Callable[[str], None]
+References = dict[str, list[float] | str]  # work → its float64 reference, or why there is none
+
+
+def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> References:
+    """Work → its float64 reference, or why there is none; computed once for all backends."""
+    found: References = {}
+    for case in cases:
+        if case.work in found or not _computes(case):
+            continue
+        announce(f"float64 reference of {case.work}")
+        try:
+            found[case.work] = pool.reference(case)
+        except RuntimeError as error:
+            found[case.work] = str(error)
+    return found
+
+
+def _computes(case: Case) -> bool:
+    """Whether its backend computes the workload, so that there is something to verify."""
+    workload = load("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
+    return _backend(case).computes(workload)
+
+
+def _backend(case: Case) -> type[Backend]:
+    return load("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+
+
+def verified(
+    pool: WorkerPool, training: Sequence[Case], found: References, meanwhile: Callable[[], None]
+) -> dict[str, float | Failure | None]:
+    """Training case id → relative error at the small size; a Failure where it is wrong or has no answer."""
+    jobs = [
+        (case, {"kind": "verify", "reference": found.get(case.work)})
+        for case in training
+        if not isinstance(found.get(case.work), str)
+    ]
+    return {name: _error_in(answer) for name, answer in pool.ask_together(jobs, meanwhile).items()}
+
+
+def _error_in(answer: Answer) -> float | Failure | None:
+    if answer.reply is not None and "verified" in answer.reply:
+        error: float | None = answer.reply["verified"]
+        return error
+    failure = decoded(answer, {})
+    assert isinstance(failure, Failure)
+    return failure
+
+
+class Recorder:
+    """What the records of one run share."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        info: RunInfo,
+        announce: Announce,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Computes the references and verifies training: its references first, the others meanwhile."""
+        self._pool = pool
+        self._policy = info.policy
+        training = [case for case in info.plan if case.phase is Phase.TRAIN]
+        others = [case for case in info.plan if case.phase is not Phase.TRAIN]
+        self._references = references(pool, training, announce)
+        self._versions = {probe.target.name: probe.version for probe in info.probes}
+        self._models = {
+            (p.target.name, device.name): device.model for p in info.probes for device in p.devices
+        }
+        if training:
+            announce("verifying training at a small size")
+        self._verified = verified(
+            pool,
+            training,
+            self._references,
+            lambda: self._references.update(references(pool, others, announce)),
+        )
+        self._clock = clock
+        self._order = 0
+
+    def record(self, case: Case, number: int) -> Record:
+        """Measure, unless the case is known to fail."""
+        started, begin = time.time(), self._clock()
+        result, isolation, stages = self._measured(case, number)
+        stages["wall"] = self._clock() - begin
+        self._order += 1
+        return Record(
+            case=case,
+            round=number,
+            order=self._order - 1,
+            started=started,
+            outcome=result,
+            framework_version=self._versions[case.target],
+            device_model=self._models.get((case.target, case.device), ""),
+            isolation=isolation,
+            stages_s=stages,
+        )
+
+    def _measured(self, case: Case, number: int) -> tuple[Measurement | Failure, str, dict[str, float]]:
+        reference = self._references.get(case.work)
+        if isinstance(reference, str):
+            return Failure(status=Status.FAILED, message=reference), "none", {}
+        stages: dict[str, float] = {}
+        job: dict[str, Any] = {"reference": reference}
+        if isinstance(error := self._verified.get(case.id), Failure):
+            return error, "fork", {}
+        job |= {"verified": error, "kind": "measure", "warm": number > 0}
+        job["policy"] = dataclasses.asdict(self._policy)
+        with self._pool.watch(case) as observer:
+            answer, isolation = self._pool.ask(case, job)
+        return observer.seen_in(decoded(answer, stages)), isolation, stages
+
+
+def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
+    """The outcome in an answer; its stage times are added to `stages`."""
+    if answer.reply is None:
+        return Failure(status=answer.status, message=answer.message, log=answer.log)
+    try:
+        stages.update(_seconds(answer.reply["stages_s"]))
+        return outcome(answer.reply["outcome"])
+    except (KeyError, TypeError, ValueError, UnreadableInput) as error:
+        return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
+
+
+def _seconds(stages: object) -> dict[str, float]:
+    """Stage → seconds. Raises ValueError for anything else."""
+    import msgspec
+
+    found = msgspec.convert(stages, dict[str, float])
+    if not all(0 <= seconds < math.inf for seconds in found.values()):  # NaN fails this too
+        raise ValueError("a stage's time is negative or not finite")
+    return found

@@ -1,0 +1,116 @@
+"""What was asked for, checked: the suites' entries, how to measure them, and on which targets."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import TypeVar
+
+from benchbench.environments.targets import chosen
+from benchbench.errors import UsageError, unknown
+from benchbench.machine.environment import usable_threads
+from benchbench.model.case import Cache, Dtype
+from benchbench.model.device import Target
+from benchbench.model.options import Allocator, Isolation, MeasureOptions
+from benchbench.model.run import Policy, Settings
+from benchbench.plan import suite as suites
+from benchbench.plan.cases import Selection, select
+from benchbench.plan.suite import Entry
+from benchbench.store.tags import checked
+from benchbench.timing.policy import POLICIES, within
+
+T = TypeVar("T", Allocator, Cache, Dtype, Isolation)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How to measure, whatever is measured; without a seed one is drawn."""
+
+    policy: Policy
+    settings: Settings
+    seed: int | None
+    command: tuple[str, ...]
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Terms):
+    """What was asked for, checked but not yet matched with the devices at hand."""
+
+    entries: tuple[tuple[str, Entry], ...]
+    selection: Selection
+
+
+def request(options: MeasureOptions) -> Request:
+    """The suites named, narrowed; the first one's preset unless one is given. Raises UsageError."""
+    named = [suites.load(name) for name in options.suites or ("quick",)]
+    narrowed = selection(options)
+    return Request(
+        entries=tuple(select(named, narrowed)),
+        selection=narrowed,
+        policy=_policy(options, named[0].policy),
+        settings=settings(options),
+        seed=options.seed,
+        command=options.command,
+        tags=checked(options.tags),
+    )
+
+
+def targets(options: MeasureOptions, *, labelled: bool = False) -> list[Target]:
+    """The backends named, each under its interpreter; none named: every one, `labelled`: and environment.
+
+    Raises UsageError.
+    """
+    return chosen(options.backends, options.pythons, sys.executable, labelled=labelled)
+
+
+def selection(options: MeasureOptions) -> Selection:
+    """What narrows or overrides the suites. Raises UsageError."""
+    return Selection(
+        workloads=options.workloads,
+        devices=options.devices,
+        dtypes=tuple(_member(Dtype, name) for name in options.dtypes),
+        modes=options.modes,
+        caches=tuple(_member(Cache, name) for name in options.caches),
+        params={
+            name: [value] if isinstance(value, int | float | str) else list(value)
+            for name, value in options.params.items()
+        },
+    )
+
+
+def settings(options: MeasureOptions) -> Settings:
+    """How the workers are run. Raises UsageError."""
+    return Settings(
+        threads=options.threads or usable_threads(),
+        allocator=_member(Allocator, options.allocator),
+        isolation=_member(Isolation, options.isolation),
+        timeout_s=options.timeout_s,
+    )
+
+
+def _policy(options: MeasureOptions, usual: str) -> Policy:
+    """Rounds that are asked for are those of every case."""
+    if options.budget_s is not None:
+        if options.preset or options.rounds:
+            other = f"the preset {options.preset!r}" if options.preset else "a number of rounds"
+            raise UsageError(f"A budget and {other} exclude each other.", "Give one of them.")
+        return within(options.budget_s)
+    name = options.preset or usual
+    if name not in POLICIES:
+        raise UsageError(f"No preset named {name!r}.", unknown("presets", name, list(POLICIES)))
+    if options.rounds is None:
+        return POLICIES[name]
+    if options.rounds < 1:
+        raise UsageError(f"{options.rounds} rounds measure nothing.", "Each round is a process a case.")
+    return dataclasses.replace(POLICIES[name], rounds=options.rounds, continue_above=None)
+
+
+def _member(kind: type[T], name: str) -> T:
+    try:
+        return kind(name)
+    except ValueError:
+        word = kind.__name__.lower()
+        hint = unknown(f"{word}s", name, [each.value for each in kind])
+        raise UsageError(f"No {word} named {name!r}.", hint) from None
