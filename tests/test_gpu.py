@@ -10,7 +10,7 @@ from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import MOST_ITERATIONS, Samples, measure
 from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
-from benchbench.workloads.networks.convnet_train import ConvnetTrain
+from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.operations.gemm import Gemm
 
 pytestmark = [pytest.mark.real, pytest.mark.gpu]

@@ -8,29 +8,33 @@ move it by one rule, PyTorch's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 SCALE = 1024.0  # at first: far from float16's limit of 65504 for losses of a few units
 GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000  # PyTorch's GradScaler: factors, and good steps between growths
 
 
-def tensorflow_cast(context: Any, variables: dict[str, Any], images: Any) -> tuple[dict[str, Any], Any]:
-    """The images, and the weights that are multiplied, in what is multiplied; else as they are."""
+def tensorflow_cast(
+    context: Any, variables: dict[str, Any], inputs: Sequence[Any]
+) -> tuple[dict[str, Any], Sequence[Any]]:
+    """The inputs, and the weights that are multiplied, in what is multiplied; else as they are."""
     import tensorflow as tf
 
     if context.compute is None:
-        return variables, images
+        return variables, inputs
     narrow = {n: tf.cast(v, context.compute) if len(v.shape) > 1 else v for n, v in variables.items()}
-    return narrow, tf.cast(images, context.compute)
+    return narrow, [tf.cast(x, context.compute) if x.dtype.is_floating else x for x in inputs]
 
 
-def jax_cast(context: Any, weights: dict[str, Any], images: Any) -> tuple[dict[str, Any], Any]:
-    """The images, and the weights that are multiplied, in what is multiplied; else as they are."""
+def jax_cast(
+    context: Any, weights: dict[str, Any], inputs: Sequence[Any]
+) -> tuple[dict[str, Any], Sequence[Any]]:
+    """The inputs, and the weights that are multiplied, in what is multiplied; else as they are."""
     if context.compute is None:
-        return weights, images
+        return weights, inputs
     narrow = {n: w.astype(context.compute) if w.ndim > 1 else w for n, w in weights.items()}
-    return narrow, images.astype(context.compute)
+    return narrow, [x.astype(context.compute) if x.dtype.kind != "i" else x for x in inputs]
 
 
 def is_scaled(context: Any) -> bool:

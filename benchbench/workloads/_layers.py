@@ -1,11 +1,15 @@
-"""Convolutions and dense layers as data: shapes, weights and counted work. Knows no framework."""
+"""Layers as data: their weights, and their counted work. Knows no framework.
+
+Weights have PyTorch's names and layouts; a layer knows the layout of its own in TensorFlow and JAX. Work is
+counted of what multiplies: normalisation, activations and look-ups count no FLOPs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -16,7 +20,43 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Draw
 
-SGD_MOVES = 5  # of every parameter: read gradient, velocity, parameter; write velocity, parameter
+EPSILON = 1e-5  # of normalisations: PyTorch's default
+DECAY = 0.9  # of running statistics; PyTorch's momentum is what is left, its default 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """How a weight is drawn, N(mean, scale²), and how it lies in memory."""
+
+    shape: tuple[int, ...]  # PyTorch's
+    scale: float
+    mean: float = 0.0
+    is_learnt: bool = True  # by the optimizer; running statistics are only carried along
+    is_positive: bool = False  # its absolute value is taken
+    axes: tuple[int, ...] = ()  # of TensorFlow and JAX, as PyTorch numbers them; () where they are the same
+    parts: tuple[int, ...] = ()  # what `axes` are of, where an axis of `shape` is several of theirs
+
+    def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
+        """In PyTorch's layout."""
+        import numpy as np
+
+        array = draw.normal(name, *self.shape, scale=self.scale, mean=self.mean)
+        return np.abs(array) if self.is_positive else array
+
+    def channels_last(self, array: NDArray[Any]) -> NDArray[Any]:
+        """As TensorFlow and JAX have it: the input's channels before the output's."""
+        if not self.axes:
+            return array
+        moved = array.reshape(self.parts or self.shape).transpose(self.axes)
+        return moved.reshape(-1, moved.shape[-1]) if self.parts else moved
+
+    def as_in_torch(self, tensor: Any, reshape: Callable[..., Any], transpose: Callable[..., Any]) -> Any:
+        """The inverse of `channels_last`, of a framework's tensor and by its functions."""
+        if not self.axes:
+            return tensor
+        parts = self.parts or self.shape
+        there = reshape(tensor, tuple(parts[axis] for axis in self.axes))
+        return reshape(transpose(there, tuple(map(self.axes.index, range(len(parts))))), self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +69,9 @@ class Conv:
     kernel: int
     side: int  # of the output, in pixels
     stride: int = 1
+    bias: bool = False
+    gain: float = 1.0  # of the weight, over He's
+    beside: bool = False  # on a branch shorter than the one it is added to
 
     @property
     def padding(self) -> int:
@@ -45,23 +88,41 @@ class Conv:
         """Summed into one output element."""
         return self.inputs * self.kernel**2
 
+    @property
+    def roundings(self) -> int:
+        """The product, and the sum with the bias."""
+        return 1 + self.bias
+
+    def weights(self) -> dict[str, Weight]:
+        """The kernel is N(0, gain² · 2 / (outputs · kernel²)): He et al. 2015, fan-out."""
+        scale = self.gain * sqrt(2 / (self.outputs * self.kernel**2))
+        kernel = Weight(shape=self.shape, scale=scale, axes=(2, 3, 1, 0))
+        return {f"{self.name}.weight": kernel, **_bias(self.name, self.outputs, self.bias)}
+
     def pixels(self) -> tuple[int, int]:
         """Of one image, all channels: read, written."""
         return self.inputs * (self.side * self.stride) ** 2, self.outputs * self.side**2
 
-    def draw(self, draw: Draw, gain: float = 1.0) -> NDArray[np.float32]:
-        """The weight, N(0, gain² · 2 / (outputs · kernel²)): He et al. 2015, fan-out."""
-        scale = gain * sqrt(2 / (self.outputs * self.kernel**2))
-        return draw.normal(f"{self.name}.weight", *self.shape, scale=scale)
+    def flops(self, batch: int) -> int:
+        """Of the forward pass."""
+        return 2 * batch * self.products * self.outputs * self.side**2
+
+    def elements(self, batch: int) -> int:
+        """Operand, weight and result, each once."""
+        return batch * sum(self.pixels()) + prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """A matrix and a bias."""
+    """A matrix, and a bias."""
 
     name: str
     inputs: int
     outputs: int
+    rows: int = 1  # of one sample: positions of a sequence
+    bias: bool = True
+    image: tuple[int, int, int] | None = None  # C, H, W, where the input is a flattened image
+    beside: ClassVar[bool] = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,53 +134,151 @@ class Dense:
         """Summed into one output element."""
         return self.inputs
 
-    def pixels(self) -> tuple[int, int]:
-        """Of one image: read, written."""
-        return self.inputs, self.outputs
+    @property
+    def roundings(self) -> int:
+        """The product, and the sum with the bias."""
+        return 1 + self.bias
 
-    def draw(self, draw: Draw) -> NDArray[np.float32]:
-        """The weight, N(0, 1 / inputs)."""
-        return draw.normal(f"{self.name}.weight", *self.shape, scale=1 / sqrt(self.inputs))
+    def weights(self) -> dict[str, Weight]:
+        """The matrix is N(0, 1 / inputs); after a flattened image its inputs are ordered as NHWC has them."""
+        parts, axes = ((self.outputs, *self.image), (2, 3, 1, 0)) if self.image else ((), (1, 0))
+        matrix = Weight(shape=self.shape, scale=1 / sqrt(self.inputs), axes=axes, parts=parts)
+        return {f"{self.name}.weight": matrix, **_bias(self.name, self.outputs, self.bias)}
+
+    def flops(self, batch: int) -> int:
+        """Of the forward pass."""
+        return 2 * batch * self.rows * self.inputs * self.outputs
+
+    def elements(self, batch: int) -> int:
+        """Operand, weight and result, each once."""
+        return batch * self.rows * (self.inputs + self.outputs) + prod(self.shape)
 
 
-Layer = Conv | Dense
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """Batch normalisation, which carries running statistics, or layer normalisation, which has none."""
+
+    name: str
+    channels: int
+    scale: tuple[float, float] = (1.0, 0.1)  # mean and spread
+    shift: tuple[float, float] = (0.0, 0.1)
+    variance: float | None = None  # of what is normalised, so about which the running variance lies
+    beside: bool = False
+    products: ClassVar[int] = 0
+    roundings: ClassVar[int] = 1
+
+    def weights(self) -> dict[str, Weight]:
+        """Scale, shift, and the running statistics of batch normalisation."""
+        shape, name = (self.channels,), self.name
+        scale = Weight(shape=shape, mean=self.scale[0], scale=self.scale[1])
+        shift = Weight(shape=shape, mean=self.shift[0], scale=self.shift[1])
+        learnt = {f"{name}.weight": scale, f"{name}.bias": shift}
+        if self.variance is None:
+            return learnt
+        mean = Weight(shape=shape, scale=0.1, is_learnt=False)
+        spread = 0.1 * self.variance  # ten standard deviations from 0
+        variance = Weight(shape=shape, mean=self.variance, scale=spread, is_learnt=False, is_positive=True)
+        return learnt | {f"{name}.running_mean": mean, f"{name}.running_var": variance}
+
+    def flops(self, batch: int) -> int:
+        """Not counted."""
+        return 0
+
+    def elements(self, batch: int) -> int:
+        """Not counted: fused with what it follows at best."""
+        return 0
 
 
-def bias(draw: Draw, layer: Layer) -> NDArray[np.float32]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """Rows of a table, looked up."""
+
+    name: str
+    count: int
+    width: int
+    rows: int  # looked up for one sample
+    beside: ClassVar[bool] = False
+    products: ClassVar[int] = 0
+    roundings: ClassVar[int] = 0
+
+    def weights(self) -> dict[str, Weight]:
+        """The table, N(0, 1)."""
+        return {f"{self.name}.weight": Weight(shape=(self.count, self.width), scale=1.0)}
+
+    def flops(self, batch: int) -> int:
+        """None."""
+        return 0
+
+    def elements(self, batch: int) -> int:
+        """What is looked up is read and written."""
+        return 2 * batch * self.rows * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfAttention:
+    """Scaled dot-product attention of a sequence with itself: its products only; it has no weights."""
+
+    length: int
+    width: int  # of all heads together
+    heads: int
+    causal: bool
+    beside: ClassVar[bool] = False
+    roundings: ClassVar[int] = 3  # scores, their softmax, result
+
+    @property
+    def products(self) -> int:
+        """To a score, then to an output."""
+        return self.width // self.heads + self.length
+
+    def weights(self) -> dict[str, Weight]:
+        """None."""
+        return {}
+
+    def flops(self, batch: int) -> int:
+        """QKᵀ and PV, of the pairs that a causal mask leaves."""
+        pairs = self.length * (self.length + 1) // 2 if self.causal else self.length**2
+        return 4 * batch * pairs * self.width
+
+    def elements(self, batch: int) -> int:
+        """Queries, keys, values and result."""
+        return 4 * batch * self.length * self.width
+
+
+Layer = Conv | Dense | Norm | Embedding | SelfAttention
+
+
+def _bias(name: str, count: int, there: bool) -> dict[str, Weight]:
     """One small number per output."""
-    return draw.normal(f"{layer.name}.bias", layer.outputs, scale=0.01)
+    return {f"{name}.bias": Weight(shape=(count,), scale=0.01)} if there else {}
+
+
+def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:
+    """By PyTorch's names."""
+    return {name: weight for layer in layers for name, weight in layer.weights().items()}
 
 
 def forward_cost(layers: Sequence[Layer], batch: int, dtype: Dtype) -> Cost:
     """Of `layers` alone: each one's operand, weight and result move once."""
     return Cost(
-        flops=batch * sum(map(_flops, layers)),
-        bytes=dtype.itemsize * sum(_elements(layer, batch) for layer in layers),
+        flops=sum(layer.flops(batch) for layer in layers),
+        bytes=dtype.itemsize * sum(layer.elements(batch) for layer in layers),
         items=batch,
         item="image",
     )
 
 
-def training_cost(layers: Sequence[Layer], batch: int, parameters: int, dtype: Dtype) -> Cost:
+def training_cost(layers: Sequence[Layer], batch: int, dtype: Dtype, moves: int) -> Cost:
     """Three passes over `layers`: forward, gradient of the input, gradient of the weight.
 
     Each has the FLOPs, and moves the bytes, of the forward pass. The first layer needs no gradient of
-    its input. SGD with momentum moves every parameter `SGD_MOVES` times.
+    its input. The optimizer moves every parameter `moves` times.
     """
     first = layers[0]
-    elements = 3 * sum(_elements(layer, batch) for layer in layers) - _elements(first, batch)
+    elements = 3 * sum(layer.elements(batch) for layer in layers) - first.elements(batch)
+    parameters = sum(prod(weight.shape) for weight in weights_of(layers).values() if weight.is_learnt)
     return Cost(
-        flops=batch * (3 * sum(map(_flops, layers)) - _flops(first)),
-        bytes=dtype.itemsize * elements + dtype.storage.itemsize * SGD_MOVES * parameters,
+        flops=3 * sum(layer.flops(batch) for layer in layers) - first.flops(batch),
+        bytes=dtype.itemsize * elements + dtype.storage.itemsize * moves * parameters,
         items=batch,
         item="image",
     )
-
-
-def _flops(layer: Layer) -> int:
-    _, written = layer.pixels()
-    return 2 * layer.products * written
-
-
-def _elements(layer: Layer, batch: int) -> int:
-    return batch * sum(layer.pixels()) + prod(layer.shape)

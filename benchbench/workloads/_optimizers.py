@@ -1,0 +1,301 @@
+"""Optimizers: the published rule, each framework's own form of it, and what its state tells of the gradient.
+
+A rule is written once for NumPy and JAX, whose users write it so; torch and TensorFlow bring theirs, fused
+where they have it. t counts steps from 1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+Slots = Mapping[str, Any]  # what an optimizer keeps of one parameter, by name
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """Its hyper-parameters are its fields, PyTorch's defaults unless said otherwise."""
+
+    learning_rate: float
+    slots: ClassVar[Mapping[str, str]] = {}  # name → PyTorch's name for it; all begin at 0
+    counts: ClassVar[bool] = False  # whether its rule depends on t
+    is_signed: ClassVar[bool] = True  # False: its state tells only how large the gradient was
+    averages: ClassVar[bool] = True  # slowly, of squares: more than 16 bits can hold
+
+    @property
+    def moves(self) -> int:
+        """Times a parameter's bytes move: gradient read; parameter and each slot read and written."""
+        return 3 + 2 * len(self.slots)
+
+    @abstractmethod
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """The next parameter and slots, `xp` being NumPy or JAX's NumPy."""
+
+    @abstractmethod
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """An instance of torch.optim."""
+
+    @abstractmethod
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """Assign the next values to the variables p and slots."""
+
+    def gradient(self, slots: Slots) -> Any:
+        """The first step's gradient, or where not `is_signed` its magnitude, from the slots after it."""
+        return None
+
+    def scalars(self, like: Any) -> list[Any]:
+        """The hyper-parameters in the fields' order, as TensorFlow's constants of the dtype of `like`."""
+        import tensorflow as tf
+
+        return [tf.constant(getattr(self, field.name), like.dtype) for field in fields(self)]
+
+
+@dataclass(frozen=True)
+class Sgd(Optimizer):
+    """p ← p − ηg (Robbins & Monro 1951). It keeps no state: the parameter's own move tells the gradient."""
+
+    learning_rate: float = 0.1
+    averages = False
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """As published."""
+        return p - self.learning_rate * g, {}
+
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """Without momentum."""
+        import torch
+
+        return torch.optim.SGD(parameters, lr=self.learning_rate)
+
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """The fused kernel."""
+        import tensorflow as tf
+
+        (rate,) = self.scalars(p)
+        tf.raw_ops.ResourceApplyGradientDescent(var=p.handle, alpha=rate, delta=g)
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    """v ← μv + g, p ← p − ηv (Polyak 1964, in PyTorch's form)."""
+
+    learning_rate: float = 0.001
+    momentum: float = 0.9
+    slots: ClassVar[Mapping[str, str]] = {"v": "momentum_buffer"}
+    averages = False
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """As published."""
+        v = self.momentum * slots["v"] + g
+        return p - self.learning_rate * v, {"v": v}
+
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """SGD with momentum."""
+        import torch
+
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
+
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """The fused kernel."""
+        import tensorflow as tf
+
+        rate, momentum = self.scalars(p)
+        tf.raw_ops.ResourceApplyMomentum(
+            var=p.handle, accum=slots["v"].handle, lr=rate, grad=g, momentum=momentum
+        )
+
+    def gradient(self, slots: Slots) -> Any:
+        """v = g."""
+        return slots["v"]
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Kingma & Ba 2015, algorithm 1."""
+
+    learning_rate: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    slots: ClassVar[Mapping[str, str]] = {"m": "exp_avg", "v": "exp_avg_sq"}
+    counts = True
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """As published."""
+        m = self.beta1 * slots["m"] + (1 - self.beta1) * g
+        v = self.beta2 * slots["v"] + (1 - self.beta2) * g * g
+        mean, square = m / (1 - self.beta1**t), v / (1 - self.beta2**t)
+        return p - self.learning_rate * mean / (xp.sqrt(square) + self.epsilon), {"m": m, "v": v}
+
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """Fused where torch has it."""
+        import torch
+
+        betas = self.beta1, self.beta2
+        return torch.optim.Adam(
+            parameters, lr=self.learning_rate, betas=betas, eps=self.epsilon, **_fused(parameters)
+        )
+
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """The fused kernel, whose epsilon is added before the bias is corrected: ε √(1 − β₂ᵗ)."""
+        import tensorflow as tf
+
+        rate, beta1, beta2, epsilon = self.scalars(p)[:4]
+        power1, power2 = beta1 ** tf.cast(t, p.dtype), beta2 ** tf.cast(t, p.dtype)
+        tf.raw_ops.ResourceApplyAdam(
+            var=p.handle, m=slots["m"].handle, v=slots["v"].handle, beta1_power=power1, beta2_power=power2,
+            lr=rate, beta1=beta1, beta2=beta2, epsilon=epsilon * tf.sqrt(1 - power2), grad=g,
+        )  # fmt: skip
+
+    def gradient(self, slots: Slots) -> Any:
+        """m = (1 − β₁) g."""
+        return slots["m"] / (1 - self.beta1)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Loshchilov & Hutter 2019, algorithm 2: the decay is no part of the gradient."""
+
+    decay: float = 0.01
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """As PyTorch orders it: first the decay."""
+        return super().rule(xp, t, p * (1 - self.learning_rate * self.decay), g, slots)
+
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """Fused where torch has it."""
+        import torch
+
+        settings = {"betas": (self.beta1, self.beta2), "eps": self.epsilon, "weight_decay": self.decay}
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, **settings, **_fused(parameters))
+
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """The decay, then Adam's fused kernel."""
+        p.assign(p * (1 - self.learning_rate * self.decay))
+        super().tensorflow(t, p, g, slots)
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """s ← s + g², p ← p − ηg / (√s + ε) (Duchi et al. 2011, the diagonal form)."""
+
+    learning_rate: float = 0.01
+    epsilon: float = 1e-10
+    slots: ClassVar[Mapping[str, str]] = {"s": "sum"}
+    is_signed = False
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """As published."""
+        s = slots["s"] + g * g
+        return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
+
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """torch.optim.Adagrad."""
+        import torch
+
+        return torch.optim.Adagrad(parameters, lr=self.learning_rate, eps=self.epsilon)
+
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """The fused kernel."""
+        import tensorflow as tf
+
+        rate, epsilon = self.scalars(p)
+        tf.raw_ops.ResourceApplyAdagradV2(
+            var=p.handle, accum=slots["s"].handle, lr=rate, epsilon=epsilon, grad=g
+        )
+
+    def gradient(self, slots: Slots) -> Any:
+        """|g| = √s."""
+        return slots["s"] ** 0.5
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """Zeiler 2012, algorithm 1: steps as large as the updates so far, over gradients as large as so far."""
+
+    learning_rate: float = 1.0
+    rho: float = 0.9
+    epsilon: float = 1e-6
+    slots: ClassVar[Mapping[str, str]] = {"s": "square_avg", "d": "acc_delta"}
+    is_signed = False
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """As published."""
+        s = self.rho * slots["s"] + (1 - self.rho) * g * g
+        delta = xp.sqrt(slots["d"] + self.epsilon) / xp.sqrt(s + self.epsilon) * g
+        d = self.rho * slots["d"] + (1 - self.rho) * delta * delta
+        return p - self.learning_rate * delta, {"s": s, "d": d}
+
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """torch.optim.Adadelta."""
+        import torch
+
+        return torch.optim.Adadelta(parameters, lr=self.learning_rate, rho=self.rho, eps=self.epsilon)
+
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """The fused kernel."""
+        import tensorflow as tf
+
+        rate, rho, epsilon = self.scalars(p)
+        tf.raw_ops.ResourceApplyAdadelta(
+            var=p.handle, accum=slots["s"].handle, accum_update=slots["d"].handle,
+            lr=rate, rho=rho, epsilon=epsilon, grad=g,
+        )  # fmt: skip
+
+    def gradient(self, slots: Slots) -> Any:
+        """|g| = √(s / (1 − ρ))."""
+        return (slots["s"] / (1 - self.rho)) ** 0.5
+
+
+@dataclass(frozen=True)
+class RmsProp(Optimizer):
+    """s ← ρs + (1 − ρ)g², p ← p − ηg / (√s + ε) (Hinton 2012, lecture 6e, in PyTorch's form)."""
+
+    learning_rate: float = 0.01
+    rho: float = 0.99
+    epsilon: float = 1e-8
+    slots: ClassVar[Mapping[str, str]] = {"s": "square_avg"}
+    is_signed = False
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
+        """As published."""
+        s = self.rho * slots["s"] + (1 - self.rho) * g * g
+        return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
+
+    def torch(self, parameters: Sequence[Any]) -> Any:
+        """torch.optim.RMSprop."""
+        import torch
+
+        return torch.optim.RMSprop(parameters, lr=self.learning_rate, alpha=self.rho, eps=self.epsilon)
+
+    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """Plain operations: the fused kernel has its epsilon under the root."""
+        import tensorflow as tf
+
+        s = slots["s"].assign(self.rho * slots["s"] + (1 - self.rho) * g * g)
+        p.assign_sub(self.learning_rate * g / (tf.sqrt(s) + self.epsilon))
+
+    def gradient(self, slots: Slots) -> Any:
+        """|g| = √(s / (1 − ρ))."""
+        return (slots["s"] / (1 - self.rho)) ** 0.5
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": Sgd(),
+    "momentum": Momentum(),
+    "adam": Adam(),
+    "adamw": AdamW(),
+    "adagrad": Adagrad(),
+    "adadelta": Adadelta(),
+    "rmsprop": RmsProp(),
+}
+
+
+def _fused(parameters: Sequence[Any]) -> dict[str, bool]:
+    """torch's fused kernels, which can be captured in a CUDA graph too; XLA fuses by itself."""
+    kind = parameters[0].device.type
+    if kind == "xla":
+        return {}
+    return {"fused": True, "capturable": kind == "cuda"}

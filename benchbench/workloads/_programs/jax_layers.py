@@ -1,0 +1,61 @@
+"""Layers of networks in JAX: functions of NHWC arrays and of the weights by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchbench.workloads._layers import DECAY, EPSILON, Conv
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def conv2d(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
+    """Without bias."""
+    from jax import lax
+
+    strides, padding = (conv.stride,) * 2, ((conv.padding,) * 2,) * 2
+    return lax.conv_general_dilated(
+        x, weights[f"{conv.name}.weight"], strides, padding, dimension_numbers=NHWC
+    )
+
+
+def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
+    """Product and bias, over the last axis."""
+    return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"].astype(x.dtype)
+
+
+def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+    """In float32 at least, as Flax does."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    real = jnp.promote_types(x.dtype, jnp.float32)
+    gamma, beta = (weights[f"{name}.{part}"].astype(real) for part in ("weight", "bias"))
+    wide = x.astype(real)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    return (centred * lax.rsqrt(variance + EPSILON) * gamma + beta).astype(x.dtype)
+
+
+def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
+    """In float32 at least, as Flax does; training puts the next running statistics into `weights`.
+
+    The variance is E[x²] − E[x]², which reads x once.
+    """
+    import jax.numpy as jnp
+    from jax import lax
+
+    real = jnp.promote_types(x.dtype, jnp.float32)
+    stored = weights[f"{name}.running_mean"].dtype
+    gamma, beta, mean, variance = (
+        weights[f"{name}.{part}"].astype(real) for part in ("weight", "bias", "running_mean", "running_var")
+    )
+    wide = x.astype(real)
+    if training:
+        batch_mean = wide.mean(axis=(0, 1, 2))
+        batch_variance = jnp.maximum((wide * wide).mean(axis=(0, 1, 2)) - batch_mean * batch_mean, 0)
+        weights[f"{name}.running_mean"] = (DECAY * mean + (1 - DECAY) * batch_mean).astype(stored)
+        weights[f"{name}.running_var"] = (DECAY * variance + (1 - DECAY) * batch_variance).astype(stored)
+        mean, variance = batch_mean, batch_variance
+    scale = gamma * lax.rsqrt(variance + EPSILON)
+    return ((wide - mean) * scale + beta).astype(x.dtype)

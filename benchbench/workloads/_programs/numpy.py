@@ -1,0 +1,75 @@
+"""Training in float64: loss, gradients and parameters of each step, by automatic differentiation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads.network import Network
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays
+
+    Tensors = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: its loss, the gradients it was updated by, and the parameters after it, by name."""
+
+    loss: float
+    gradients: Tensors
+    parameters: Tensors
+
+    @property
+    def norm(self) -> float:
+        """Euclidean, of all gradients together."""
+        return math.sqrt(sum(float((gradient**2).sum()) for gradient in self.gradients.values()))
+
+
+def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
+    """Steps without end; `ops` may round (`_reference/ops.py`)."""
+    import numpy as np
+
+    layouts = network.weights()
+    weights = {name: arrays[name].astype(float) for name in layouts}
+    parameters = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
+    slots = {name: dict.fromkeys(optimizer.slots, np.zeros_like(p)) for name, p in parameters.items()}
+    t = 0
+    while True:
+        t += 1
+        loss, gradients = gradients_of(network, weights | parameters, list(parameters), arrays, ops)
+        after = {
+            name: optimizer.rule(np, t, p, gradients[name], slots[name]) for name, p in parameters.items()
+        }
+        parameters = {name: p for name, (p, _) in after.items()}
+        slots = {name: own for name, (_, own) in after.items()}
+        yield Step(loss, gradients, parameters)
+
+
+def gradients_of(
+    network: Network, weights: Tensors, learnt: list[str], arrays: Arrays, ops: Any = None
+) -> tuple[float, Tensors]:
+    """The loss, and its gradient with respect to each weight named in `learnt`."""
+    from autograd import value_and_grad
+
+    from benchbench.workloads._reference.ops import Ops
+
+    operations = ops or Ops()
+    inputs = [
+        array.astype(float) if array.dtype.kind == "f" else array
+        for array in (arrays[name] for name in network.input_names)
+    ]
+
+    def loss(parameters: Any) -> Any:
+        output = network.numpy(operations, {**weights, **parameters}, *inputs, training=True)
+        return network.loss.numpy(operations, output, arrays[network.loss.target])
+
+    value, gradients = value_and_grad(loss)({name: weights[name] for name in learnt})
+    return float(value), gradients

@@ -1,0 +1,68 @@
+"""Layers of networks in TensorFlow: functions of NHWC tensors and of the weights by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchbench.workloads._layers import DECAY, EPSILON, Conv
+
+
+def conv2d(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
+    """Without bias; padding is explicit under a stride, where SAME is lopsided."""
+    import tensorflow as tf
+
+    pad = [conv.padding, conv.padding]
+    padding = [[0, 0], pad, pad, [0, 0]] if conv.stride > 1 else "SAME"
+    return tf.nn.conv2d(x, weights[f"{conv.name}.weight"], conv.stride, padding)
+
+
+def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
+    """Product and bias, over the last axis."""
+    import tensorflow as tf
+
+    y = tf.matmul(x, weights[f"{name}.weight"])
+    return tf.nn.bias_add(y, tf.cast(weights[f"{name}.bias"], y.dtype))
+
+
+def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+    """In float32 at least, as Keras does under mixed precision."""
+    import tensorflow as tf
+
+    real = tf.float64 if x.dtype == tf.float64 else tf.float32
+    wide = tf.cast(x, real)
+    gamma, beta = (tf.cast(weights[f"{name}.{part}"], real) for part in ("weight", "bias"))
+    mean, variance = tf.nn.moments(wide, [-1], keepdims=True)
+    return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, EPSILON), x.dtype)
+
+
+def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
+    """The fused kernel, whose parameters and statistics are float32 whatever x is; training moves these.
+
+    TensorFlow's own operation: Keras 3 normalises in several, and takes four times as long to trace.
+    """
+    import tensorflow as tf
+
+    gamma, beta, mean, variance = (
+        weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
+    )
+    if x.dtype == tf.float64:  # the fused kernel has none
+        return _batch_norm64(x, gamma, beta, mean, variance, training=training)
+    wide = [tf.cast(each, tf.float32) for each in (gamma, beta, mean, variance)]
+    y, next_mean, next_variance = tf.compat.v1.nn.fused_batch_norm(
+        x, *wide, epsilon=EPSILON, is_training=training, exponential_avg_factor=1 - DECAY
+    )
+    if training:
+        mean.assign(tf.cast(next_mean, mean.dtype))
+        variance.assign(tf.cast(next_variance, variance.dtype))
+    return y
+
+
+def _batch_norm64(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, *, training: bool) -> Any:
+    import tensorflow as tf
+
+    if not training:
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)
+    batch_mean, batch_variance = tf.nn.moments(x, [0, 1, 2])
+    mean.assign(DECAY * mean + (1 - DECAY) * batch_mean)
+    variance.assign(DECAY * variance + (1 - DECAY) * batch_variance)
+    return tf.nn.batch_normalization(x, batch_mean, batch_variance, beta, gamma, EPSILON)

@@ -1,0 +1,108 @@
+"""What a network is: its layers, its forward function in each framework and in NumPy, and a loss.
+
+Everything else of a step is derived: see `steps.py`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.workloads._layers import Layer, Weight, weights_of
+from benchbench.workloads._losses import CrossEntropy, Loss
+from benchbench.workloads.base import DeviceContext, Draw, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays
+
+NHWC_OF_NCHW = (0, 2, 3, 1)
+
+
+class Network(Workload):
+    """Derive a frozen dataclass from it with the parameters as fields, then one for each step to measure.
+
+    A forward function is given the weights by name and the inputs in the order of `input_names`, and returns
+    the output; weights and images lie as the framework has them, in torch and NumPy as PyTorch does.
+    """
+
+    batch: int  # samples in a step: a field of every network
+
+    loss: ClassVar[Loss] = CrossEntropy()
+    input_names: ClassVar[tuple[str, ...]] = ("images",)
+    images: ClassVar[frozenset[str]] = frozenset({"images"})  # inputs that are NCHW in torch
+    item: ClassVar[str] = "image"
+    multiplications_saved = 4.0  # as of conv2d
+
+    @abstractmethod
+    def layers(self) -> Sequence[Layer]:
+        """What holds weights or multiplies, in the order in which it is applied."""
+
+    @abstractmethod
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """By name, the batch first; images NCHW."""
+
+    @property
+    @abstractmethod
+    def output_shape(self) -> tuple[int, ...]:
+        """Of the output, the batch first."""
+
+    @abstractmethod
+    def torch(self) -> Any:
+        """A module whose state dict has the layers' names; it is made on the meta device."""
+
+    @abstractmethod
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        """The forward function on variables; running statistics are assigned."""
+
+    @abstractmethod
+    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        """The forward function; the next running statistics are put into `weights`."""
+
+    @abstractmethod
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        """The forward function in float64, by the operations `ops` (`_reference/ops.py`)."""
+
+    @property
+    def items(self) -> int:
+        """Of a step: samples, unless an item is something else."""
+        return self.batch
+
+    def weights(self) -> dict[str, Weight]:
+        """By PyTorch's names."""
+        return weights_of(self.layers())
+
+    def drawn_weights(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """By PyTorch's names, in its layout."""
+        return {name: weight.draw(draw, name) for name, weight in self.weights().items()}
+
+    def is_input(self, name: str) -> bool:
+        """Whether the array is given to each step, not held by the program as a weight is."""
+        return name in (*self.input_names, self.loss.target)
+
+    @property
+    def reduction(self) -> int:
+        """Summed over the layers of the longest path, forward."""
+        return sum(layer.products for layer in self.layers() if not layer.beside)
+
+    @property
+    def roundings(self) -> int:
+        """On the longest path, forward."""
+        return sum(layer.roundings for layer in self.layers() if not layer.beside)
+
+    def channels_last_inputs(self, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
+        """On the device, images NHWC."""
+        return tuple(
+            context.put(nhwc(arrays[name]) if name in self.images else arrays[name])
+            for name in self.input_names
+        )
+
+
+def nhwc(images: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Images, NCHW → NHWC, laid out so in memory."""
+    import numpy as np
+
+    return np.ascontiguousarray(images.transpose(NHWC_OF_NCHW))

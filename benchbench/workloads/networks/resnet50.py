@@ -1,0 +1,261 @@
+"""ResNet-50 v1.5: He et al. 2016, table 1, with the stride in the 3 × 3 convolution (v1.5)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Self
+
+from benchbench.errors import UsageError
+from benchbench.workloads._layers import Conv, Dense, Layer, Norm
+from benchbench.workloads._programs import jax_layers, tensorflow_layers
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import Network
+from benchbench.workloads.steps import Inference, TrainingStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, channels within a block
+EXPANSION = 4  # channels out of a block / within it
+GAIN = 4.0  # of the convolutions, over He's weights
+HALVINGS = 32  # the last stage's pixels are this much larger than the image's
+HEAD = Dense(name="fc", inputs=512 * EXPANSION, outputs=1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A bottleneck: 1 × 1, 3 × 3, 1 × 1, and the input added, projected where its shape differs."""
+
+    stage: str
+    convs: tuple[Conv, Conv, Conv]
+    projection: Conv | None
+
+    def members(self) -> tuple[Conv, ...]:
+        """All its convolutions."""
+        return (*self.convs, self.projection) if self.projection else self.convs
+
+
+@dataclass(frozen=True)
+class Resnet50(Network):
+    """25,557,032 parameters, 1000 classes."""
+
+    batch: int = 32
+    image: int = 224  # pixels on a side
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a side that cannot be halved five times."""
+        super().__post_init__()
+        if self.image % HALVINGS:
+            raise UsageError(f"image={self.image} must be a multiple of {HALVINGS}.")
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        """Images, classes."""
+        return self.batch, HEAD.outputs
+
+    def layers(self) -> list[Layer]:
+        """Batch norm follows each convolution, and ReLU except where something is added first."""
+        convs = [stem(self.image), *(conv for block in blocks(self.image) for conv in block.members())]
+        return [*(layer for conv in convs for layer in (conv, norm(conv))), HEAD]
+
+    @property
+    def roundings(self) -> int:
+        """Also each sum of a block, and pooling."""
+        return super().roundings + sum(count for count, _ in STAGES) + 1
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """RGB."""
+        return {"images": draw.normal("images", self.batch, 3, self.image, self.image)}
+
+    def tiny(self) -> Self:
+        """Two images of 64 × 64: four pixels reach the last stage, so that its batch norm has a spread."""
+        return replace(self, batch=2, image=64)
+
+    def torch(self) -> Any:
+        """As torchvision has it."""
+        from torch import nn
+
+        bottleneck = torch_bottleneck()
+
+        def stage(members: Iterable[Block]) -> nn.Sequential:
+            return nn.Sequential(*map(bottleneck, members))
+
+        stages = {name: stage(members) for name, members in groupby(blocks(self.image), lambda b: b.stage)}
+        pool = nn.MaxPool2d(3, stride=2, padding=1)
+        layers = OrderedDict(
+            stem=torch_conv_norm(stem(self.image)).append(nn.ReLU(inplace=True)).append(pool),
+            **stages,
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            fc=nn.Linear(HEAD.inputs, HEAD.outputs),
+        )
+        return nn.Sequential(layers)
+
+    def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """TensorFlow's operations."""
+        import tensorflow as tf
+
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = tensorflow_layers.conv2d(x, weights, conv)
+            return tensorflow_layers.batch_norm(y, weights, norm(conv).name, training=training)
+
+        x = tf.nn.relu(conv_norm(images, stem(self.image)))
+        x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])  # with zeros: nothing is below 0
+        x = tf.nn.max_pool2d(x, 3, 2, "VALID")
+        for block in blocks(self.image):
+            conv1, conv2, conv3 = block.convs
+            y = tf.nn.relu(conv_norm(x, conv1))
+            y = tf.nn.relu(conv_norm(y, conv2))
+            y = conv_norm(y, conv3)
+            x = tf.nn.relu(y + (conv_norm(x, block.projection) if block.projection else x))
+        return tensorflow_layers.dense(tf.reduce_mean(x, [1, 2]), weights, HEAD.name)
+
+    def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """lax's convolutions and pooling."""
+        import jax
+        import jax.numpy as jnp
+
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = jax_layers.conv2d(x, weights, conv)
+            return jax_layers.batch_norm(y, weights, norm(conv).name, training=training)
+
+        x = jax.nn.relu(conv_norm(images, stem(self.image)))
+        edges = ((0, 0), (1, 1), (1, 1), (0, 0))
+        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), edges)
+        for block in blocks(self.image):
+            conv1, conv2, conv3 = block.convs
+            y = jax.nn.relu(conv_norm(x, conv1))
+            y = jax.nn.relu(conv_norm(y, conv2))
+            y = conv_norm(y, conv3)
+            x = jax.nn.relu(y + (conv_norm(x, block.projection) if block.projection else x))
+        return jax_layers.dense(x.mean(axis=(1, 2)), weights, HEAD.name)
+
+    def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """The same in float64."""
+
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            name = norm(conv).name
+            y = ops.conv2d(x, weights[f"{conv.name}.weight"], stride=conv.stride, padding=conv.padding)
+            running = weights[f"{name}.running_mean"], weights[f"{name}.running_var"]
+            return ops.batch_norm(
+                y, weights[f"{name}.weight"], weights[f"{name}.bias"], None if training else running
+            )
+
+        x = ops.relu(conv_norm(images, stem(self.image)))
+        x = ops.max_pool2d(x, 3, stride=2, padding=1)
+        for block in blocks(self.image):
+            conv1, conv2, conv3 = block.convs
+            y = ops.relu(conv_norm(x, conv1))
+            y = ops.relu(conv_norm(y, conv2))
+            y = conv_norm(y, conv3)
+            x = ops.relu(ops.add(y, conv_norm(x, block.projection) if block.projection else x))
+        return ops.linear(ops.mean(x, (2, 3)), weights["fc.weight"], weights["fc.bias"])
+
+
+@dataclass(frozen=True)
+class Resnet50Infer(Inference, Resnet50):
+    """Logits of a batch of images."""
+
+    summary = "inference with ResNet-50 v1.5"
+
+
+@dataclass(frozen=True)
+class Resnet50Train(TrainingStep, Resnet50):
+    """Forward, backward and update."""
+
+    summary = "train ResNet-50 v1.5"
+
+
+def stem(image: int) -> Conv:
+    """The convolution before the first block; batch norm, ReLU and a 3 × 3 max-pool of stride 2 follow."""
+    return Conv(name="stem.conv", inputs=3, outputs=64, kernel=7, stride=2, side=image // 2, gain=GAIN)
+
+
+def blocks(image: int) -> Iterator[Block]:
+    """In the order in which they are applied."""
+    inputs, side = 64, image // 4
+    for stage, (count, width) in enumerate(STAGES, start=1):
+        for index in range(count):
+            stride = 2 if stage > 1 and index == 0 else 1
+            side //= stride
+            yield _block(f"layer{stage}", index, inputs, width, stride, side)
+            inputs = width * EXPANSION
+
+
+def _block(stage: str, index: int, inputs: int, width: int, stride: int, side: int) -> Block:
+    outputs = width * EXPANSION
+
+    def conv(name: str, **sizes: int) -> Conv:
+        named = {"name": f"{stage}.{index}.{name}", "gain": GAIN, "beside": name == "down.conv"}
+        return Conv(**({"kernel": 1, "side": side} | named | sizes))  # type: ignore[arg-type]
+
+    path = (
+        conv("conv1", inputs=inputs, outputs=width, side=side * stride),
+        conv("conv2", inputs=width, outputs=width, kernel=3, stride=stride),
+        conv("conv3", inputs=width, outputs=outputs),
+    )
+    projection = conv("down.conv", inputs=inputs, outputs=outputs, stride=stride)
+    return Block(stage=stage, convs=path, projection=projection if inputs != outputs else None)
+
+
+def norm(conv: Conv) -> Norm:
+    """The batch norm that follows `conv`, its weights chosen so that rounding does not grow by step.
+
+    With He's weights, gain 1/2 after a block and shift 0, the first gradient has norm 650 at
+    `Resnet50Train.tiny`, and float32 is 8 % off at the second step: ReLU's derivative jumps at 0, and
+    every jump is amplified. So blocks add little to their input, few activations within them are close
+    to 0, and the convolutions are `GAIN` times He's: batch norm takes that out again, while their
+    gradient falls by as much. float32 then stays within 1e-5.
+    """
+    name = conv.name.replace("conv", "norm")
+    last = name.endswith("norm3")
+    return Norm(
+        name=name,
+        channels=conv.outputs,
+        scale=(0.2, 0.05) if last else (1.0, 0.1),
+        shift=(0.0 if last or name == "stem.norm" else 1.0, 0.1),
+        variance=GAIN**2,
+        beside=conv.beside,
+    )
+
+
+def torch_conv(conv: Conv) -> Any:
+    """Without bias: batch norm follows."""
+    from torch import nn
+
+    return nn.Conv2d(conv.inputs, conv.outputs, conv.kernel, conv.stride, conv.padding, bias=False)
+
+
+def torch_conv_norm(conv: Conv) -> Any:
+    """A convolution and its batch norm."""
+    from torch import nn
+
+    return nn.Sequential(OrderedDict(conv=torch_conv(conv), norm=nn.BatchNorm2d(conv.outputs)))
+
+
+def torch_bottleneck() -> Any:
+    """The module of a `Block`."""
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    class Bottleneck(nn.Module):  # type: ignore[misc]
+        def __init__(self, block: Block) -> None:
+            super().__init__()
+            conv1, conv2, conv3 = block.convs
+            self.conv1, self.norm1 = torch_conv(conv1), nn.BatchNorm2d(conv1.outputs)
+            self.conv2, self.norm2 = torch_conv(conv2), nn.BatchNorm2d(conv2.outputs)
+            self.conv3, self.norm3 = torch_conv(conv3), nn.BatchNorm2d(conv3.outputs)
+            self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+            y = F.relu(self.norm2(self.conv2(y)), inplace=True)
+            return F.relu(self.norm3(self.conv3(y)) + self.down(x), inplace=True)
+
+    return Bottleneck

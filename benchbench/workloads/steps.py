@@ -1,0 +1,140 @@
+"""What is measured of a network: inference, and a step of training.
+
+Casting for mixed precision, the loss, the way back, the update, and what verification reads of them are in
+`_programs/`, a framework each. A file says which steps its network has:
+
+    @dataclass(frozen=True)
+    class Resnet50Train(TrainingStep, Resnet50):
+        summary = "train ResNet-50 v1.5"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from benchbench.errors import UsageError, unknown
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.workloads._layers import forward_cost, training_cost
+from benchbench.workloads._optimizers import OPTIMIZERS, Optimizer
+from benchbench.workloads._programs import jax, tensorflow, torch
+from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Training
+from benchbench.workloads.network import Network
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays
+
+NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Inference(Network, Operation):
+    """The output, without gradients. Batch norm uses running statistics; only a compiler folds it."""
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Counted over the layers; see `forward_cost`."""
+        return replace(forward_cost(self.layers(), self.batch, dtype), items=self.items, item=self.item)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Inputs, and the weights by PyTorch's names."""
+        return {**self.inputs(draw), **self.drawn_weights(draw)}
+
+    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """Of one sample's output: samples do not meet in inference, and each costs a forward pass."""
+        index = super().sample(source, count)
+        index[:, 0] = index[0, 0]
+        return index
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Of the samples that are asked for, and no other."""
+        import numpy as np
+
+        from benchbench.workloads._reference.ops import Ops
+
+        samples, rows = np.unique(index[:, 0], return_inverse=True)
+        weights = {name: arrays[name].astype(float) for name in self.weights()}
+        inputs = [wide(arrays[name][samples]) for name in self.input_names]
+        output = self.numpy(Ops(), weights, *inputs, training=False)
+        return np.asarray(output[(rows, *index[:, 1:].T)])
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """`nn.Module` in inference mode, channels last."""
+        return torch.inference(self, context, arrays)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """TensorFlow's operations on variables, NHWC."""
+        return tensorflow.inference(self, context, arrays)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Functions of the weights, NHWC."""
+        return jax.inference(self, context, arrays)
+
+
+@dataclass(frozen=True)
+class TrainingStep(Network, Training):
+    """Forward, backward, and an optimizer's update."""
+
+    optimizer: str = "momentum"
+    added = frozenset({"optimizer"})
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for an optimizer that is not in the table."""
+        super().__post_init__()
+        if self.optimizer not in OPTIMIZERS:
+            hint = unknown("optimizers", self.optimizer, list(OPTIMIZERS))
+            raise UsageError(f"No optimizer named {self.optimizer!r}.", hint)
+
+    @property
+    def update(self) -> Optimizer:
+        """The optimizer of that name."""
+        return OPTIMIZERS[self.optimizer]
+
+    def refuses(self, dtype: Dtype) -> str:
+        """Slow averages of squares in 16 bits: 1 − 0.999 is lost in bfloat16, small squares in float16."""
+        if self.update.averages and dtype in NARROW:
+            return f"{self.optimizer} keeps averages that {dtype} cannot hold: ask for mixed precision"
+        return ""
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Counted over the layers; see `training_cost`."""
+        cost = training_cost(self.layers(), self.batch, dtype, self.update.moves)
+        return replace(cost, items=self.items, item=self.item)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Inputs, targets, and the weights by PyTorch's names."""
+        targets = self.loss.targets(draw, self.output_shape)
+        return {**self.inputs(draw), self.loss.target: targets, **self.drawn_weights(draw)}
+
+    @property
+    def roundings(self) -> int:
+        """On the longest path, forward and back."""
+        return 2 * super().roundings
+
+    def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
+        """(loss, gradient norm) of the first steps."""
+        from itertools import islice
+
+        from benchbench.workloads._programs.numpy import training
+
+        return [(step.loss, step.norm) for step in islice(training(self, self.update, arrays), steps)]
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """`nn.Module` and torch.optim, channels last."""
+        return torch.training(self, self.update, context, arrays)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """TensorFlow's operations on variables, NHWC."""
+        return tensorflow.training(self, self.update, context, arrays)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Functions of the parameters, NHWC."""
+        return jax.training(self, self.update, context, arrays)
+
+
+def wide(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Floats in float64, integers as they are."""
+    return array.astype(float) if array.dtype.kind == "f" else array
