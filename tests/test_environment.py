@@ -271,6 +271,7 @@ SYSTEM = Settings(threads=3, allocator=Allocator.SYSTEM)
 def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
     names = [
         *("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HF_TOKEN", "WANDB_API_KEY", "SSH_AUTH_SOCK"),
+        *("TF_VAR_password", "JAX_API_KEY", "TORCH_TOKEN", "CUDA_SECRET", "LC_TOKEN", "NVIDIA_TF32_OVERRIDE"),
         *("USER", "LOGNAME", "HOSTNAME", "HTTPS_PROXY", "DATABASE_URL", "PYTHONPATH", "PYTHONSTARTUP"),
     ]
     secret = dict.fromkeys(names, "canary")

@@ -22,16 +22,46 @@ from benchbench.model.run import Settings
 
 CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
 QUERY_TIMEOUT_S = 10.0
-INHERITED = {
+INHERITED = frozenset({
+    # the system
     *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("XDG_CACHE_HOME", "SYSTEMROOT", "SYSTEMDRIVE", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "LOCALAPPDATA"),
-}
-INHERITED_PREFIXES = (
-    *("LC_", "ACCELBENCH_"),
-    *("CUDA_", "NVIDIA_", "HIP_", "HSA_", "ROCM_", "ROCR_", "TPU_", "PJRT_"),
-    *("JAX_", "XLA_", "TF_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "KERAS_"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_"),
-)
+    *("LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_MONETARY"),
+    # this program
+    *("ACCELBENCH_WORKLOADS", "ACCELBENCH_CACHE", "ACCELBENCH_DRAWN"),
+    # compilers that frameworks start
+    *("CC", "CXX", "CUDACXX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"),
+    # CUDA and its libraries
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_MODULE_LOADING"),
+    *("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_CACHE_DISABLE", "CUDA_CACHE_MAXSIZE"),
+    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUBLAS_WORKSPACE_CONFIG"),
+    *("CUDNN_PATH", "CUDNN_HOME", "NVTX_INJECTION64_PATH", "NVIDIA_VISIBLE_DEVICES"),
+    "NVIDIA_DRIVER_CAPABILITIES",
+    # ROCm
+    *("ROCM_PATH", "HIP_PATH", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION"),
+    # TPU
+    *("PJRT_DEVICE", "TPU_LIBRARY_PATH", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS"),
+    *("TPU_PROCESS_BOUNDS", "TPU_NAME", "TPU_SKIP_MDS_QUERY", "LIBTPU_INIT_ARGS"),
+    # JAX and XLA
+    *("XLA_FLAGS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    *("XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "JAX_PLATFORMS", "JAX_ENABLE_X64"),
+    *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_DISABLE_JIT", "JAX_NUM_CPU_DEVICES", "JAX_DEBUG_NANS"),
+    # TensorFlow and Keras
+    *("TF_XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS"),
+    *("TF_NUM_INTEROP_THREADS", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_THREAD_MODE"),
+    *("TF_CUDNN_DETERMINISTIC", "TF_DETERMINISTIC_OPS", "TF_CUDNN_USE_AUTOTUNE", "KERAS_BACKEND"),
+    # PyTorch and Triton
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_LOGS"),
+    *("TORCH_BLAS_PREFER_CUBLASLT", "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", "TORCH_COMPILE_DISABLE"),
+    *("TORCH_CUDA_ARCH_LIST", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_FREEZING"),
+    *("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING", "TORCHINDUCTOR_CPP_WRAPPER", "TRITON_INTERPRET"),
+    # threads and CPU kernels
+    *("OMP_PROC_BIND", "OMP_PLACES", "OMP_SCHEDULE", "OMP_WAIT_POLICY", "OMP_DYNAMIC", "GOMP_CPU_AFFINITY"),
+    *("GOMP_SPINCOUNT", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_HW_SUBSET", "KMP_SETTINGS"),
+    *("MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "MKL_CBWR", "MKL_DYNAMIC", "OPENBLAS_CORETYPE"),
+    *("OPENBLAS_L2_SIZE", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
+    "DNNL_MAX_CPU_ISA",
+})  # fmt: skip
 ALLOCATOR_NAMES = ("LD_PRELOAD", "GLIBC_TUNABLES")
 ALLOCATOR_PREFIX = "MALLOC_"
 STEADY = {
@@ -98,7 +128,9 @@ def worker_environment(
 ) -> dict[str, str]:
     """What a worker is started with: what is allowed of `parent`, threads and allocator, then `extra`.
 
-    An allow-list: a token in the shell must not reach a framework's log. With the allocator `system` the
+    An allow-list of names: a token in the shell must not reach a framework's log, and a prefix would let it
+    (`TF_` is TensorFlow's, and Terraform's `TF_VAR_password`). What changes a precision behind its setting,
+    such as NVIDIA_TF32_OVERRIDE, is not on it. With the allocator `system` the
     shell's choice of allocator is kept, with `steady` freed memory is reused, as in a long-running process.
     """
     chosen = {name: value for name, value in parent.items() if _inherited(name)}
@@ -111,7 +143,7 @@ def worker_environment(
 
 
 def _inherited(name: str) -> bool:
-    return name.upper() in INHERITED or name.startswith(INHERITED_PREFIXES)
+    return name.upper() in INHERITED
 
 
 def _allocates(name: str) -> bool:

@@ -17,6 +17,7 @@ from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
 from benchbench.store.checksum import sealed, unsealed
 from benchbench.store.disk import reading
+from benchbench.store.redaction import Redaction, redacted
 
 T = TypeVar("T")
 
@@ -31,12 +32,12 @@ class _Line(Record):
     outcome: Any
 
 
-def encode(record: Record) -> bytes:
-    """One line of JSON without its newline, with its checksum.
+def encode(record: Record, redact: Redaction = str) -> bytes:
+    """One line of JSON without its newline, with its checksum; each text is redacted.
 
     Raises ValueError for NaN and infinity: JSON has neither.
     """
-    return sealed(to_json(record))
+    return sealed(to_json(record, redact=redact))
 
 
 def decode(line: bytes, *, checksums: bool = False) -> Record:
@@ -132,9 +133,9 @@ def _check_numbers(numbers: list[float]) -> None:
         raise UnreadableInput("outcome: a number is negative or not finite")
 
 
-def to_json(value: Any, indent: int | None = None) -> bytes:
-    """A dataclass as JSON. Raises ValueError for NaN and infinity."""
+def to_json(value: Any, indent: int | None = None, redact: Redaction = str) -> bytes:
+    """A dataclass as JSON, each text redacted. Raises ValueError for NaN and infinity."""
     separators = (",", ": ") if indent else (",", ":")
-    fields = dataclasses.asdict(value)
+    fields = redacted(dataclasses.asdict(value), redact)
     text = json.dumps(fields, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
     return text.encode(errors="replace")  # half a surrogate pair, from a file name, is not worth a run

@@ -26,6 +26,7 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import reasons
 from benchbench.store.checksum import sealed
+from benchbench.store.redaction import own_redaction
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class RunWriter:
 
     def append(self, record: Record) -> None:
         """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
-        line = codec.encode(record) + b"\n"
+        line = codec.encode(record, own_redaction()) + b"\n"
         with disk.writing(self._path, f" (the record has {len(line)} bytes)"):
             end = os.fstat(self._descriptor).st_size
             if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
@@ -149,7 +150,8 @@ def create(root: Path, info: RunInfo) -> RunWriter:
 
 def _head_text(info: RunInfo) -> bytes:
     given = {each.name: getattr(info, each.name) for each in fields(info)}
-    return sealed(codec.to_json(_Head(**given, checksums=True), indent=1) + b"\n")
+    text = codec.to_json(_Head(**given, checksums=True), indent=1, redact=own_redaction())
+    return sealed(text + b"\n")
 
 
 def keep(root: Path, run: Run) -> Path:

@@ -1,0 +1,64 @@
+"""What must not stand in a stored run: credentials, values of secret variables, paths of this machine.
+
+Error texts quote addresses with passwords, paths and settings; runs are shown to others. So every text
+passes here once, on its way into a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+Redaction = Callable[[str], str]
+
+HIDDEN = "[redacted]"
+SHORTEST = 6  # characters of a secret that is looked for: `1` or `yes` stands in many texts
+ADDRESS = re.compile(r"(?<=://)[^/\s@'\"]+@")  # user:password@ of an address
+NAMED = re.compile(  # password=…, "token": "…", Authorization: Bearer …
+    r"(?i)\b([\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]*"
+    r"[\"']?\s*[=:]\s*[\"']?|bearer\s+)[^\s\"',;&]{4,}"
+)
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SIGNATURE", re.IGNORECASE)
+
+
+def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redaction:
+    """A function of texts that hides secrets; `home` becomes `~` and `folder`, the working directory, `.`."""
+    values = {
+        value
+        for name, value in environment.items()
+        if SECRET.search(name) and len(value) >= SHORTEST and not Path(value).exists()
+    }
+    hidden = re.compile("|".join(map(re.escape, sorted(values, key=len, reverse=True)))) if values else None
+    paths = [(_path(path), short) for path, short in ((folder, "."), (home, "~")) if len(path) > 1]
+
+    def redact(text: str) -> str:
+        text = NAMED.sub(rf"\1{HIDDEN}", ADDRESS.sub("", text))
+        text = hidden.sub(HIDDEN, text) if hidden else text
+        for path, short in paths:
+            text = path.sub(short, text)
+        return text
+
+    return redact
+
+
+def own_redaction() -> Redaction:
+    """Of this process's environment, home and working directory."""
+    return redaction(os.environ, str(Path.home()), str(Path.cwd()))
+
+
+def _path(path: str) -> re.Pattern[str]:
+    """`path` and not one that merely begins like it."""
+    return re.compile(rf"(?<![\w/]){re.escape(path)}(?![\w.-])")
+
+
+def redacted(value: object, redact: Redaction) -> object:
+    """JSON values with every text redacted, names of fields left alone; numbers are not looked at."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {name: redacted(each, redact) for name, each in value.items()}
+    if isinstance(value, list | tuple) and value and isinstance(value[0], str | dict | list | tuple):
+        return [redacted(each, redact) for each in value]
+    return value

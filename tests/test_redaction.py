@@ -1,0 +1,77 @@
+"""Nothing secret is stored: canaries in the environment, addresses, paths and error texts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.store.redaction import HIDDEN, redacted, redaction
+from tests.program import accelbench
+
+CANARY = "canary-4711-value"
+LEAKY = f"""
+from dataclasses import dataclass
+from benchbench.workloads.operations.gemm import Gemm as Whole
+
+@dataclass(frozen=True)
+class Leaky(Whole):
+    def build_fake(self, device, arrays):
+        raise RuntimeError("GET https://u:{CANARY}@example.com, as {CANARY}")
+"""
+REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visible"}, "/home/ada", "/srv/work")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot fetch https://ada:pa55@example.com/x.whl", "cannot fetch https://example.com/x.whl"),
+        ("https://token@example.com", "https://example.com"),
+        (f"answered 401 to {CANARY}.", f"answered 401 to {HIDDEN}."),
+        ("yes, visible", "yes, visible"),
+        ("password=hunter22 was refused", f"password={HIDDEN} was refused"),
+        ('{"access_token": "abcdef"}', f'{{"access_token": "{HIDDEN}"}}'),
+        ("Authorization: Bearer abc.def.ghi", f"Authorization: Bearer {HIDDEN}"),
+        ("no file /home/ada/models/x.bin", "no file ~/models/x.bin"),
+        ("no file /home/adam/x", "no file /home/adam/x"),
+        ("/srv/work/own.py, line 3", "./own.py, line 3"),
+        (
+            "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
+            "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
+        ),
+        ("9 tokens: 3 of them", "9 tokens: 3 of them"),
+        ("1.23 ms, 45 token/s", "1.23 ms, 45 token/s"),
+    ],
+)
+def test_a_text_is_shown_without_what_is_secret(text: str, shown: str) -> None:
+    assert REDACT(text) == shown
+
+
+@given(st.text())
+def test_redacting_twice_is_redacting_once(text: str) -> None:
+    assert REDACT(REDACT(text)) == REDACT(text)
+
+
+def test_texts_are_found_wherever_they_stand_and_numbers_stay() -> None:
+    value = {"a": [CANARY, {"b": (CANARY,)}], "c": (1.0, 2.0), "d": None}
+    assert redacted(value, REDACT) == {"a": [HIDDEN, {"b": [HIDDEN]}], "c": (1.0, 2.0), "d": None}
+
+
+def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> None:
+    workloads = tmp_path / "mine"
+    workloads.mkdir()
+    (workloads / "leaky.py").write_text(LEAKY)
+    accelbench(
+        *("run", "-w", "leaky", "-b", "fake", "--rounds", "1", "--tag", f"password={CANARY}"),
+        cwd=tmp_path, code=4, ACCELBENCH_WORKLOADS=str(workloads), MY_API_KEY=CANARY,
+    )  # fmt: skip
+    stored = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert stored
+    for path in stored:
+        text = path.read_text(errors="replace")
+        assert CANARY not in text, path
+        assert str(tmp_path) not in text, path
+    (records,) = (tmp_path / "results").rglob("records.jsonl")
+    message = json.loads(records.read_text())["outcome"]["message"]
+    assert message.startswith("RuntimeError: GET https://example.com")
