@@ -9,6 +9,7 @@ from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.model.case import Case, Dtype, LeftOut, Phase
 from benchbench.model.device import Device, DeviceClass, Machine, Probe, Target
 from benchbench.model.measurement import Cost, Failure, Measurement, Memory, Telemetry, Window
+from benchbench.model.note import plain
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
@@ -245,7 +246,7 @@ def a_hostile_run(text: str) -> Run:
     where: dict[str, Any] = {"framework_version": text, "device_model": text}
     other = a_case(workload="other", mode=text, target=text, device=text)
     measured = a_measurement(
-        cost=a_cost(item=text), notes=(text,), peak_device=Memory(bytes=None, reason=text)
+        cost=a_cost(item=text), notes=(plain(text),), peak_device=Memory(bytes=None, reason=text)
     )
     return a_run(
         [

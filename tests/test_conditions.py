@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchbench.machine import conditions
 from benchbench.model.measurement import Measurement, Telemetry
+from benchbench.model.note import NoteKind, note
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched
 
 SAMPLES = 11
@@ -148,7 +149,7 @@ def test_causes_are_listed_by_how_often_they_held() -> None:
 
 
 def test_what_could_not_be_seen_is_noted_once() -> None:
-    blind = watched(notes=("no NVML: there is no NVIDIA driver",))
+    blind = watched(notes=(note(NoteKind.NOT_SAMPLED, reason="no NVML: there is no NVIDIA driver"),))
     assert [n.text for n in conditions.condition_notes([blind, blind])] == [
         "no NVML: there is no NVIDIA driver"
     ]

@@ -10,6 +10,7 @@ from benchbench.analyse.columns import COLUMNS, flatten, frame
 from benchbench.analyse.metrics import METRICS
 from benchbench.analyse.rows import P99_SAMPLES, rows
 from benchbench.model.measurement import Failure, Measurement, Memory
+from benchbench.model.note import plain
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.status import Status
@@ -260,8 +261,8 @@ def test_the_same_case_in_two_suites_is_two_rows() -> None:
 
 def test_notes_say_what_a_reader_must_know_to_trust_the_number() -> None:
     row = the_row(
-        a_measurement(steady=False, notes=("denormals flushed",)),
-        a_measurement(stop_reason="time", notes=("denormals flushed",)),
+        a_measurement(steady=False, notes=(plain("denormals flushed"),)),
+        a_measurement(stop_reason="time", notes=(plain("denormals flushed"),)),
         a_measurement(stop_reason="count"),
     )
 

@@ -15,6 +15,7 @@ import pytest
 from benchbench.machine import kernel, nvml, rapl
 from benchbench.machine.sampler import MOST_SAMPLES, Sample, Sampler, Sources, Watch, take, telemetry
 from benchbench.model.measurement import Measurement, Telemetry, Window
+from benchbench.model.note import NoteKind, note
 from tests.factories import a_case, a_failure, a_measurement, a_watched
 from tests.machines import FakeNvml, Files, a_state, some_settings, tree
 from tests.program import accelbench, rows
@@ -218,7 +219,7 @@ def test_a_driver_that_fails_costs_telemetry_and_a_note(tmp_path: Path) -> None:
     found = sampler.seen_in(a_measurement(window=WINDOW))
     assert isinstance(found, Measurement)
     assert found.telemetry is not None
-    assert found.telemetry.notes == ("telemetry ended early: RuntimeError: GPU is lost",)
+    assert [n.text for n in found.telemetry.notes] == ["telemetry ended early: RuntimeError: GPU is lost"]
 
 
 CUDA_CASE = a_case(device="cuda:0")
@@ -275,7 +276,11 @@ def test_the_absence_of_nvml_is_one_note(tmp_path: Path) -> None:
     reason = "no NVML: there is no NVIDIA driver"
     with watching(tmp_path, lambda: reason) as watch:
         found = watch.sources(CUDA_CASE)
-    assert (found.nvml, found.no_energy, found.notes) == (None, reason, (reason,))
+    assert (found.nvml, found.no_energy, found.notes) == (
+        None,
+        reason,
+        (note(NoteKind.NOT_SAMPLED, reason=reason),),
+    )
 
 
 def test_a_gpu_that_cannot_be_told_from_another_is_not_watched(tmp_path: Path) -> None:
@@ -283,7 +288,7 @@ def test_a_gpu_that_cannot_be_told_from_another_is_not_watched(tmp_path: Path) -
     with watching(tmp_path, lambda: gpus) as watch:
         found = watch.sources(CUDA_CASE)
     assert found.nvml is None
-    assert found.notes == (found.no_energy,)
+    assert found.notes == (note(NoteKind.NOT_SAMPLED, reason=found.no_energy),)
     assert "cannot be told" in found.no_energy
 
 

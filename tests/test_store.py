@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
+from benchbench.model.note import NoteKind, note, plain
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
 from benchbench.store import codec, disk, runs
@@ -306,7 +307,12 @@ windows = st.builds(Window, began_s=finite, ended_s=finite, cpu_s=finite)
 
 def telemetry_of(values: list[float]) -> Telemetry:
     """Every column is these values, or none."""
-    return a_telemetry(at_s=tuple(values), busy_s=tuple(values), own_s=(), notes=("one", "two"))
+    return a_telemetry(
+        at_s=tuple(values),
+        busy_s=tuple(values),
+        own_s=(),
+        notes=(plain("one"), note(NoteKind.NOT_SAMPLED, reason="two")),
+    )
 
 
 measurements = st.builds(
@@ -322,7 +328,7 @@ measurements = st.builds(
     timer_cost_s=finite,
     relative_error=st.none() | finite,
     precision=st.dictionaries(st.text(), st.text(), max_size=3),
-    notes=st.lists(st.text(), max_size=3).map(tuple),
+    notes=st.lists(st.builds(plain, st.text()), max_size=3).map(tuple),
 )
 failures = st.builds(
     a_failure,
@@ -382,6 +388,27 @@ def test_a_record_of_before_telemetry_was_kept_is_read() -> None:
     fields = fields_of(a_record(a_watched()))
     del fields["outcome"]["window"], fields["outcome"]["telemetry"]
     assert codec.decode(json.dumps(fields).encode()) == a_record(a_measurement())
+
+
+def test_notes_of_schema_1_were_sentences_and_stay_what_they_said() -> None:
+    fields = fields_of(a_record(a_watched()))
+    fields["schema"] = 1
+    fields["outcome"]["notes"] = ["denormals flushed"]
+    fields["outcome"]["telemetry"]["notes"] = ["no NVML"]
+    found = codec.decode(json.dumps(fields).encode()).outcome
+    assert isinstance(found, Measurement)
+    assert found.telemetry
+    assert (found.notes, found.telemetry.notes) == ((plain("denormals flushed"),), (plain("no NVML"),))
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"count": "many", "rounds": 1}, {"share": "x", "samples": 1, "causes": ""}]
+)
+def test_a_note_that_lacks_what_its_text_says_is_not_let_in(data: dict[str, Any]) -> None:
+    fields = fields_of(a_record())
+    fields["outcome"]["notes"] = [{"kind": "throttled", "data": data}]
+    with pytest.raises(UnreadableInput, match="a note of kind throttled"):
+        codec.decode(json.dumps(fields).encode())
 
 
 def test_a_record_of_a_newer_schema_says_so() -> None:
@@ -516,7 +543,7 @@ def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
         (b'{"schema":1', "not valid JSON"),
         (b"[]", "not a JSON object"),
         (b'{"schema":1}', "missing required field"),
-        (b'{"schema":2}', "written by a newer accelbench"),
+        (b'{"schema":3}', "written by a newer accelbench"),
         (b"[" * 100_000, "not valid JSON"),
     ],
 )

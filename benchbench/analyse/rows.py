@@ -22,7 +22,7 @@ from benchbench.analyse.roofline import (
 from benchbench.machine.conditions import condition_notes, usual_mhz
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.measurement import Cost, Failure, Measurement
-from benchbench.model.note import Note, NoteKind, note, plain
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
@@ -246,4 +246,4 @@ def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
     if stops:
         stopped_by = " and ".join(sorted(set(stops)))
         notes.append(note(NoteKind.IMPRECISE, count=len(stops), rounds=count, stopped_by=stopped_by))
-    return notes + list(dict.fromkeys(plain(text) for each in measured for text in each.notes))
+    return notes + list(dict.fromkeys(each for process in measured for each in process.notes))

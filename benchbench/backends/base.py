@@ -17,6 +17,7 @@ from benchbench.machine import kernel
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
+from benchbench.model.note import Note
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.traces.recording import BEGIN, END, Recording, Unsupported
@@ -120,7 +121,7 @@ class Session(ABC):
     device: Any
     dtype: Any  # of what is stored
     compute: Any = None  # of what is multiplied, under mixed precision only
-    notes: tuple[str, ...] = ()  # what a reader of this session's numbers must know
+    notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
     spins: bool = False  # whether it can `spin`
 
     @abstractmethod

@@ -15,6 +15,7 @@ from benchbench.backends.base import Backend, PrecisionMismatch, Session
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Memory
+from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.traces import onnxruntime as _ort
@@ -102,7 +103,7 @@ class OnnxRuntime(Backend):
 class OnnxSession(TorchSession):
     """One execution provider; an output is the binding that holds it."""
 
-    notes = ("cold start and host memory hold the export from torch",)
+    notes = (note(NoteKind.EXPORT_IN_COLD_START),)
 
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
         """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from benchbench.machine.nvml import THROTTLED
 from benchbench.model.measurement import Measurement, Telemetry, Window
-from benchbench.model.note import Note, NoteKind, note, plain
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.record import Record
 from benchbench.stats import median
 
@@ -46,9 +46,7 @@ def condition_notes(measured: Sequence[Measurement], usual: float | None = None)
     """
     seen = _seen(measured)
     found = [*_throttled(seen, usual), *contended(measured), *_short_of_memory(measured)]
-    return found + [
-        plain(text) for text in dict.fromkeys(text for each in seen for text in each.telemetry.notes)
-    ]
+    return found + list(dict.fromkeys(each for one in seen for each in one.telemetry.notes))
 
 
 @dataclass(frozen=True, slots=True)

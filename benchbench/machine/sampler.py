@@ -21,6 +21,7 @@ from benchbench.machine import kernel, rapl
 from benchbench.machine.nvml import CUDA, GpuState, Nvml, connect, gpu_index
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
+from benchbench.model.note import Note, NoteKind, note
 
 INTERVAL_S = 0.2  # NVML's counters move every 20 to 100 ms; a sample costs about 0.5 ms
 MOST_SAMPLES = 600  # that a record keeps; of more, every second, every third, …
@@ -41,7 +42,7 @@ class Sources:
     nvml: Nvml | None = None
     gpu: int = 0
     no_energy: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class Sampler:
         self._sources = sources
         self._interval_s = interval_s
         self._samples: list[Sample] = []
-        self._notes: tuple[str, ...] = sources.notes
+        self._notes: tuple[Note, ...] = sources.notes
         self._stop = Event()
         self._thread = Thread(target=self._run, daemon=True)
 
@@ -103,7 +104,7 @@ class Sampler:
             while not self._stop.wait(self._interval_s):
                 self._samples.append(take(self._sources))
         except Exception as error:  # noqa: BLE001 - a driver's fault costs telemetry, not the measurement
-            self._notes += (f"telemetry ended early: {type(error).__name__}: {error}",)
+            self._notes += (note(NoteKind.SAMPLING_ENDED, error=f"{type(error).__name__}: {error}"),)
 
     def seen_in(self, outcome: Measurement | Failure) -> Measurement | Failure:
         """The outcome with what was seen while its blocks were timed."""
@@ -215,11 +216,11 @@ class Watch:
             self._nvml = self._connect()
         nvml = self._nvml
         if isinstance(nvml, str):
-            return replace(self._sources, no_energy=nvml, notes=(nvml,))
+            return replace(self._sources, no_energy=nvml, notes=(note(NoteKind.NOT_SAMPLED, reason=nvml),))
         gpus = [nvml.settings(index) for index in range(nvml.count())]
         index = gpu_index(device, gpus, self._environment)
         if isinstance(index, str):
-            return replace(self._sources, no_energy=index, notes=(index,))
+            return replace(self._sources, no_energy=index, notes=(note(NoteKind.NOT_SAMPLED, reason=index),))
         return replace(self._sources, nvml=nvml, gpu=index, no_energy="this GPU does not count it")
 
     def close(self) -> None:

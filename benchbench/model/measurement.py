@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from benchbench.model.note import Note
 from benchbench.model.status import Status
 
 
@@ -76,7 +77,7 @@ class Telemetry:
     gpu_processes: tuple[int, ...] = ()  # computing on it, the case's own included
     sampler_cpu_s: float = 0.0  # what taking the samples cost
     no_energy: str = ""  # why `energy_j` is ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class Measurement:
     peak_host: Memory
     relative_error: float | None  # against float64; None: see notes
     precision: dict[str, str]  # read back from the framework
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     workload_version: int = 1
     window: Window | None = None  # None in runs of before it was kept
     telemetry: Telemetry | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from benchbench.format import percent, ratio
+from benchbench.format import percent, ratio, size
 
 Datum = float | int | str
 
@@ -17,7 +17,17 @@ Datum = float | int | str
 class NoteKind(StrEnum):
     """What a note is about."""
 
-    TEXT = "text"  # a sentence as it was told or stored; its datum is `text`
+    TEXT = "text"  # a sentence as runs of schema 1 have it; its datum is `text`
+    SIMULATED = "simulated"
+    RECOMPILED = "recompiled"
+    EXPORT_IN_COLD_START = "export_in_cold_start"
+    CLEARING_IN_PEAKS = "clearing_in_peaks"
+    COPIES_IN_PEAKS = "copies_in_peaks"
+    INPUTS_EXCEED_CACHE = "inputs_exceed_cache"
+    SHARED_PROCESS = "shared_process"
+    WARM_UP_UNKNOWN = "warm_up_unknown"
+    NOT_SAMPLED = "not_sampled"
+    SAMPLING_ENDED = "sampling_ended"
     MISSING_ROUNDS = "missing_rounds"
     STILL_WARMING_UP = "still_warming_up"
     IMPRECISE = "imprecise"
@@ -64,7 +74,12 @@ def plain(text: str) -> Note:
     return Note(NoteKind.TEXT, {"text": text})
 
 
-FORMATS: Mapping[str, Callable[[float], str]] = {"share": percent, "limit": percent, "times": ratio}
+FORMATS: Mapping[str, Callable[[float], str]] = {
+    "share": percent,
+    "limit": percent,
+    "times": ratio,
+    "bytes": size,
+}
 PREFIXES = {
     NoteKind.LAUNCH_BOUND: "launch-bound: ",
     NoteKind.THROTTLED: "throttled: ",
@@ -74,6 +89,16 @@ PREFIXES = {
 }
 CLAUSES = {
     NoteKind.TEXT: "{text}",
+    NoteKind.SIMULATED: "simulated: nothing was computed, so nothing was verified",
+    NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
+    NoteKind.EXPORT_IN_COLD_START: "cold start and host memory hold the export from torch",
+    NoteKind.CLEARING_IN_PEAKS: "memory peaks hold {bytes} that clear the caches",
+    NoteKind.COPIES_IN_PEAKS: "inputs rotate among {copies} copies; memory peaks hold their {bytes}",
+    NoteKind.INPUTS_EXCEED_CACHE: "inputs of {bytes} exceed the cache anyway: one copy",
+    NoteKind.SHARED_PROCESS: "measured in the test's process, whose host memory it shares",
+    NoteKind.WARM_UP_UNKNOWN: "made by {tool}: whether it had warmed up is not known",
+    NoteKind.NOT_SAMPLED: "{reason}",
+    NoteKind.SAMPLING_ENDED: "telemetry ended early: {error}",
     NoteKind.MISSING_ROUNDS: "{count} of {rounds} rounds",
     NoteKind.STILL_WARMING_UP: "still warming up when measured, in {count} of {rounds} rounds",
     NoteKind.IMPRECISE: "less precise than asked in {count} of {rounds} rounds (stopped by {stopped_by})",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
 
-SCHEMA = 1  # of run.json and records.jsonl. 1: first
+SCHEMA = 2  # of run.json and records.jsonl. 2: notes are kinds with data; 1: first, notes are sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

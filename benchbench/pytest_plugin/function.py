@@ -15,13 +15,13 @@ from benchbench.backends.base import Backend, HostTimer
 from benchbench.machine.telemetry import peak_host, reset_host_peak
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import CALL, Failure, Measurement, Memory
+from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.registry import load
 from benchbench.timing.sampling import measure
 
 PYTHON = "python"  # what stands for no backend
-SHARED = "measured in the test's process, whose host memory it shares"
 
 
 class Attached(Protocol):
@@ -94,7 +94,7 @@ def measured(function: Callable[[], Any], backend: str | None, device: str | Non
         peak_host=peak_host(host_reset),
         relative_error=None,
         precision={},
-        notes=(SHARED,),
+        notes=(note(NoteKind.SHARED_PROCESS),),
     )
     return Call(output=output, device=where, measurement=measurement)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ import msgspec
 
 from benchbench.errors import UnreadableInput
 from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.note import Note, plain
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
 from benchbench.store.checksum import sealed, unsealed
@@ -63,14 +65,38 @@ def outcome(raw: object) -> Measurement | Failure:
         failure = _converted(raw, Failure, "outcome: ")
         _check_numbers([failure.relative_error or 0.0])
         return failure
-    found = _converted(raw, Measurement, "outcome: ")
+    found = _converted(_with_typed_notes(raw), Measurement, "outcome: ")
     if found.iterations < 1 or not found.block_s:
         raise UnreadableInput("outcome: a measurement without a block or a step")
     _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0, found.relative_error or 0.0])
     _check_numbers([*found.warmup_block_s, *found.block_s])
     _check_numbers([number for batch in found.batches for number in dataclasses.astuple(batch)])
     _check_telemetry(found)
+    _check_notes([*found.notes, *(found.telemetry.notes if found.telemetry else ())])
     return found
+
+
+def _with_typed_notes(raw: dict[str, Any]) -> dict[str, Any]:
+    """Notes of schema 1 are sentences, those of the telemetry too."""
+    telemetry = raw.get("telemetry")
+    inner = {"telemetry": _with_typed_notes(telemetry)} if isinstance(telemetry, dict) else {}
+    notes = raw.get("notes")
+    if not isinstance(notes, list):
+        return raw | inner
+    return raw | inner | {"notes": [_typed_note(each) for each in notes]}
+
+
+def _typed_note(raw: Any) -> Any:
+    return dataclasses.asdict(plain(raw)) if isinstance(raw, str) else raw
+
+
+def _check_notes(notes: Sequence[Note]) -> None:
+    """What cannot be put into words is no note."""
+    for each in notes:
+        try:
+            _ = each.text
+        except (KeyError, ValueError, TypeError, ArithmeticError) as error:
+            raise UnreadableInput(f"outcome: a note of kind {each.kind} without its data") from error
 
 
 def _check_telemetry(found: Measurement) -> None:

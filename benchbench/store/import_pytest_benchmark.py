@@ -17,6 +17,7 @@ from benchbench.machine.environment import fingerprint, os_name
 from benchbench.model.case import Case
 from benchbench.model.device import Device, DeviceClass, Machine, Probe, Target
 from benchbench.model.measurement import CALL, Failure, Measurement, Memory
+from benchbench.model.note import NoteKind, note
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
@@ -30,7 +31,6 @@ from benchbench.timing.sampling import precise
 TOOL = "pytest-benchmark"
 HOW_TO = "Make one with: pytest --benchmark-json=FILE"
 NO_MEMORY = Memory(bytes=None, reason=f"{TOOL} does not measure memory")
-UNKNOWN_WARM_UP = f"made by {TOOL}: whether it had warmed up is not known"
 MOST_SAMPLES = 300_000  # of a benchmark: more would not fit into a line of records.jsonl
 ULPS = 4
 
@@ -182,7 +182,7 @@ def _outcome(benchmark: Benchmark) -> Measurement | Failure:
         peak_host=NO_MEMORY,
         relative_error=None,
         precision={},
-        notes=(UNKNOWN_WARM_UP,),
+        notes=(note(NoteKind.WARM_UP_UNKNOWN, tool=TOOL),),
     )
 
 

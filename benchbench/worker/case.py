@@ -7,10 +7,10 @@ from time import perf_counter
 from typing import Any
 
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
-from benchbench.format import size
 from benchbench.machine.telemetry import peak_host, reset_host_peak
 from benchbench.model.case import Cache, Case
 from benchbench.model.measurement import Measurement
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
 from benchbench.timing.sampling import (
@@ -55,9 +55,9 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
             check_waited(workload, runner, session, session.timer(), long_enough(samples))
     notes += (*session.notes, *filter(None, [runner.note]))
     if cold_caches:
-        notes += (f"memory peaks hold {size(CLEARING * session.cache_bytes())} that clear the caches",)
+        notes += (note(NoteKind.CLEARING_IN_PEAKS, bytes=CLEARING * session.cache_bytes()),)
     if samples.recompiled:
-        notes += (f"recompiled {samples.recompiled} times while timed: the step's graph kept changing",)
+        notes += (note(NoteKind.RECOMPILED, count=samples.recompiled),)
     return Measurement(
         cost=workload.cost(case.computes_in),
         iterations=samples.iterations,
@@ -89,10 +89,10 @@ def long_enough(samples: Samples) -> int:
 
 def checked(
     workload: Workload, case: Case, runner: Runner, output: Any, session: Session, job: Message
-) -> tuple[float | None, tuple[str, ...]]:
+) -> tuple[float | None, tuple[Note, ...]]:
     """The relative error of what will be timed, and a note where none can be given. Raises WrongResult."""
     if runner.program.simulated:
-        return None, ("simulated: nothing was computed, so nothing was verified",)
+        return None, (note(NoteKind.SIMULATED),)
     if isinstance(workload, Operation):
         error = verify.operation_error(workload, runner.program, output, session, job["reference"])
         judge(error, workload, case.computes_in)

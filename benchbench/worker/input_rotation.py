@@ -7,8 +7,8 @@ from itertools import cycle, repeat
 from typing import Any
 
 from benchbench.backends.base import CLEARING, Session
-from benchbench.format import size
 from benchbench.model.case import Cache
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.traces.recording import Unsupported
 
 MOST_SETS = 2**14  # of inputs: more would mostly be the framework's own objects
@@ -18,14 +18,14 @@ Inputs = tuple[Any, ...]
 
 def turns(
     cache: Cache, session: Session, inputs: Inputs, again: Callable[[], Inputs]
-) -> tuple[Iterator[Inputs], str]:
+) -> tuple[Iterator[Inputs], Note | None]:
     """The inputs of one step after the other, without end, and a note where it tells more than the case.
 
     `again` gives another copy of them. To rotate, there are as many as exceed twice the last-level cache, so
     that none is there any longer when its turn comes. Raises Unsupported where nothing can rotate.
     """
     if cache is not Cache.ROTATE:
-        return repeat(inputs), ""
+        return repeat(inputs), None
     held, wanted = sum(map(session.nbytes, inputs)), CLEARING * session.cache_bytes()
     if held == 0:
         raise Unsupported("it has no inputs to rotate")
@@ -33,6 +33,6 @@ def turns(
     if count > MOST_SETS:
         raise Unsupported(f"{count} copies of its inputs would be needed: take cold caches instead")
     if count == 1:
-        return repeat(inputs), f"inputs of {size(held)} exceed the cache anyway: one copy"
+        return repeat(inputs), note(NoteKind.INPUTS_EXCEED_CACHE, bytes=held)
     sets = [inputs, *(again() for _ in range(count - 1))]
-    return cycle(sets), f"inputs rotate among {count} copies; memory peaks hold their {size(count * held)}"
+    return cycle(sets), note(NoteKind.COPIES_IN_PEAKS, copies=count, bytes=count * held)

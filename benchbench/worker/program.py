@@ -10,6 +10,7 @@ from typing import Any
 from benchbench import registry
 from benchbench.backends.base import Backend, Session
 from benchbench.model.case import Cache, Case, Dtype, Phase
+from benchbench.model.note import Note
 from benchbench.worker import input_rotation, random_cache, verify
 from benchbench.workloads.base import Draw, Program, Workload
 
@@ -24,7 +25,7 @@ class Runner:
     compiled: Callable[..., Any]
     state: tuple[Any, ...]
     inputs: Iterator[tuple[Any, ...]]  # of one step after the other
-    note: str = ""
+    note: Note | None = None
 
     def step(self) -> Any:
         """The step's output; the state is replaced."""
