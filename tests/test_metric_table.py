@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from benchbench.documents import lists
 from benchbench.store import runs
 from tests.factories import a_run, a_run_info, some_rounds
-from tests.program import accelbench
+from tests.program import environment
 from tests.test_architecture import ROOT
 
 ENTRY = """
@@ -49,9 +51,16 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def told(folder: Path, *arguments: str) -> str:
+    """By the package in `folder`: a fork of this one would not have the entry."""
+    command = [sys.executable, "-m", "benchbench.cli", *arguments]
+    environ = environment(PYTHONPATH=str(folder))
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 def parsed(folder: Path, *arguments: str) -> Any:
-    done = accelbench(*arguments, "--format", "json", cwd=folder, PYTHONPATH=str(folder))
-    return json.loads(done.stdout)
+    return json.loads(told(folder, *arguments, "--format", "json"))
 
 
 def test_one_entry_is_a_column_of_the_report(extended: Path) -> None:
@@ -71,6 +80,5 @@ def test_one_entry_has_a_history(extended: Path) -> None:
 
 
 def test_one_entry_is_exported_and_listed(extended: Path) -> None:
-    text = accelbench("export", "latest", "--to", "gitlab", cwd=extended, PYTHONPATH=str(extended)).stdout
-    assert "accelbench_slowest_seconds{" in text
+    assert "accelbench_slowest_seconds{" in told(extended, "export", "latest", "--to", "gitlab")
     assert "slowest_s" in {row["metric"] for row in parsed(extended, "list", "metrics")}
