@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import textwrap
@@ -206,6 +207,11 @@ def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
         (("run", "--quick", "--rigorous"), 2, "exclude each other", "one of them"),
         (("run", "-b", "fake", "-d", "cuda"), 3, "No case", "accelbench devices"),
         (("run", "-b", "fake", "-d", "cpu", "--dtype", "tf32"), 3, "No case", "accelbench devices"),
+        (("run", "--dtyp", "float32"), 2, "error: No such option: --dtyp.", "hint: Did you mean --dtype?"),
+        (("rn",), 2, "error: No such command 'rn'.", "hint: Did you mean 'run'?"),
+        (("run", "--rounds", "0"), 2, "error: Invalid value for '--rounds'", "accelbench run --help"),
+        (("run", "--isolation", "frk"), 2, "'frk' is not one of 'fork'", "accelbench run --help"),
+        (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
         (("report",), 5, "no runs", "accelbench run --suite quick"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
     ],
@@ -303,3 +309,23 @@ def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_p
 def test_help_shows_the_defaults_that_are_told_in_words(tmp_path: Path) -> None:
     shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="200").stdout
     assert "A suite's name or TOML file. [default: quick]" in shown
+
+
+def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
+    shown = accelbench("--help", cwd=tmp_path).stdout
+    verbs = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]+  ", line)]
+    assert " ".join(verbs) == snapshot(
+        "run report compare check baseline history profile doctor list devices env export import"
+    )
+    table = (Path(__file__).parent.parent / "docs/cli.md").read_text()
+    told = re.findall(r"^\| `([a-z]+)[ `]", table, re.MULTILINE)
+    assert list(dict.fromkeys(told)) == verbs
+
+
+def test_an_error_of_usage_is_two_plain_lines(tmp_path: Path) -> None:
+    assert accelbench("rn", cwd=tmp_path, code=2).stderr == snapshot("""\
+error: No such command 'rn'.
+hint: Did you mean 'run'?
+""")
+    nothing = accelbench(cwd=tmp_path, code=2)
+    assert (nothing.stdout + nothing.stderr).count("Usage: accelbench") == 1

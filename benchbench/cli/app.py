@@ -6,17 +6,36 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from benchbench import __version__
+from benchbench.cli.usage_errors import USAGE_ERROR, explained
 from benchbench.errors import AccelbenchError
 
 if TYPE_CHECKING:
     from types import FrameType
 
+MEASURE, COMPARE, EXPLAIN = "Measure and report", "Compare", "Explain"  # panels of `--help`
+INSPECT, EXCHANGE = "What there is", "Other tools"
+VERBS = (  # in the order of use
+    *("run", "report", "compare", "check", "baseline", "history", "profile", "doctor"),
+    *("list", "devices", "env", "export", "import"),
+)
+
+
+class InOrder(typer.core.TyperGroup):
+    """Lists the verbs in the order of use."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All of VERBS, then what is not among them."""
+        return [*VERBS, *(name for name in super().list_commands(ctx) if name not in VERBS)]
+
+
 app = typer.Typer(
+    cls=InOrder,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -66,11 +85,13 @@ def signals(kept: str = "every finished case is kept") -> Iterator[None]:
 def main() -> None:
     """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
     try:
-        app()
-    except AccelbenchError as error:
-        typer.echo(f"error: {error}", err=True)
-        if error.hint:
-            typer.echo(f"hint: {error.hint}", err=True)
+        sys.exit(app(prog_name="accelbench", standalone_mode=False))
+    except (AccelbenchError, USAGE_ERROR) as error:
+        message, hint = explained(error)
+        if message:
+            typer.echo(message, err=True)
+        if hint:
+            typer.echo(f"hint: {hint}", err=True)
         sys.exit(error.exit_code)
     except Interrupted as stop:
         typer.echo(f"interrupted: {stop.kept}", err=True)

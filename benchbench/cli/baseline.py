@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app
+from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import print_document
 from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
 
 baseline = typer.Typer(no_args_is_help=True, help="Accepted runs, up to ten sessions a machine, to commit.")
-app.add_typer(baseline, name="baseline")
+app.add_typer(baseline, name="baseline", rich_help_panel=COMPARE)
 
 NameArgument = Annotated[str, typer.Argument(help="The baseline's name, such as main.")]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app, signals
+from benchbench.cli.app import COMPARE, app, signals
 from benchbench.cli.formats import print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split
@@ -24,7 +24,7 @@ class GateFormat(StrEnum):
     JSON = "json"
 
 
-@app.command("check")
+@app.command("check", rich_help_panel=COMPARE)
 @measure_options(without=("budget_s", "tags"))
 def check_(
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli.app import app, signals
+from benchbench.cli.app import COMPARE, app, signals
 from benchbench.cli.formats import print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split
@@ -37,7 +37,7 @@ class Order(StrEnum):
     CASE = "case"
 
 
-@app.command("compare")
+@app.command("compare", rich_help_panel=COMPARE)
 @measure_options(without=("budget_s", "tags"))
 def compare_(
     *,

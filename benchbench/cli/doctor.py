@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app, signals
+from benchbench.cli.app import EXPLAIN, app, signals
 from benchbench.cli.formats import print_document
 from benchbench.cli.measure_options import flag_of, measure_options
 from benchbench.cli.options import DataFormat, FormatOption
@@ -23,7 +23,7 @@ TAKES = {  # mode → the fields that narrow it
 }
 
 
-@app.command()
+@app.command(rich_help_panel=EXPLAIN)
 @measure_options(only=NARROWING)
 def doctor(
     *,

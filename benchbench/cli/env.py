@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli.app import app, signals
+from benchbench.cli.app import INSPECT, app, signals
 from benchbench.cli.formats import print_document
 from benchbench.cli.options import DataFormat, FormatOption, Names, option
 from benchbench.cli.screen import tell
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 env = typer.Typer(
     no_args_is_help=True, help="Environments of their own for backends: other versions, side by side."
 )
-app.add_typer(env, name="env")
+app.add_typer(env, name="env", rich_help_panel=INSPECT)
 
 
 @env.command()

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app
+from benchbench.cli.app import EXCHANGE, app
 from benchbench.cli.formats import exporter_type, formats, prices, write_run
 from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
 
 
-@app.command()
+@app.command(rich_help_panel=EXCHANGE)
 def export(
     run: RunArgument,
     to: Annotated[str, typer.Option("--to", help=f"One of {', '.join(formats())}.", autocompletion=formats)],
@@ -35,7 +35,7 @@ def export(
     write_run(runs.read(path), to, output, path, known)
 
 
-@app.command("import")
+@app.command("import", rich_help_panel=EXCHANGE)
 def import_(
     files: Annotated[list[Path], typer.Argument(help="JSON of pytest-benchmark; each is one process.")],
     tag: TagOption = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli.app import app
+from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import print_document
 from benchbench.cli.options import ResultsOption, argument
 
@@ -28,7 +28,7 @@ class HistoryFormat(StrEnum):
 PLOTS = (HistoryFormat.PNG, HistoryFormat.SVG)
 
 
-@app.command()
+@app.command(rich_help_panel=COMPARE)
 def history(
     case: Annotated[list[str] | None, argument("Parts of case ids, or patterns. [default: all]")] = None,
     metric: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app, signals
+from benchbench.cli.app import INSPECT, app, signals
 from benchbench.cli.formats import print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
@@ -25,7 +25,7 @@ class Listing(StrEnum):
     RUNS = "runs"
 
 
-@app.command("list")
+@app.command("list", rich_help_panel=INSPECT)
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
     results: ResultsOption = Path("results"),
@@ -40,7 +40,7 @@ def list_(
     print_document(list_document(what, results), format)
 
 
-@app.command()
+@app.command(rich_help_panel=INSPECT)
 @measure_options(only=("backends", "pythons"))
 def devices(*, options: MeasureOptions, format: FormatOption = DataFormat.TERMINAL) -> None:
     """Every backend and environment with its version and devices, and why one cannot be used.

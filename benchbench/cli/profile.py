@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli.app import app
+from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import print_document
 from benchbench.cli.options import Names, ResultsOption, option, split
 
@@ -26,7 +26,7 @@ class ProfileFormat(StrEnum):
     JSON = "json"
 
 
-@app.command()
+@app.command(rich_help_panel=EXPLAIN)
 def profile(
     run: Annotated[str, typer.Argument(help="A run that was made with --profile.")] = "latest",
     new: Annotated[str | None, typer.Argument(help="Another: what explains the difference.")] = None,

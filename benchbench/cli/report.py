@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app
+from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import exporter_type, formats, prices, write_run
 from benchbench.cli.options import Names, ResultsOption, option
 
@@ -16,7 +16,7 @@ RunArgument = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def report(
     run: RunArgument = "latest",
     format: Annotated[

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import app, signals
+from benchbench.cli.app import MEASURE, app, signals
 from benchbench.cli.formats import prices, print_document, write_run
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
 from benchbench.model.options import MeasureOptions
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 @measure_options()
 def run(
     *,

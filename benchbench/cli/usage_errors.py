@@ -1,0 +1,29 @@
+"""What Typer says of a mistake, in the form of our own errors: what happened, then what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from benchbench.errors import AccelbenchError
+
+# Typer 0.25 and later bring a click of their own: the class that an error of usage is, whichever is there.
+USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
+SUGGESTION = " Did you mean "
+
+
+def explained(error: Any) -> tuple[str, str]:
+    """The message and the hint of an expected error; both empty where help was printed instead."""
+    if isinstance(error, AccelbenchError):
+        return f"error: {error}", error.hint
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return error.message, ""  # its help: empty where Rich has printed it
+    if possible := getattr(error, "possibilities", None):
+        return f"error: {error.message}.", f"Did you mean {' or '.join(sorted(possible))}?"
+    message, suggestion, name = error.format_message().partition(SUGGESTION)
+    if suggestion:
+        return f"error: {message}", suggestion.strip() + " " + name
+    sentence = message.replace("Value error, ", "").replace("Input should", "it should").rstrip(".")
+    command = error.ctx.command_path if error.ctx else "accelbench"
+    return f"error: {sentence}.", f"{command} --help shows what can be given."
