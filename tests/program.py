@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,16 @@ def wait_for(condition: object, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.05)
+
+
+def add_sessions(results: Path, count: int = 4) -> None:
+    """The one session of each baseline once more on each of `count` days before."""
+    for path in sorted((results / "baselines").rglob("*.json")):
+        text = path.read_text()
+        started = json.loads(text)["started"]
+        for number in range(1, count + 1):
+            earlier = (datetime.fromisoformat(started) - timedelta(days=number)).isoformat()
+            name = f"{path.stem}-{number}"
+            path.with_name(f"{name}.json").write_text(
+                text.replace(f'"{path.stem}"', f'"{name}"').replace(f'"{started}"', f'"{earlier}"')
+            )

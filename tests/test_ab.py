@@ -17,8 +17,9 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import compare
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
-from benchbench.gate.cases import Rules
-from benchbench.gate.decide import Ending, check_in_turn, exit_code
+from benchbench.gate.cases import GatePolicy
+from benchbench.gate.decide import check_interleaved
+from benchbench.gate.endings import Ending, exit_code
 from benchbench.launch.scratch import UserCode
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case, Dtype
@@ -40,7 +41,7 @@ from tests.factories import (
     a_run,
     some_rounds,
 )
-from tests.program import WORKLOADS, accelbench, rows
+from tests.program import WORKLOADS, accelbench, add_sessions, rows
 from tests.rendering import rendered
 from tests.test_workflow import documented
 
@@ -48,7 +49,7 @@ Pairs = list[tuple[Case, Case]]
 
 EAGER, COMPILED = a_case(), a_case(mode="compile")
 WEATHER = (1.0, 1.3, 1.1)  # what both processes of a round meet
-RULES = Rules(metrics=METRICS[:1])
+RULES = GatePolicy(metrics=METRICS[:1])
 
 
 # What a side is
@@ -204,11 +205,11 @@ def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_n
             ("new", "unavailable: this torch is a CPU build"),
         ]
     )
-    gate = check_in_turn(digest(ref), digest(new), RULES)
+    gate = check_interleaved(digest(ref), digest(new), RULES)
     assert sorted((each.verdict.value, each.lost) for each in gate.findings) == snapshot(
         [("gone", True), ("incomparable", False), ("same", False)]
     )
-    assert exit_code(gate) == Ending.NOT_COMPARABLE
+    assert exit_code(gate) == Ending.NOT_COMPARABLE.code
 
 
 def test_the_text_names_both_sides() -> None:
@@ -235,11 +236,11 @@ p (Holm) and MDE hold for 1 cases together; MDE: the change found 4 times in 5
 def test_a_baselines_code_that_fails_is_no_pass() -> None:
     failing, working = [a_record(a_failure())], weathered(1.0)
     ref, new = map(digest, partners(failing, working, [(EAGER, EAGER)]))
-    found = check_in_turn(ref, new, RULES)
+    found = check_interleaved(ref, new, RULES)
     assert found.findings[0].verdict is Verdict.INCOMPARABLE
     assert found.findings[0].reason == snapshot("the baseline's code: crashed: worker killed by signal 11")
     ref, new = map(digest, partners(working, failing, [(EAGER, EAGER)]))
-    assert exit_code(check_in_turn(ref, new, RULES)) == Ending.FAILED
+    assert exit_code(check_interleaved(ref, new, RULES)) == Ending.FAILED.code
 
 
 # Another revision
@@ -480,6 +481,7 @@ def test_the_documented_pull_request_job_fails_for_slower_code_only(repository: 
 
 def test_the_documented_nightly_job_fails_for_slower_code_only(repository: Path) -> None:
     shell(documented("baseline"), repository)
+    add_sessions(repository / "results")  # "the same on some other days"
     shell(documented("nightly"), repository)
     (repository / "src/pace.py").write_text("SECONDS = 0.0018\n")
     slower = shell(documented("nightly"), repository, 10)

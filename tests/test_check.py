@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,20 @@ from inline_snapshot import snapshot
 from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
-from benchbench.documents.gate import Gate
-from benchbench.gate.cases import Rules
+from benchbench.documents.conclusions import TITLES, Gate, conclusions
+from benchbench.gate.cases import GatePolicy
+from benchbench.gate.completeness import MissingRecords
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import Check, Ending, Finding, check, endings, exit_code
-from benchbench.gate.spread import sittings
+from benchbench.gate.decide import CaseFinding, GateResult, check
+from benchbench.gate.endings import Ending, endings, exit_code
+from benchbench.gate.spread import (
+    ASSUMED_DEDICATED,
+    ASSUMED_MEMORY,
+    ASSUMED_SHARED,
+    ENOUGH,
+    days_of,
+    hours_of,
+)
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
 from benchbench.model.run import Settings
@@ -43,7 +54,7 @@ from tests.rendering import TEXTS, rendered
 
 LATENCY = METRICS[0]
 METRIC = {metric.name: metric for metric in METRICS}
-RULES = Rules(metrics=(LATENCY,))
+RULES = GatePolicy(metrics=(LATENCY,))
 ONE_STAGE = replace(RULES, confirm=False)
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)  # seconds of a step in three processes
 WEATHER = (1.0, 1.004, 0.997, 1.002, 0.996, 1.001)  # what six sessions differ by
@@ -84,7 +95,7 @@ def again(*factors: float, **over: Any) -> Confirmation:
     return Confirmation(new=a_new(*factors, id="AGAIN", **over))
 
 
-def only(found: Check) -> Finding:
+def only(found: GateResult) -> CaseFinding:
     (finding,) = found.findings
     return finding
 
@@ -102,7 +113,8 @@ def test_a_change_is_a_regression_only_once_it_is_seen_again() -> None:
     assert flagged.flagged == [a_case().id]
     assert only(flagged).verdict is Verdict.INCONCLUSIVE
     assert only(flagged).reason == snapshot("flagged, and not measured again")
-    assert not endings(flagged)
+    assert list(endings(flagged)) == [Ending.INCONCLUSIVE]
+    assert exit_code(flagged) == 0
     confirmed = only(check(sessions, a_new(1.1), RULES, again(1.09)))
     assert confirmed.verdict is Verdict.SLOWER
     assert confirmed.first is not None
@@ -163,21 +175,51 @@ def test_a_threshold_is_never_below_twice_what_the_sessions_differ_by() -> None:
 
 
 def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ_less() -> None:
-    few, rule = a_baseline(factors=[1.0]), replace(ONE_STAGE, assumed=0.005)
-    shared, dedicated = (only(check(few, a_new(1.08), rules)) for rules in (ONE_STAGE, rule))
+    few = a_baseline(factors=[1.0])
+    dedicated_policy = replace(ONE_STAGE, assumed=ASSUMED_DEDICATED)
+    shared, dedicated = (only(check(few, a_new(1.2), policy)) for policy in (ONE_STAGE, dedicated_policy))
     assert shared.provisional
-    assert shared.verdict is Verdict.INCONCLUSIVE
-    assert dedicated.verdict is Verdict.SLOWER
+    assert (shared.verdict, shared.reason) == snapshot(
+        (Verdict.INCONCLUSIVE, "4 more sessions on other days would tell how they differ")
+    )
+    assert (dedicated.verdict, dedicated.reason) == snapshot(
+        (Verdict.PROVISIONAL, "slower, on 1 of 5 sessions")
+    )
     assert shared.first is not None
     assert dedicated.first is not None
-    assert shared.first.mde > 0.1 > 0.03 > dedicated.first.mde
+    assert shared.first.mde > 0.4 > 0.2 > dedicated.first.mde
     assert not only(check(a_baseline(), a_new(1.0), RULES)).provisional
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("confirm", [True, False])
+def test_fewer_than_five_sessions_never_fail_a_check_by_themselves(count: int, confirm: bool) -> None:
+    policy = replace(RULES, confirm=confirm)
+    found = check(a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, again(3.0) if confirm else None)
+    enough = count == ENOUGH
+    assert only(found).verdict is (Verdict.SLOWER if enough else Verdict.PROVISIONAL)
+    assert exit_code(found) == (10 if enough else 12)
+    assert exit_code(found, exit_zero=True) == 0
+
+
+def test_interleaved_with_the_baselines_code_one_session_is_enough() -> None:
+    found = check(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True))
+    assert found.flagged == [a_case().id]
+    second = in_turn(STEADY, times_of(1.1))
+    found = check(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True), second)
+    assert only(found).verdict is Verdict.SLOWER
+    assert exit_code(found) == 10
+
+
+def test_memory_is_taken_to_differ_less_than_time_between_sessions() -> None:
+    assert RULES.assumed_of(LATENCY) == ASSUMED_SHARED
+    assert RULES.assumed_of(METRIC["peak_host_bytes"]) < ASSUMED_SHARED
 
 
 def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help() -> None:
     noisy = a_baseline(factors=[1.0, 1.2, 0.8, 1.1, 0.9])
     assert only(check(noisy, a_new(1.3), RULES)).reason == snapshot(
-        "too noisy for this threshold: more sessions would tell"
+        "sessions differ too much for this threshold: interleave with the baseline's code (--ab)"
     )
 
 
@@ -186,7 +228,7 @@ def test_a_case_that_worked_and_fails_is_broken() -> None:
     found = check(a_baseline(), failing, RULES)
     assert only(found).verdict is Verdict.BROKEN
     assert only(found).reason == snapshot("crashed: no kernel")
-    assert list(endings(found)) == [Ending.FAILED, Ending.NOT_COMPARABLE]
+    assert list(endings(found)) == [Ending.NOTHING_TESTED, Ending.FAILED]
 
 
 def test_a_case_that_fails_when_measured_again_is_broken_and_no_regression() -> None:
@@ -211,7 +253,7 @@ def test_a_new_case_that_fails_is_broken_too() -> None:
     assert found.findings[1].reason.startswith("not part of the baseline")
 
 
-def test_new_and_vanished_cases_are_told_and_fail_nothing() -> None:
+def test_a_new_case_is_told_and_one_that_the_run_did_not_plan_makes_it_incomplete() -> None:
     found = check(
         a_baseline(*some_cases(2)),
         a_digest([(c, STEADY) for c in [*some_cases(1), a_case(params={"m": 7})]]),
@@ -224,7 +266,15 @@ def test_new_and_vanished_cases_are_told_and_fail_nothing() -> None:
             (Verdict.NEW, "not part of the baseline"),
         ]
     )
-    assert exit_code(found, strict=True) == 0
+    assert found.missing == snapshot(
+        (
+            MissingRecords(
+                case="gemm(m=1)/float32/eager@torch:cpu",
+                reason="the baseline has it and the plan of the run has not",
+            ),
+        )
+    )
+    assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.INCOMPLETE.code
 
 
 def test_a_case_that_was_asked_for_and_cannot_run_is_lost() -> None:
@@ -232,7 +282,7 @@ def test_a_case_that_was_asked_for_and_cannot_run_is_lost() -> None:
     new = records_of(some_rounds(*STEADY), left_out=(a_left_out(case=case),))
     found = check(a_baseline(a_case(), case), new, RULES)
     assert [each.lost for each in found.findings] == [False, True]
-    assert exit_code(found) == Ending.NOT_COMPARABLE
+    assert exit_code(found) == Ending.NOT_COMPARABLE.code
 
 
 def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned() -> None:
@@ -254,7 +304,7 @@ def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned
 def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any]) -> None:
     found = check(a_baseline(), a_new(2.0, **over), RULES)
     assert only(found).verdict is Verdict.INCOMPARABLE
-    assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.NOT_COMPARABLE
+    assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.NOT_COMPARABLE.code
     assert only(found).reason in snapshot(
         [
             "counted flops 524288 → 1",
@@ -318,7 +368,7 @@ def test_several_metrics_are_one_family_and_each_has_its_verdict() -> None:
     found = check([run(1000)], run(1200), rules)
     assert [(each.metric, each.verdict.value) for each in found.findings] == [
         ("latency_s", "same"),
-        ("peak_host_bytes", "slower"),
+        ("peak_host_bytes", "provisional"),
     ]
     assert found.tested == 2
 
@@ -334,7 +384,7 @@ def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
     few = only(check(sessions[:4], run(0.6), rules))
     assert few.verdict is Verdict.INSUFFICIENT
     assert few.reason == snapshot(
-        "cold_s is measured once a run: the baseline has 4 sessions an hour apart, this needs 5"
+        "cold_s is measured once a run: the baseline has sessions of 4 days, this needs 5"
     )
 
 
@@ -344,7 +394,7 @@ def test_a_metric_that_nobody_measured_is_insufficient_and_passes_nothing(metric
     run = replace(a_new(1.0), cases={a_case().id: nothing})
     found = check([run], run, replace(RULES, metrics=(metric,)))
     assert only(found).verdict is Verdict.INSUFFICIENT
-    assert exit_code(found) == Ending.NOT_COMPARABLE
+    assert exit_code(found) == Ending.NOT_COMPARABLE.code
 
 
 # Measured again in turn with the baseline's code
@@ -357,7 +407,7 @@ def in_turn(ref: Sequence[float], new: Sequence[float], **over: Any) -> Confirma
 
 
 def test_weather_that_both_sides_meet_confirms_nothing() -> None:
-    rules, hour = replace(RULES, in_turn=True), (1.0, 1.3, 1.1)
+    rules, hour = replace(RULES, interleaved=True), (1.0, 1.3, 1.1)
     slow_hour = in_turn(
         [1.1e-3 * h for h in hour], [1.1e-3 * h * e for h, e in zip(hour, (1, 1.001, 0.999), strict=True)]
     )
@@ -392,7 +442,7 @@ def test_weather_that_both_sides_meet_confirms_nothing() -> None:
 def test_what_cannot_be_paired_is_neither_confirmed_nor_passed(
     confirmation: Confirmation, wanted: Verdict
 ) -> None:
-    found = only(check(a_baseline(), a_new(1.1), replace(RULES, in_turn=True), confirmation))
+    found = only(check(a_baseline(), a_new(1.1), replace(RULES, interleaved=True), confirmation))
     assert found.verdict is wanted
     assert found.reason.startswith("measured again: ")
     assert found.confirmation is None
@@ -401,34 +451,108 @@ def test_what_cannot_be_paired_is_neither_confirmed_nor_passed(
 # Endings
 
 
-def a_check(*verdicts: Verdict, tested: int = 1) -> Check:
+CODES = {
+    Ending.REGRESSED: 10,
+    Ending.FAILED: 4,
+    Ending.NOTHING_TESTED: 11,
+    Ending.INCOMPLETE: 11,
+    Ending.NOT_COMPARABLE: 11,
+    Ending.PROVISIONAL: 12,
+    Ending.INCONCLUSIVE: 12,
+}
+CAUSES = {
+    Ending.REGRESSED: Verdict.SLOWER,
+    Ending.FAILED: Verdict.BROKEN,
+    Ending.NOT_COMPARABLE: Verdict.INCOMPARABLE,
+    Ending.PROVISIONAL: Verdict.PROVISIONAL,
+    Ending.INCONCLUSIVE: Verdict.INCONCLUSIVE,
+}
+COMBINATIONS = [
+    tuple(ending for place, ending in enumerate(Ending) if number >> place & 1)
+    for number in range(2 ** len(Ending))
+]
+
+
+def a_check(*wanted: Ending, verdicts: Sequence[Verdict] = ()) -> GateResult:
+    """A check that comes to just those endings, beside a case that is the same."""
     template = check(a_baseline(), a_new(1.0), RULES)
-    findings = [replace(only(template), verdict=verdict) for verdict in verdicts]
-    return replace(template, findings=tuple(findings), tested=tested)
+    kinds = [Verdict.SAME, *verdicts, *(CAUSES[each] for each in wanted if each in CAUSES)]
+    return replace(
+        template,
+        findings=tuple(replace(only(template), verdict=verdict) for verdict in kinds),
+        missing=(MissingRecords(case="x", reason="y"),) if Ending.INCOMPLETE in wanted else (),
+        tested=0 if Ending.NOTHING_TESTED in wanted else len(kinds),
+    )
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "over", "code"),
-    [
-        ((Verdict.SAME, Verdict.FASTER, Verdict.NEW, Verdict.GONE), {"strict": True}, 0),
-        ((Verdict.SLOWER, Verdict.BROKEN, Verdict.INCOMPARABLE), {}, 10),
-        ((Verdict.SLOWER, Verdict.BROKEN, Verdict.INCOMPARABLE), {"exit_zero": True}, 4),
-        ((Verdict.SLOWER, Verdict.INCONCLUSIVE), {"exit_zero": True, "strict": True}, 0),
-        ((Verdict.BROKEN, Verdict.INCOMPARABLE), {}, 4),
-        ((Verdict.INCOMPARABLE, Verdict.INCONCLUSIVE), {"strict": True}, 11),
-        ((Verdict.INCONCLUSIVE, Verdict.SAME), {}, 0),
-        ((Verdict.INCONCLUSIVE, Verdict.SAME), {"strict": True}, 12),
-        ((Verdict.INSUFFICIENT,), {"strict": True}, 12),
-    ],
-)
-def test_the_gravest_ending_gives_the_exit_code(
-    verdicts: tuple[Verdict, ...], over: dict[str, bool], code: int
-) -> None:
-    assert exit_code(a_check(*verdicts), **over) == code
+@pytest.mark.parametrize("wanted", COMBINATIONS, ids=lambda wanted: "+".join(map(str, wanted)) or "none")
+def test_every_combination_of_endings_has_the_code_of_the_gravest(wanted: tuple[Ending, ...]) -> None:
+    found = a_check(*wanted)
+    assert tuple(endings(found)) == wanted  # in the order told
+    assert {each: each.code for each in Ending} == CODES
+    for strict in (False, True):
+        for exit_zero in (False, True):
+            ignored = {Ending.INCONCLUSIVE} if not strict else set()
+            if exit_zero:
+                ignored = {Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE}
+            codes = {CODES[each] for each in set(wanted) - ignored}
+            code = next((each for each in (10, 4, 11, 12) if each in codes), 0)
+            assert exit_code(found, strict=strict, exit_zero=exit_zero) == code
+            text = shown_as("terminal", Gate(name="main", found=found, strict=strict, exit_zero=exit_zero))
+            passing = set(wanted) <= {Ending.INCONCLUSIVE} and not (strict and wanted)
+            assert ("PASS" in text) == passing
+
+
+def test_what_is_told_and_needs_nobody_passes() -> None:
+    for verdict in (Verdict.FASTER, Verdict.NEW, Verdict.GONE):
+        assert exit_code(a_check(verdicts=[verdict]), strict=True) == 0
+    assert exit_code(a_check(verdicts=[Verdict.INSUFFICIENT]), strict=True) == 12
 
 
 def test_a_check_that_tested_nothing_is_no_pass() -> None:
-    assert exit_code(a_check(tested=0), exit_zero=True) == Ending.NOT_COMPARABLE
+    found = a_check(Ending.NOTHING_TESTED)
+    assert exit_code(found, exit_zero=True) == 11
+    assert list(map(str, conclusions(Gate(name="main", found=found)))) == [
+        "NOT COMPARABLE: no case could be tested"
+    ]
+
+
+# An incomplete run
+
+
+def all_rounds(*numbers: int, rounds: int = 3, **policy: Any) -> Digest:
+    """A run of one case with the records of some rounds, of a policy of `rounds`."""
+    run = a_run([a_record(case=a_case(), round=number) for number in numbers])
+    wanted = replace(run.info.policy, rounds=rounds, **policy)
+    return digest(replace(run, info=replace(run.info, plan=(a_case(),), policy=wanted)))
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        (all_rounds(0, 1, 2), None),
+        (all_rounds(0, 1), "records of 2 of 3 rounds"),
+        (all_rounds(0, 2, 3), "records of 3 of 3 rounds"),
+        (all_rounds(), "planned, and without a record"),
+        (all_rounds(*range(10), rounds=5, continue_above=0.02), None),
+        (all_rounds(*range(9), rounds=5, continue_above=0.02), "records of 9 of 10 rounds"),
+        (all_rounds(*range(4), budget_s=60.0), None),
+    ],
+)
+def test_a_planned_case_without_all_its_records_makes_a_run_incomplete(
+    new: Digest, reason: str | None
+) -> None:
+    found = check(a_baseline(), new, RULES)
+    assert [each.reason for each in found.missing] == ([reason] if reason else [])
+    assert (Ending.INCOMPLETE in endings(found)) == bool(reason)
+    if reason:
+        assert exit_code(found, exit_zero=True) in (11,)
+        assert "PASS" not in shown_as("terminal", Gate(name="main", found=found))
+
+
+def test_a_case_that_failed_is_no_missing_record() -> None:
+    failing = records_of([a_record(a_failure())], some_rounds(*STEADY, case=a_case(params={"m": 1})))
+    assert check([failing], failing, RULES).missing == ()
 
 
 # Laws
@@ -459,7 +583,7 @@ def test_what_is_slower_only_beside_other_programs_cannot_be_told() -> None:
         "flagged, not confirmed; slower, but other processes used 0.8 of a core meanwhile, "
         "and not in the sessions"
     )
-    assert (exit_code(found), exit_code(found, strict=True)) == (Ending.PASSED, Ending.INCONCLUSIVE)
+    assert (exit_code(found), exit_code(found, strict=True)) == (0, 12)
     once = check(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
     assert only(once).verdict is Verdict.INSUFFICIENT
 
@@ -474,7 +598,7 @@ def test_what_is_slower_only_beside_other_programs_cannot_be_told() -> None:
     ],
 )
 def test_other_programs_excuse_nothing_else(
-    sessions: list[Digest], first: dict[str, Any], second: dict[str, Any], rules: Rules
+    sessions: list[Digest], first: dict[str, Any], second: dict[str, Any], rules: GatePolicy
 ) -> None:
     def heavier(found: Digest, factor: float) -> Digest:
         return replace(
@@ -506,42 +630,54 @@ def test_a_digest_says_what_others_took_of_the_machine() -> None:
     assert calm.contended == ""
 
 
-# Sessions of one hour
+# Sessions of one day
 
 
-def test_sessions_of_one_hour_are_one_and_do_not_tell_how_hours_differ() -> None:
-    calm = (1.0, 1.0005, 0.9995, 1.001, 0.999)
-    days = a_baseline(factors=calm)
-    hour = [replace(each, started=f"2026-01-01T00:{number}0:00Z") for number, each in enumerate(days)]
+def on_one_day(sessions: Sequence[Digest]) -> list[Digest]:
+    return [replace(each, started=f"2026-01-01T{n:02}:00:00Z") for n, each in enumerate(sessions)]
+
+
+def test_sessions_of_one_day_are_one_and_do_not_tell_how_days_differ() -> None:
+    days = a_baseline(factors=(1.0, 1.0005, 0.9995, 1.001, 0.999))
     run = a_new(1.06)
     assert only(check(days, run, ONE_STAGE)).verdict is Verdict.SLOWER
-    found = only(check(hour, run, ONE_STAGE))
+    found = only(check(on_one_day(days), run, ONE_STAGE))
     assert (found.verdict, found.provisional) == (Verdict.INCONCLUSIVE, True)
     assert found.first is not None
     assert (found.first.against, found.spread) == (1, None)
     assert found.first.mde == pytest.approx(only(check(days[:1], run, ONE_STAGE)).first.mde, rel=0.01)  # type: ignore[union-attr]
-    assert only(check(hour, a_new(1.3), ONE_STAGE)).verdict is Verdict.SLOWER
+    assert only(check(on_one_day(days), a_new(3.0), ONE_STAGE)).verdict is Verdict.PROVISIONAL
 
 
 @pytest.mark.parametrize(
-    ("started", "numbers"),
+    ("started", "days", "hours"),
     [
-        ([], []),
-        (["2026-01-01T00:00:00Z", "2026-01-01T00:59:59Z", "2026-01-01T01:59:58Z"], [0, 0, 0]),
-        (["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"], [0, 1]),
-        (["2026-01-02", "2026-01-01", "2026-01-02"], [1, 0, 1]),
-        (["2026-01-01T02:00:00+00:00", "2026-01-01T00:30:00+00:00", "2026-01-01T01:29:00+00:00"], [0, 0, 0]),
-        (["2026-01-01", "once", "2026-01-01"], [0, 1, 0]),
+        ([], [], []),
+        (["2026-01-01T00:00:00Z", "2026-01-01T00:59:59Z", "2026-01-01T01:59:58Z"], [0, 0, 0], [0, 0, 1]),
+        (["2026-01-01T00:00:00Z", "2026-01-01T19:59:59Z"], [0, 0], [0, 1]),
+        (["2026-01-01T22:00:00Z", "2026-01-02T03:00:00Z", "2026-01-02T18:00:00Z"], [0, 0, 1], [0, 1, 2]),
+        (["2026-01-01T04:00:00Z", "2026-01-02T01:00:00Z"], [0, 1], [0, 1]),
+        (["2026-01-02", "2026-01-01", "2026-01-02"], [1, 0, 1], [1, 0, 1]),
+        (["2026-01-01", "once", "2026-01-01"], [0, 1, 0], [0, 1, 0]),
     ],
 )
-def test_a_sitting_begins_an_hour_after_the_last_session(started: list[str], numbers: list[int]) -> None:
-    assert sittings(started) == numbers
+def test_a_day_and_an_hour_last_from_their_first_session_on(
+    started: list[str], days: list[int], hours: list[int]
+) -> None:
+    assert days_of(started) == days
+    assert hours_of(started) == hours
+
+
+def test_a_run_every_55_minutes_for_three_days_is_three_or_four_sessions_and_not_one() -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    started = [(begin + timedelta(minutes=55 * number)).isoformat() for number in range(79)]
+    assert len(set(days_of(started))) == 4
 
 
 @given(times, st.floats(1e-3, 1e3))
 @settings(max_examples=30)
 def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None:
-    def found(scale: float) -> Finding:
+    def found(scale: float) -> CaseFinding:
         sessions = [
             a_digest([(a_case(), [scale * v for v in times_of(each)])], started=f"2026-01-0{day}")
             for day, each in enumerate(WEATHER, start=1)
@@ -572,8 +708,8 @@ def test_more_cases_make_each_harder_to_call(others: int) -> None:
 # As text
 
 
-def every_verdict() -> Check:
-    """A check with all nine verdicts."""
+def every_verdict() -> GateResult:
+    """A check with all ten verdicts."""
     names = [*Verdict]
     cases = {name: a_case(params={"kind": name.value}) for name in names}
     stored = [cases[name] for name in names if name is not Verdict.NEW]
@@ -585,7 +721,9 @@ def every_verdict() -> Check:
             "latency_s": tuple(v * (1 + 0.1 * number) for v in STEADY)
         }
         session.cases[cases[shaky].id] = replace(side, values=values)
-    factors = {Verdict.SLOWER: 1.2, Verdict.FASTER: 0.8}
+    for session in sessions[2:]:
+        del session.cases[cases[Verdict.PROVISIONAL].id]
+    factors = {Verdict.SLOWER: 1.2, Verdict.FASTER: 0.8, Verdict.PROVISIONAL: 3.0}
     present = [name for name in names if name not in (Verdict.GONE, Verdict.BROKEN)]
     new = a_digest(
         [(cases[name], times_of(factors.get(name, 1.0))) for name in present],
@@ -599,7 +737,11 @@ def every_verdict() -> Check:
     new.cases[other] = replace(new.cases[other], cost=a_cost(flops=7))
     new.cases[cases[Verdict.BROKEN].id] = CaseDigest(case=cases[Verdict.BROKEN], failure="crashed: a | b")
     confirmation = Confirmation(
-        new=a_digest([(cases[Verdict.SLOWER], times_of(1.19))], id="AGAIN", side={"version": "2.14.0"})
+        new=a_digest(
+            [(cases[Verdict.SLOWER], times_of(1.19)), (cases[Verdict.PROVISIONAL], times_of(3.0))],
+            id="AGAIN",
+            side={"version": "2.14.0"},
+        )
     )
     return check(sessions, new, RULES, confirmation)
 
@@ -616,6 +758,7 @@ baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 newest session: run S5, 2026-01-06T00:00:00Z
 held against it: run NEW, 2026-01-02T03:04:05Z
 latency_s, lower is better
+provisional: 2 of 5 sessions; the spread between sessions is assumed to be 7 %
 measured again: run AGAIN
 changed: torch 2.13.0 → 2.14.0
 damaged, not held: line 3: torn
@@ -631,10 +774,15 @@ incomparable  gemm(kind=incomparable)/float32/eager@torch:cpu
               counted flops 524288 → 7
 gone          gemm(kind=gone)/float32/eager@torch:cpu
               not part of the run
+provisional   gemm(kind=provisional)/float32/eager@torch:cpu
+              2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 43.6 %  3 processes v 2 sessions
+              limit 5 % (default)  sessions differ by 0.282 %
+              again: 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 43.6 %  3 processes v 2 sessions
+              slower, on 2 of 5 sessions; less precise than asked (stopped by time)
 inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
               0.8076× [0.5302, 1.230]  1.24 ms → 1.00 ms  p 0.622  MDE 106 %  3 processes v 6 sessions
               limit 30.3 % (default, raised to twice the sessions' spread)  sessions differ by 15.2 %
-              too noisy for this threshold: more sessions would tell; less precise than asked (stopped by time)
+              sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time)
 faster        gemm(kind=faster)/float32/eager@torch:cpu
               0.8000× [0.7933, 0.8068]  1.00 ms → 800 µs  p <0.001  MDE 1.45 %  3 processes v 6 sessions
               limit 5 % (default)  sessions differ by 0.303 %
@@ -648,11 +796,16 @@ insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
 new           gemm(kind=new)/float32/eager@torch:cpu
               not part of the baseline
 
-1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
+1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
 could have seen, 4 times in 5: a change of 1.45 % in the median case, of 106 % in each
-FAIL 1 of 4: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5 %)
+INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: the baseline has it and the plan of the run has not
+FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5 %)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
 NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
+PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5 %)
+INCONCLUSIVE 2 of 5: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
+INCONCLUSIVE 2 of 5: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 processes
+to decide it now: accelbench check --baseline main --ab rev:COMMIT
 """)  # noqa: E501
 
 
@@ -660,14 +813,20 @@ def test_markdown_has_the_conclusion_first() -> None:
     assert shown_as("markdown", Gate(name="main", found=every_verdict())) == snapshot("""\
 ## Check against main
 
-- FAIL 1 of 4: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5 %)
+- INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: the baseline has it and the plan of the run has not
+- FAIL 1 of 5: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5 %)
 - BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
+- PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 199 % slower (limit 5 %)
+- INCONCLUSIVE 2 of 5: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
+- INCONCLUSIVE 2 of 5: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 processes
+- to decide it now: accelbench check --baseline main --ab rev:COMMIT
 
 - baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 - newest session: run S5, 2026-01-06T00:00:00Z
 - held against it: run NEW, 2026-01-02T03:04:05Z
 - latency_s, lower is better
+- provisional: 2 of 5 sessions; the spread between sessions is assumed to be 7 %
 - measured again: run AGAIN
 - changed: torch 2.13.0 → 2.14.0
 - damaged, not held: line 3: torn
@@ -678,13 +837,14 @@ def test_markdown_has_the_conclusion_first() -> None:
 | broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | crashed: a \\| b |
 | incomparable | gemm(kind=incomparable)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | counted flops 524288 → 7 |
 | gone | gemm(kind=gone)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the run |
-| inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5302, 1.230] | 1.24 ms → 1.00 ms | 0.622 | 106 % | 3 processes v 6 sessions | 30.3 % (default, raised to twice the sessions' spread) | 15.2 % |  | too noisy for this threshold: more sessions would tell; less precise than asked (stopped by time) |
+| provisional | gemm(kind=provisional)/float32/eager@\u200btorch:cpu | 2.994× [2.436, 3.680] | 1.00 ms → 3.00 ms | &lt;0.001 | 43.6 % | 3 processes v 2 sessions | 5 % (default) | 0.282 % | 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p &lt;0.001  MDE 43.6 %  3 processes v 2 sessions | slower, on 2 of 5 sessions; less precise than asked (stopped by time) |
+| inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5302, 1.230] | 1.24 ms → 1.00 ms | 0.622 | 106 % | 3 processes v 6 sessions | 30.3 % (default, raised to twice the sessions' spread) | 15.2 % |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
 | faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7933, 0.8068] | 1.00 ms → 800 µs | &lt;0.001 | 1.45 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
 | same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9916, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 1.45 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % |  | less precise than asked (stopped by time) |
 | insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | still warming up when measured, in 1 processes |
 | new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the baseline |
 
-- 1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
+- 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
 - could have seen, 4 times in 5: a change of 1.45 % in the median case, of 106 % in each
 """)  # noqa: E501
 
@@ -692,7 +852,14 @@ def test_markdown_has_the_conclusion_first() -> None:
 def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
     content = json.loads(shown_as("json", Gate(name="main", found=every_verdict())))
     assert content["exit_code"] == 10
-    assert content["endings"] == ["regressed", "failed", "not_comparable"]
+    assert content["endings"] == [
+        "incomplete",
+        "regressed",
+        "failed",
+        "not_comparable",
+        "provisional",
+        "inconclusive",
+    ]
     (slower,) = [each for each in content["findings"] if each["verdict"] == "slower"]
     looks = {name: slower.pop(name) for name in ("first", "confirmation")}
     assert slower == snapshot(
@@ -734,13 +901,15 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
 @pytest.mark.parametrize(
     ("over", "last"),
     [
-        ({"strict": False}, "PASS: no regression in 1; 1 could not be told"),
-        ({"strict": True}, "INCONCLUSIVE: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
+        ({"strict": False}, "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
+        ({"strict": True}, "INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: "),
     ],
 )
-def test_what_cannot_be_told_is_a_warning_or_with_strict_an_ending(over: Any, last: str) -> None:
+def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, last: str) -> None:
     found = check(a_baseline(factors=[1.0]), a_new(1.0), RULES)
-    assert shown_as("terminal", Gate(name="main", found=found, **over)).splitlines()[-1].startswith(last)
+    text = shown_as("terminal", Gate(name="main", found=found, **over))
+    assert text.splitlines()[-1].startswith(last)
+    assert "PASS" not in text
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -777,3 +946,28 @@ def test_the_documentation_shows_what_the_program_prints() -> None:
     )
     found = check(sessions, run, RULES, Confirmation(new=second))
     assert shown_as("terminal", Gate(name="main", found=found)) in document.split("```\n")
+
+
+def test_the_documentation_lists_every_ending_in_the_order_told_with_its_code() -> None:
+    document = (Path(__file__).parent.parent / "docs/checking.md").read_text()
+    section = document.split("## Exit codes")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([A-Z ]+)` \| (\d+) \| (.*) \|$", section, re.MULTILINE)
+    titles = [TITLES[ending] for ending in Ending]
+    assert [title for title, _, _ in rows] == [*titles, "PASS"]
+    for ending, (_, code, text) in zip(Ending, rows, strict=False):
+        assert f"With `--strict` {ending.code}" in text if code == "0" else int(code) == ending.code
+    gravest = re.search(r"gives the exit code: (\d+), then (\d+), (\d+), (\d+)\.", section)
+    assert gravest
+    assert [int(code) for code in gravest.groups()] == list(dict.fromkeys(CODES.values()))
+    nightly = (Path(__file__).parent.parent / "docs/ci.md").read_text().split("## Every night")[1]
+    assert {int(code) for code in re.findall(r"\b1[0-9](?= for| where|;)", nightly)} == {10, 11, 12}
+
+
+def test_the_documentation_states_the_assumed_spreads() -> None:
+    document = (Path(__file__).parent.parent / "docs/checking.md").read_text()
+    for text in (
+        f"an assumed spread: {100 * ASSUMED_SHARED:.0f} % on a shared machine",
+        f"{100 * ASSUMED_DEDICATED:.0f} % with `--dedicated`",
+        f"differ by {100 * ASSUMED_MEMORY:.0f} %",
+    ):
+        assert text in " ".join(document.split())

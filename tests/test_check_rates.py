@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from benchbench.analyse.metrics import METRICS
-from benchbench.gate.cases import Rules
+from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check, endings
+from benchbench.gate.decide import check
+from benchbench.gate.endings import exit_code
 from benchbench.model.status import Verdict
 from tests.simulator import Array, a_session, allowed, session_medians
 
-RULES = Rules(metrics=METRICS[:1])
-IN_TURN = replace(RULES, in_turn=True)
+RULES = GatePolicy(metrics=METRICS[:1])
+IN_TURN = replace(RULES, interleaved=True)
 
 
 def stages(
@@ -36,9 +37,9 @@ def stages(
     return [hour[:, :processes] for hour in hours[:-1]], factors * first, factors * again, old
 
 
-def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Rules) -> list[Verdict]:
+def found(hours: list[Array], first: Array, again: Array, old: Array, rules: GatePolicy) -> list[Verdict]:
     sessions = [a_session(rows, day=number) for number, rows in enumerate(hours)]
-    ref = a_session(old) if rules.in_turn else None
+    ref = a_session(old) if rules.interleaved else None
     confirmation = Confirmation(new=a_session(again), ref=ref) if rules.confirm else None
     return [each.verdict for each in check(sessions, a_session(first), rules, confirmation).findings]
 
@@ -58,12 +59,12 @@ def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Rul
     ],
 )
 def test_a_suite_of_unchanged_code_rarely_fails_a_check(
-    sessions: int, spread: float, rules: Rules, heavy: bool
+    sessions: int, spread: float, rules: GatePolicy, heavy: bool
 ) -> None:
     """Sessions with heavy tails too are for measuring in turn: docs/checking.md has the figures."""
     suites, alarms = 120, 0
     source = np.random.default_rng([sessions, int(1000 * spread), heavy])
-    over = {"heavy": heavy, "stormy": heavy and rules.in_turn}
+    over = {"heavy": heavy, "stormy": heavy and rules.interleaved}
     for _ in range(suites):
         verdicts = found(*stages(source, 30, sessions, spread, **over), rules)
         alarms += Verdict.SLOWER in verdicts
@@ -72,7 +73,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
 
 @pytest.mark.parametrize(("slow", "spread", "wanted"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
 @pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
-def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: float, rules: Rules) -> None:
+def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: float, rules: GatePolicy) -> None:
     suites, hits = 40, 0
     source = np.random.default_rng(int(100 * slow))
     for _ in range(suites):
@@ -97,7 +98,6 @@ def test_a_lone_case_of_a_runner_whose_weather_lasts_rarely_alarms(
     medians = np.exp(spread * weather)[:, None] * session_medians(source, (runs + 10, 3), 0.0, 0.01)
     digests = [a_session(row[None], day=number) for number, row in enumerate(medians)]
     for last in range(10, len(digests)):
-        alarms += bool(
-            endings(check(digests[last - 10 : last], digests[last], replace(RULES, confirm=False)))
-        )
+        one_stage = replace(RULES, confirm=False)
+        alarms += exit_code(check(digests[last - 10 : last], digests[last], one_stage)) != 0
     assert alarms / runs <= allowed(0.02, runs)

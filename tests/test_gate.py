@@ -10,13 +10,14 @@ import pytest
 
 from benchbench.analyse.pricing import Prices
 from benchbench.plan import config
-from tests.program import accelbench
+from benchbench.store.checksum import sealed
+from tests.program import accelbench, add_sessions
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "paced,honest")
 
 
 class Bench:
-    """A folder with a baseline of two cases; `pace` is how long a step of one of them lasts."""
+    """A folder with a baseline of two cases and five days; `pace` is how long a step of one of them lasts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,15 +36,25 @@ class Bench:
         return found
 
     @property
-    def session(self) -> Path:
-        (found,) = (self.folder / "results/baselines").rglob("*.json")
-        return found
+    def sessions(self) -> list[Path]:
+        """The newest last."""
+        paths = (self.folder / "results/baselines").rglob("*.json")
+        return sorted(paths, key=lambda path: json.loads(path.read_text())["started"])
 
-    def edit_session(self, pattern: str, replacement: str) -> None:
-        before = self.session.read_text()
-        after = re.sub(pattern, replacement, before)
-        assert after != before
-        self.session.write_text(after)
+    @property
+    def session(self) -> Path:
+        return self.sessions[-1]
+
+    def edit_sessions(self, pattern: str, replacement: str) -> None:
+        for path in self.sessions:
+            session = path.read_text()
+            edited = re.sub(pattern, replacement, session)
+            assert edited != session
+            path.write_text(edited)
+
+    def keep_one_session(self) -> None:
+        for path in self.sessions[:-1]:
+            path.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +63,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.pace("0.001 0.001")
     made.run(*FAKE)
     made.run("baseline", "set", "main")
+    add_sessions(made.folder / "results")
     return made.folder
 
 
@@ -92,7 +104,7 @@ def test_a_slow_hour_that_is_over_is_not_confirmed(bench: Bench) -> None:
     bench.pace("0.001 0.001")
     found = bench.check("latest")
     assert found["findings"][0]["flagged"]
-    assert found["findings"][0]["verdict"] == "inconclusive"
+    assert found["findings"][0]["verdict"] == "same"
     assert "not confirmed" in found["findings"][0]["reason"]
 
 
@@ -110,13 +122,19 @@ def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(bench: Ben
     bench.run(*FAKE)
     hardware = r'("cpu":) ?"[^"]*"(, ?\n? *"cores")'
     for path in (bench.folder / "results").rglob("*.json"):
-        path.write_text(re.sub(hardware, r'\1 "Other CPU"\2', path.read_text()))
+        text = re.sub(hardware, r'\1 "Other CPU"\2', path.read_text())
+        path.write_bytes(resealed(text.encode()) if path.name == "run.json" else text.encode())
     own = json.loads((next((bench.folder / "results/runs").iterdir()) / "run.json").read_text())["machine"]
     assert own["cpu"] == "Other CPU"
     bench.session.parent.rename(bench.session.parent.with_name(fingerprint_of(own)))
     found = bench.check("latest", code=10)
     assert "not measured again" in found["note"]
     assert found["stages"] == 1
+
+
+def resealed(text: bytes) -> bytes:
+    """A head of a run with the checksum of what it says now."""
+    return sealed(text[: text.rindex(b',"crc32"')] + b"}\n")
 
 
 def fingerprint_of(fields: dict[str, Any]) -> str:
@@ -154,7 +172,7 @@ def test_a_missing_baseline_ends_with_11_before_anything_is_measured(bench: Benc
 
 
 def test_other_hardware_ends_with_11_and_says_what_the_baseline_holds(bench: Bench) -> None:
-    bench.edit_session(r'"cpu": "[^"]*"', '"cpu": "Other CPU"')
+    bench.edit_sessions(r'"cpu": "[^"]*"', '"cpu": "Other CPU"')
     bench.session.parent.rename(bench.session.parent.with_name("0123456789ab"))
     done = bench.run("check", "--baseline", "main", "--exit-zero", code=11)
     assert "holds no session of this hardware" in done.stderr
@@ -162,36 +180,67 @@ def test_other_hardware_ends_with_11_and_says_what_the_baseline_holds(bench: Ben
 
 
 def test_other_work_ends_with_11(bench: Bench) -> None:
-    bench.edit_session(r'"flops": \d+', '"flops": 7')
+    bench.edit_sessions(r'"flops": \d+', '"flops": 7')
     found = bench.check("--exit-zero", code=11)
     assert found["findings"][0]["reason"].startswith("counted flops 7 → ")
 
 
 def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> None:
-    bench.edit_session('(paced.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
+    bench.edit_sessions('(paced.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
     found = bench.check(code=11)
     assert found["endings"] == ["not_comparable"]
     assert found["conclusions"][0].endswith("unavailable: fake has no device 'cuda:0'")
-    bench.edit_session('(honest.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
+    bench.edit_sessions('(honest.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
     assert "No case" in bench.run("check", "--baseline", "main", code=3).stderr
 
 
 def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
     bench.run("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "gemm", "-p", "m=8")
     found = bench.check("latest", code=11)
-    assert found["conclusions"] == ["NOT COMPARABLE: no case could be tested"]
+    assert found["conclusions"] == [
+        "NOT COMPARABLE: no case could be tested",
+        "INCOMPLETE: 2 cases: the baseline has it and the plan of the run has not",
+    ]
 
 
 def test_what_cannot_be_told_ends_with_12_only_where_asked(bench: Bench) -> None:
-    assert "2 could not be told" in bench.run("check", "latest", "--baseline", "main").stdout
+    assert bench.check("latest", "--strict")["counts"] == {"same": 2}
+    bench.keep_one_session()
+    shown = bench.run("check", "latest", "--baseline", "main").stdout
+    assert shown.splitlines()[-1].startswith("INCONCLUSIVE 2 of 2: 4 more sessions on other days")
+    assert "provisional: 1 of 5 sessions; the spread between sessions is assumed to be 7 %" in shown
+    assert "PASS" not in shown
     assert bench.check("latest", "--strict", code=12)["endings"] == ["inconclusive"]
-    assert bench.check("latest", "--strict", "--dedicated")["counts"] == {"same": 2}
+    assert "assumed to be 2 %" in bench.run("check", "latest", "--baseline", "main", "--dedicated").stdout
+
+
+def test_slower_on_one_session_is_provisional_and_ends_with_12(bench: Bench) -> None:
+    bench.keep_one_session()
+    bench.pace("0.003 0.001")
+    found = bench.check(code=12)
+    assert found["endings"] == ["provisional", "inconclusive"]
+    assert found["conclusions"][-1].startswith("to decide it now: accelbench check --baseline main --ab ")
+    assert bench.check("latest", "--exit-zero")["counts"] == {"provisional": 1, "inconclusive": 1}
+
+
+def test_a_run_that_lost_a_record_ends_with_11_and_never_passes(bench: Bench) -> None:
+    records = next((bench.folder / "results/runs").iterdir()) / "records.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("".join(lines[:-1]))
+    found = bench.check("latest", code=11)
+    assert found["endings"][0] == "incomplete"
+    assert found["missing"][0]["reason"] == "records of 2 of 3 rounds"
+    damaged = [line if "paced" not in line else "x" + line for line in lines]
+    records.write_text("".join(damaged))
+    found = bench.check("latest", "--exit-zero", code=11)
+    assert found["missing"][0]["reason"] == "planned, and without a record"
+    assert not any("PASS" in line for line in found["conclusions"])
 
 
 def test_other_versions_end_with_11_where_asked(bench: Bench) -> None:
-    bench.edit_session('"frameworks": {"fake": "[^"]*"', '"frameworks": {"fake": "0.0.9"')
+    bench.edit_sessions('"frameworks": {"fake": "[^"]*"', '"frameworks": {"fake": "0.0.9"')
     assert bench.check("latest")["changes"] == ["fake 0.0.9 → 0.1.0"]
-    assert bench.check("latest", "--strict-env", code=11)["endings"] == ["not_comparable"]
+    assert bench.check("latest", "--strict-env", code=11)["endings"][-1] == "not_comparable"
 
 
 @pytest.mark.parametrize(
@@ -213,8 +262,9 @@ def test_a_mistake_has_its_code_and_a_hint(
 
 
 def test_a_damaged_session_ends_with_5(bench: Bench) -> None:
-    bench.session.write_text("{")
-    assert bench.session.name in bench.run("check", "latest", "--baseline", "main", code=5).stderr
+    path = bench.session
+    path.write_text("{")
+    assert path.name in bench.run("check", "latest", "--baseline", "main", code=5).stderr
 
 
 def test_results_that_cannot_be_written_end_with_6(bench: Bench) -> None:

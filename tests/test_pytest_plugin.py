@@ -16,7 +16,7 @@ from benchbench.analyse.rows import rows
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs
 from benchbench.store.checksum import sealed
-from tests.program import accelbench
+from tests.program import accelbench, add_sessions
 from tests.test_architecture import HEAVY, ROOT
 
 TEST = """
@@ -154,6 +154,7 @@ def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_p
 def test_a_test_that_became_slower_than_its_baseline_fails(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     accelbench("baseline", "set", "accepted", "faster", cwd=folder)
+    add_sessions(folder / "results")
     for step in (1.49e-3, 1.51e-3):
         pytest_in(folder, "--accelbench-save", "mine", step=step)
     check = ("--accelbench-check", "accepted")

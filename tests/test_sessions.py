@@ -1,5 +1,6 @@
 """One run against stored sessions: the error of the difference, and what stands in for missing sessions."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,17 +9,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from benchbench.gate.spread import ASSUMED_DEGREES, departure
+from benchbench.gate.spread import ENOUGH, session_deviation
 from benchbench.stats import deviation, holm, mean, paired
 
 logs = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
+
+
+def one_hour_each(sessions: list[list[float]]) -> list[list[list[float]]]:
+    return [[logs] for logs in sessions]
 
 
 @given(st.lists(logs, min_size=5, max_size=10), logs)
 def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_processes(
     sessions: list[list[float]], new: list[float]
 ) -> None:
-    found = departure(sessions, new, assumed=0.02)
+    found = session_deviation(one_hour_each(sessions), new, assumed=0.02)
     places = [float(np.mean(each)) for each in sessions]
     between = max(float(np.std(places, ddof=1)), 1e-4) * math.sqrt(1 + 1 / len(sessions))
     groups = [*sessions, new]
@@ -32,37 +37,72 @@ def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_p
 
 
 def test_one_session_has_no_spread_and_stands_on_the_assumed_one() -> None:
-    found = departure([[0.0, 0.001, -0.001]], [0.05, 0.051, 0.049], assumed=0.02)
+    found = session_deviation([[[0.0, 0.001, -0.001]]], [0.05, 0.051, 0.049], assumed=0.02)
     assert found.spread is None
     assert found.provisional
     assert found.difference.error == pytest.approx(0.02 * math.sqrt(2))
-    assert found.difference.degrees == ASSUMED_DEGREES
+    assert found.difference.degrees == ENOUGH - 1
 
 
-def test_few_sessions_that_differ_more_than_assumed_are_believed_and_count_as_few() -> None:
-    found = departure([[0.0] * 3, [0.1] * 3, [0.2] * 3], [0.0] * 3, assumed=0.02)
+def test_each_missing_session_counts_as_differing_by_the_assumed_spread() -> None:
+    found = session_deviation(one_hour_each([[0.0] * 3, [0.1] * 3, [0.2] * 3]), [0.0] * 3, assumed=0.02)
     assert found.spread == pytest.approx(0.1)
-    assert found.difference.error == pytest.approx(0.1 * math.sqrt(4 / 3))
-    assert found.difference.degrees == 2
+    pooled = (2 * 0.1**2 + 2 * 0.02**2) / 4
+    assert found.difference.error == pytest.approx(math.sqrt(pooled * (1 + 1 / 3)))
+    assert found.difference.degrees == 4
     assert found.provisional
+
+
+@given(st.floats(0.001, 0.2), st.floats(0.001, 0.2))
+def test_a_further_session_that_differs_as_the_others_never_makes_a_check_see_less(
+    spread: float, assumed: float
+) -> None:
+    """Of sessions that all differ by the assumed spread; 9 degrees of freedom once became K - 1."""
+
+    def visible(count: int, spread: float) -> float:
+        values = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)
+        values = values * spread / (np.std(values, ddof=1) if count > 1 else 1)
+        found = session_deviation([[[float(v)]] for v in values], [0.0], assumed).difference
+        return float(oracle.t.ppf(1 - 0.05 / 30, found.degrees)) * found.error
+
+    sizes = [visible(count, min(spread, assumed)) for count in range(1, 11)]
+    assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(sizes))
+
+
+def test_what_several_hours_of_a_day_average_away_is_added_again() -> None:
+    """Hours that differ by 0.1 within days that do not: a new run is one hour, not the mean of two."""
+    days = [[[0.05], [-0.05]] for _ in range(5)]
+    found = session_deviation(days, [0.0], assumed=0.02)
+    hours = 2 * 0.05**2  # the variance between the two hours of a day
+    assert found.further == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
+    assert found.difference.error == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
+    assert found.difference.degrees == 4
+
+
+def test_ten_hours_of_one_day_are_one_session() -> None:
+    hours = [[0.01 * number] * 3 for number in range(10)]
+    found = session_deviation([hours], [0.0] * 3, assumed=0.07)
+    assert (found.days, found.spread, found.provisional) == (1, None, True)
+    assert found.difference.error > 0.07 * math.sqrt(2)
 
 
 def test_noisy_processes_count_where_they_explain_more_than_the_assumed_spread() -> None:
     noisy = [-0.3, 0.0, 0.3]
-    found = departure([noisy], noisy, assumed=0.02)
+    found = session_deviation([[noisy]], noisy, assumed=0.02)
     assert found.difference.error == pytest.approx(0.3 * math.sqrt(2 / 3))
     assert found.difference.degrees == 4
 
 
 def test_one_value_a_session_has_no_spread_within() -> None:
-    found = departure([[0.0], [0.01], [-0.01], [0.0], [0.02]], [0.3], assumed=0.02)
-    assert found.difference.error == pytest.approx(deviation([0.0, 0.01, -0.01, 0.0, 0.02]) * math.sqrt(1.2))
+    places = [0.0, 0.01, -0.01, 0.0, 0.02]
+    found = session_deviation([[[each]] for each in places], [0.3], assumed=0.02)
+    assert found.difference.error == pytest.approx(deviation(places) * math.sqrt(1.2))
 
 
-@pytest.mark.parametrize("sessions", [[], [[]]])
-def test_nothing_to_depart_from_is_an_error(sessions: list[list[float]]) -> None:
+@pytest.mark.parametrize("sessions", [[], [[]], [[[]]]])
+def test_nothing_to_deviate_from_is_an_error(sessions: list[list[list[float]]]) -> None:
     with pytest.raises(ValueError, match="without a value"):
-        departure(sessions, [0.0], assumed=0.02)
+        session_deviation(sessions, [0.0], assumed=0.02)
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=10))

@@ -32,7 +32,7 @@ def set_(
     """
     from benchbench.analyse.digest import digest
     from benchbench.gate import baselines
-    from benchbench.gate.spread import sittings
+    from benchbench.gate.spread import days_of
     from benchbench.store import runs
 
     found = digest(runs.read(runs.find(results, run)))
@@ -43,9 +43,9 @@ def set_(
     if failed:
         typer.echo(f"{failed} cases of the run failed: check cannot hold anything against them", err=True)
     sessions = baselines.sessions(results, name, found.machine)
-    count, hours = len(sessions), len(set(sittings([each.started for each in sessions])))
-    if hours < count:
-        typer.echo(f"sessions less than an hour apart count as one: {hours} of {count} count", err=True)
+    count, days = len(sessions), len(set(days_of([each.started for each in sessions])))
+    if days < count:
+        typer.echo(f"runs of one day count as one session: {days} of {count} count", err=True)
     typer.echo(f"{name}: {count} of {baselines.KEPT} sessions of {baselines.hardware(found.machine)}")
 
 

@@ -66,6 +66,7 @@ def check_(
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents import gate
+    from benchbench.documents.conclusions import Gate
 
     files = outputs(out)
     with signals():
@@ -82,9 +83,7 @@ def check_(
             observer=Lines(),
             options=options,
         )
-    shown = gate.Gate(
-        name=ended.baseline, found=ended.found, strict=strict, exit_zero=exit_zero, note=ended.note
-    )
+    shown = Gate(name=ended.baseline, found=ended.found, strict=strict, exit_zero=exit_zero, note=ended.note)
     print_document(gate.check_document(shown), format)
     write_outputs(files, ended.run, gate.case_verdicts(ended.found))
     raise typer.Exit(shown.exit_code)

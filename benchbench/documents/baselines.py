@@ -9,11 +9,11 @@ from typing import Any
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.documents.document import Cell, Content, Document, Number, table
-from benchbench.gate.baselines import Shelf, hardware
+from benchbench.gate.baselines import SessionsByMachine, hardware
 from benchbench.stats import deviation, mean
 
 
-def baselines_document(shelves: Mapping[str, Shelf]) -> Document:
+def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
     """A row per baseline and machine; for programs, with the runs."""
     fields: list[dict[str, Any]] = [
         {
@@ -25,18 +25,18 @@ def baselines_document(shelves: Mapping[str, Shelf]) -> Document:
             "newest": sessions[-1].started,
             "runs": [each.id for each in sessions],
         }
-        for name, shelf in shelves.items()
-        for machine, sessions in shelf.items()
+        for name, sessions_by_machine in baselines.items()
+        for machine, sessions in sessions_by_machine.items()
     ]
     rows = [{name: value for name, value in row.items() if name != "runs"} for row in fields]
     return Document(name="baselines", title="Baselines", tables=(table(rows),), data=fields)
 
 
-def baseline_document(name: str, shelf: Shelf, metric: Metric) -> Document:
+def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric: Metric) -> Document:
     """A row per machine and case: the geometric mean of its sessions, and how much they differ."""
     fields = [
         {"machine": machine, "case": case, **_summary(sides, metric)}
-        for machine, sessions in shelf.items()
+        for machine, sessions in sessions_by_machine.items()
         for case, sides in _cases(sessions).items()
     ]
     return Document(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchbench.analyse.digest import SETTLED
 from benchbench.comparing.verdicts import CaseComparison
 from benchbench.documents.document import Cell, Column, Content, Number, Part, Tone, number
-from benchbench.gate.significance import Look
+from benchbench.gate.significance import TestResult
 from benchbench.model.status import Verdict
 
 COLUMNS = (
@@ -32,7 +32,7 @@ def verdict_cell(verdict: Verdict) -> Cell:
     return Cell((str(verdict),), TONES.get(verdict, Tone.PLAIN))
 
 
-def evidence(found: CaseComparison | Look, unit: str) -> dict[str, Content]:
+def evidence(found: CaseComparison | TestResult, unit: str) -> dict[str, Content]:
     """The cells of `COLUMNS`, each empty where it is not known; values are in `unit`."""
     known = found.ref is not None or found.new is not None
     return {

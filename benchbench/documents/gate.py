@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from benchbench import format as fmt
@@ -12,6 +12,7 @@ from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA
 from benchbench.documents import evidence
+from benchbench.documents.conclusions import Gate, conclusions, deciding
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -19,7 +20,6 @@ from benchbench.documents.document import (
     Document,
     Layout,
     Number,
-    Tone,
     cell,
     number,
     paragraph,
@@ -28,40 +28,24 @@ from benchbench.documents.document import (
 from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.gate.baselines import hardware
-from benchbench.gate.decide import Check, Ending, Finding, endings, exit_code
-from benchbench.gate.significance import Look
-from benchbench.gate.spread import ENOUGH
+from benchbench.gate.decide import CaseFinding, GateResult
+from benchbench.gate.endings import endings
+from benchbench.gate.significance import TestResult
+from benchbench.gate.spread import ENOUGH, days_of
 from benchbench.model.status import Verdict
 from benchbench.stats import median
 
 SCHEMA = 1  # of the JSON. 1: first
 
 UNITS = {metric.name: metric.unit for metric in METRICS}
-URGENT = (Verdict.SLOWER, Verdict.BROKEN, Verdict.INCOMPARABLE, Verdict.GONE, Verdict.INCONCLUSIVE)
-UNSURE = (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT)
-NOTHING = "NOT COMPARABLE: no case could be tested"
-TITLES = {
-    Ending.REGRESSED: "FAIL",
-    Ending.FAILED: "BROKEN",
-    Ending.NOT_COMPARABLE: "NOT COMPARABLE",
-    Ending.INCONCLUSIVE: "INCONCLUSIVE",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """A check and what was asked of it; `name` is the baseline's."""
-
-    name: str
-    found: Check
-    strict: bool = False
-    exit_zero: bool = False
-    note: str = ""  # why nothing was measured again, if so
-
-    @property
-    def exit_code(self) -> int:
-        """Of the process."""
-        return exit_code(self.found, strict=self.strict, exit_zero=self.exit_zero)
+URGENT = (
+    Verdict.SLOWER,
+    Verdict.BROKEN,
+    Verdict.INCOMPARABLE,
+    Verdict.GONE,
+    Verdict.PROVISIONAL,
+    Verdict.INCONCLUSIVE,
+)
 
 
 COLUMNS = (
@@ -80,7 +64,7 @@ COLUMNS = (
 def check_document(gate: Gate) -> Document:
     """What was held against what, a paragraph a case, and what it comes to, gravest first."""
     rows = [_row(each) for each in ordered(gate.found.findings)]
-    several = len(gate.found.rules.metrics) > 1
+    several = len(gate.found.policy.metrics) > 1
     columns = [column for column in COLUMNS if several or column.name != "metric"]
     return Document(
         name="check",
@@ -93,7 +77,7 @@ def check_document(gate: Gate) -> Document:
     )
 
 
-def _row(each: Finding) -> dict[str, Content]:
+def _row(each: CaseFinding) -> dict[str, Content]:
     identity: dict[str, Content] = {
         "verdict": verdict_cell(each.verdict),
         "case": each.case,
@@ -112,11 +96,11 @@ def _row(each: Finding) -> dict[str, Content]:
     }
 
 
-def _evidence(look: Look, unit: str) -> dict[str, Content]:
-    against = _count(look.against, "pair")
-    if not look.in_turn:
-        against = f"{_count(look.processes, 'process')} v {_count(look.against, 'session')}"
-    return {**evidence.evidence(look, unit), "processes": against}
+def _evidence(result: TestResult, unit: str) -> dict[str, Content]:
+    against = _count(result.against, "pair")
+    if not result.in_turn:
+        against = f"{_count(result.processes, 'process')} v {_count(result.against, 'session')}"
+    return {**evidence.evidence(result, unit), "processes": against}
 
 
 def _second(found: Mapping[str, Content]) -> Cell:
@@ -126,52 +110,47 @@ def _second(found: Mapping[str, Content]) -> Cell:
 
 
 def _data(gate: Gate) -> dict[str, Any]:
-    """Everything: the rule, both looks of every case, thresholds with their origin, the exit code."""
-    found, rules = gate.found, gate.found.rules
+    """Everything: the rule, both tests of every case, thresholds with their origin, the exit code."""
+    found, policy = gate.found, gate.found.policy
     again = found.confirmation
     return {
         "schema": SCHEMA,
         "exit_code": gate.exit_code,
-        "endings": [each.name.lower() for each in endings(found, strict=gate.strict)],
+        "endings": [each.value for each in endings(found)],
         "conclusions": list(map(str, conclusions(gate))),
         "baseline": {"name": gate.name or None, "sessions": [_head(each) for each in found.sessions]},
         "run": _head(found.new),
         "confirmation": again and {"run": _head(again.new), "ref": again.ref and _head(again.ref)},
         "note": gate.note,
         "alpha": ALPHA,
-        "metrics": [{"name": each.name, "better": each.better, "unit": each.unit} for each in rules.metrics],
-        "stages": 2 if rules.confirm else 1,
-        "in_turn": {"first": found.in_turn, "confirmation": rules.in_turn},
-        "assumed_spread": rules.assumed,
-        "strict_env": rules.strict_env,
+        "metrics": [{"name": each.name, "better": each.better, "unit": each.unit} for each in policy.metrics],
+        "stages": 2 if policy.confirm else 1,
+        "in_turn": {"first": found.interleaved, "confirmation": policy.interleaved},
+        "assumed_spread": policy.assumed,
+        "strict_env": policy.strict_env,
         "tested": found.tested,
         "changes": found.changes,
         "idle_thresholds": found.idle,
+        "missing": [asdict(each) for each in found.missing],
         "counts": _counts(found),
         "findings": [asdict(each) for each in ordered(found.findings)],
     }
 
 
-def case_verdicts(found: Check) -> list[CaseVerdict]:
+def case_verdicts(found: GateResult) -> list[CaseVerdict]:
     """For what CI systems read: `latency_s slower: 1.080× …; limit 5 % (default); again: …`."""
     return [
         CaseVerdict(
             case=each.case,
             verdict=each.verdict,
-            ratio=_last(each).ratio if each.first else None,
+            ratio=deciding(each).ratio if each.first else None,
             text=fmt.visible(f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}"),
         )
         for each in found.findings
     ]
 
 
-def _last(each: Finding) -> Look:
-    look = each.confirmation or each.first
-    assert look
-    return look
-
-
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
+def ordered(findings: Sequence[CaseFinding]) -> list[CaseFinding]:
     """What needs someone first, then as planned."""
     rank = {verdict: place for place, verdict in enumerate(URGENT)}
     return sorted(findings, key=lambda each: rank.get(each.verdict, len(rank)))
@@ -182,19 +161,22 @@ def head(gate: Gate) -> list[str]:
     found = gate.found
     sessions, again = found.sessions, found.confirmation
     newest = sessions[-1]
-    what = f"baseline {gate.name}: {_count(len(sessions), 'session')} of {hardware(newest.machine)}"
-    if found.in_turn:
+    days = len(set(days_of([each.started for each in sessions])))
+    together = f" on {_count(days, 'day')}" if days < len(sessions) else ""
+    what = f"baseline {gate.name}: {_count(len(sessions), 'session')}{together} of {hardware(newest.machine)}"
+    if found.interleaved:
         what = f"{_label(found.new)}, in turn with {_label(newest)}: a process of either a round"
     lines = [
         what,
-        f"{'baseline' if found.in_turn else 'newest session'}: run {newest.id}, {newest.started}",
+        f"{'baseline' if found.interleaved else 'newest session'}: run {newest.id}, {newest.started}",
         f"held against it: run {found.new.id}, {found.new.started}",
-        *(f"{each.name}, {each.better} is better" for each in found.rules.metrics),
+        *(f"{each.name}, {each.better} is better" for each in found.policy.metrics),
     ]
-    if any(each.provisional for each in found.findings):
-        assumed = fmt.share(found.rules.assumed)
+    if tested := [each.first.against for each in found.findings if each.provisional and each.first]:
+        assumed = fmt.share(found.policy.assumed)
         lines.append(
-            f"provisional: fewer than {ENOUGH} sessions an hour apart, taken to differ by {assumed} at least"
+            f"provisional: {min(tested)} of {ENOUGH} sessions; "
+            f"the spread between sessions is assumed to be {assumed}"
         )
     if again:
         turn = f" in turn with the baseline's code, {again.ref.id}" if again.ref else ""
@@ -220,35 +202,7 @@ def summary(gate: Gate) -> list[str]:
     return [counts, f"could have seen, 4 times in 5: {sight}"]
 
 
-def conclusions(gate: Gate) -> list[Cell]:
-    """A line per case that decided, gravest first."""
-    found = gate.found
-    behind = endings(found, strict=gate.strict)
-    if not behind:
-        unsure = sum(each.verdict in UNSURE for each in found.findings)
-        warning = f"; {unsure} could not be told" if unsure else ""
-        return [Cell((f"PASS: no regression in {found.tested}{warning}",), Tone.GOOD)]
-    lines = []
-    for each, causes in behind.items():
-        share = f" {len(causes)} of {found.tested}" if each is Ending.REGRESSED else ""
-        tell = _complaint if each is Ending.REGRESSED else _cause
-        lines += [f"{TITLES[each]}{share}: {text}" for text in map(tell, causes)] or [NOTHING]
-    return [Cell((line,), Tone.BAD) for line in lines]
-
-
-def _cause(each: Finding) -> str:
-    return f"{each.case}: {each.reason}"
-
-
-def _complaint(each: Finding) -> str:
-    look = _last(each)
-    size = fmt.share(abs(look.ratio - 1))
-    what = "slower" if each.metric == "latency_s" else ("higher" if look.ratio > 1 else "lower")
-    subject = "" if each.metric == "latency_s" else f"{each.metric} "
-    return f"{each.case}: {subject}{size} {what} (limit {fmt.share(each.threshold)})"
-
-
-def _sentences(each: Finding) -> list[str]:
+def _sentences(each: CaseFinding) -> list[str]:
     """The paragraph of a case below its name."""
     columns = [column for column in COLUMNS if column.line]
     row = _row(each)
@@ -259,12 +213,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
-def _notes(each: Finding) -> str:
+def _notes(each: CaseFinding) -> str:
     stopped = evidence.imprecise(each.stopped_by, each.metric) if each.first else ""
     return "; ".join(filter(None, (each.reason, stopped)))
 
 
-def _counts(found: Check) -> dict[str, int]:
+def _counts(found: GateResult) -> dict[str, int]:
     counts = Counter(each.verdict for each in found.findings)
     return {str(name): counts[name] for name in Verdict if counts[name]}
 

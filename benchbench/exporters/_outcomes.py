@@ -26,6 +26,7 @@ LEFT_OUT = (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.SKIPPED)
 LEVELS = {
     Verdict.SLOWER: Level.FAILURE,
     Verdict.BROKEN: Level.ERROR,
+    Verdict.PROVISIONAL: Level.UNDECIDED,
     Verdict.INCONCLUSIVE: Level.UNDECIDED,
     Verdict.INSUFFICIENT: Level.UNDECIDED,
     Verdict.INCOMPARABLE: Level.UNDECIDED,

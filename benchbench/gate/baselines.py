@@ -16,7 +16,7 @@ from typing import Any
 
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.gate.spread import sittings
+from benchbench.gate.spread import days_of
 from benchbench.machine.environment import fingerprint
 from benchbench.model.device import Machine
 from benchbench.store import codec, disk, runs
@@ -25,7 +25,7 @@ FOLDER = "baselines"
 KEPT = 10  # sessions of a machine: older ones are of other weather
 DIGITS = 7  # of a value: far below the least spread that counts, 1e-4
 
-Shelf = dict[str, list[Digest]]  # machine's fingerprint → its sessions, oldest first
+SessionsByMachine = dict[str, list[Digest]]  # machine's fingerprint → its sessions, oldest first
 
 
 def names(root: Path) -> list[str]:
@@ -36,7 +36,7 @@ def names(root: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir() if each.is_dir() and runs.NAME.fullmatch(each.name))
 
 
-def read(root: Path, name: str) -> Shelf:
+def read(root: Path, name: str) -> SessionsByMachine:
     """Every session of a baseline. Raises UnreadableInput."""
     if name not in names(root):
         raise UnreadableInput(*_missing(root, name))
@@ -78,10 +78,10 @@ def add(root: Path, name: str, found: Digest, *, replace: bool = False) -> list[
 
 
 def _surplus(found: Sequence[Digest]) -> list[Digest]:
-    """All but `KEPT`: first the oldest of those that share their hour with another, then the oldest."""
+    """All but `KEPT`: first the oldest of those that share their day with another, then the oldest."""
     left, gone = sorted(found, key=_age), []
     while len(left) > KEPT:
-        numbers = sittings([each.started for each in left])
+        numbers = days_of([each.started for each in left])
         crowded = (place for place, number in enumerate(numbers) if numbers.count(number) > 1)
         gone.append(left.pop(next(crowded, 0)))
     return gone

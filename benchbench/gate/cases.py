@@ -1,4 +1,4 @@
-"""What a check tests: each case held against its baseline, its threshold, and the difference seen. Pure."""
+"""What a check tests: each case against its baseline, its threshold, and the difference estimated. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.comparing.match import ELSEWHERE
 from benchbench.comparing.verdicts import ALPHA
-from benchbench.gate.match import Held, hold, hold_in_turn, sides_of
-from benchbench.gate.significance import Look, Seen, seen
-from benchbench.gate.spread import ASSUMED_SHARED, Departure, departure
+from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions, session_cases
+from benchbench.gate.significance import Estimate, TestResult, estimate
+from benchbench.gate.spread import ASSUMED_MEMORY, ASSUMED_SHARED, SessionDeviation, session_deviation
 from benchbench.plan.thresholds import Rule, Threshold, threshold
 from benchbench.stats import paired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """`confirm`: what stage 1 flags is slower only once a second look says so; else one stage decides.
+class GatePolicy:
+    """`confirm`: what the first test flags is slower only once a second says so; else one decides.
 
-    `in_turn`: the last look measures the baseline's code as well, in turn. `assumed`: how much sessions of
-    the machine are taken to differ, as a fraction, where few are stored.
+    `interleaved`: the last test measures the baseline's code as well, process by process. `assumed`: the
+    standard deviation that sessions of the machine are taken to have, as a fraction, where few are stored.
     """
 
     metrics: tuple[Metric, ...]
@@ -29,58 +29,76 @@ class Rules:
     assumed: float = ASSUMED_SHARED
     strict_env: bool = False
     confirm: bool = True
-    in_turn: bool = False
+    interleaved: bool = False
+
+    def assumed_of(self, metric: Metric) -> float:
+        """The standard deviation that sessions are taken to have in one metric."""
+        return min(self.assumed, ASSUMED_MEMORY) if metric.unit == "B" else self.assumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A case held against its baseline; `seen` where it is tested."""
+class CaseTest:
+    """A case and metric against its baseline; `estimate` where it is tested."""
 
-    held: Held
+    match: BaselineMatch
     limit: Threshold
-    departure: Departure | None
-    seen: Seen | None
+    deviation: SessionDeviation | None = None
+    estimate: Estimate | None = None
 
-    def flags(self, first: Look) -> bool:
-        """Whether the first look is reason for a second."""
-        return self.seen is not None and first.p < ALPHA and self.seen.beyond(self.limit.value)
+    @property
+    def provisional(self) -> bool:
+        """Whether it stands on an assumed spread between sessions."""
+        return self.deviation is not None and self.deviation.provisional
+
+    def flags(self, first: TestResult, policy: GatePolicy) -> bool:
+        """Whether the first test is reason for a second.
+
+        Where the spread is assumed, and a new experiment with the baseline's code will decide, the estimate
+        alone is.
+        """
+        if self.estimate is None or not self.estimate.beyond(self.limit.value):
+            return False
+        return first.p < ALPHA or (self.provisional and policy.interleaved)
 
 
-def against_sessions(sessions: Sequence[Digest], new: Digest, rules: Rules) -> list[Trial]:
-    """A trial per metric of every case that a session or the run could run."""
-    sides, none = sides_of(sessions, new, strict=rules.strict_env), CaseDigest(absent=ELSEWHERE)
+def against_sessions(sessions: Sequence[Digest], new: Digest, policy: GatePolicy) -> list[CaseTest]:
+    """A test per metric of every case that a session or the run could run."""
+    sides, none = session_cases(sessions, new, strict=policy.strict_env), CaseDigest(absent=ELSEWHERE)
     return [
-        _departing(hold(case, known, now, metric), rules)
+        _against_sessions(match_sessions(case, known, now, metric), policy)
         for case in dict.fromkeys([*sides, *new.cases])
         for known, now in [(sides.get(case, ()), new.cases.get(case, none))]
         if not (now.absent and all(each.side.absent for each in known))
-        for metric in rules.metrics
+        for metric in policy.metrics
     ]
 
 
-def in_turn(ref: Digest, new: Digest, rules: Rules) -> list[Trial]:
-    """The same against the baseline's code, `ref`, measured in turn and with the same ids."""
+def against_code(ref: Digest, new: Digest, policy: GatePolicy) -> list[CaseTest]:
+    """The same against the baseline's code, `ref`, measured interleaved and with the same ids."""
     return [
-        _differing(hold_in_turn(case, ref.cases[case], now, metric), rules)
+        _interleaved(match_interleaved(case, ref.cases[case], now, metric), policy)
         for case, now in new.cases.items()
         if not (now.absent and ref.cases[case].absent)
         or now.skipped_for_partner
         or ref.cases[case].skipped_for_partner
-        for metric in rules.metrics
+        for metric in policy.metrics
     ]
 
 
-def _departing(held: Held, rules: Rules) -> Trial:
-    limit = threshold(held.suite, held.case, rules.thresholds)
-    if held.verdict:
-        return Trial(held=held, limit=limit, departure=None, seen=None)
-    away = departure(held.sessions, held.logs, rules.assumed)
-    if away.spread and 2 * away.spread > limit.value:
-        limit = Threshold(2 * away.spread, f"{limit.source}, raised to twice the sessions' spread")
-    return Trial(held=held, limit=limit, departure=away, seen=seen(held, away.difference))
+def _against_sessions(match: BaselineMatch, policy: GatePolicy) -> CaseTest:
+    limit = threshold(match.suite, match.case, policy.thresholds)
+    if match.verdict:
+        return CaseTest(match=match, limit=limit)
+    deviation = session_deviation(match.days, match.logs, policy.assumed_of(match.metric))
+    if deviation.spread and 2 * deviation.spread > limit.value:
+        limit = Threshold(2 * deviation.spread, f"{limit.source}, raised to twice the sessions' spread")
+    return CaseTest(
+        match=match, limit=limit, deviation=deviation, estimate=estimate(match, deviation.difference)
+    )
 
 
-def _differing(held: Held, rules: Rules) -> Trial:
-    limit = threshold(held.suite, held.case, rules.thresholds)
-    found = None if held.verdict else seen(held, paired(held.pairs))
-    return Trial(held=held, limit=limit, departure=None, seen=found)
+def _interleaved(match: BaselineMatch, policy: GatePolicy) -> CaseTest:
+    limit = threshold(match.suite, match.case, policy.thresholds)
+    return CaseTest(
+        match=match, limit=limit, estimate=None if match.verdict else estimate(match, paired(match.pairs))
+    )

@@ -1,4 +1,4 @@
-"""The second look of a check: flagged cases measured again, on processes of its own. Pure."""
+"""The second test of a check: flagged cases measured again, in processes of their own. Pure."""
 
 from __future__ import annotations
 
@@ -7,75 +7,66 @@ from dataclasses import dataclass, replace
 
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.comparing.match import ELSEWHERE
-from benchbench.gate.match import Held, hold, hold_in_turn
-from benchbench.gate.significance import Family, Look, Seen, looks, seen
-from benchbench.gate.spread import departure
+from benchbench.gate.cases import GatePolicy
+from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions
+from benchbench.gate.significance import Estimate, Family, TestResult, estimate, family_size, results
+from benchbench.gate.spread import session_deviation
 from benchbench.model.status import Verdict
 from benchbench.stats import paired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """Flagged cases measured again; `ref`: the baseline's code measured in turn with it, by the same ids."""
+    """Flagged cases measured again; `ref`: the baseline's code interleaved with them, by the same ids."""
 
     new: Digest
     ref: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Second:
+class Remeasured:
     """What measuring a case again showed, or by what verdict it showed nothing."""
 
     side: CaseDigest
-    look: Look | None = None
-    seen: Seen | None = None
+    result: TestResult | None = None
+    estimate: Estimate | None = None
     verdict: Verdict | None = None
     reason: str = ""
 
 
-def second_looks(
-    flagged: Sequence[Held], confirmation: Confirmation, family: Family, assumed: float
-) -> dict[tuple[str, str], Second]:
-    """By case and metric. `family`: of the first looks, which stored sessions are adjusted for."""
-    found = {held.key: _again(held, confirmation, assumed) for held in flagged}
-    tested = {key: each.seen for key, each in found.items() if each.seen}
+def remeasured(
+    flagged: Sequence[BaselineMatch], confirmation: Confirmation, family: Family, policy: GatePolicy
+) -> dict[tuple[str, str], Remeasured]:
+    """By case and metric. `family`: of the first tests, which stored sessions are adjusted for."""
+    again = {match.key: _again(match, confirmation, policy) for match in flagged}
+    tested = {key: each.estimate for key, each in again.items() if each.estimate}
+    estimates = list(tested.values())
     if confirmation.ref:
-        adjusted = looks(list(tested.values()), replace(family, size=len(tested), fewest=1))
-    else:
-        adjusted = looks(list(tested.values()), family)
-    looked = dict(zip(tested, adjusted, strict=True))
-    return {
-        key: Second(
-            look=looked.get(key),
-            seen=each.seen,
-            verdict=each.verdict,
-            reason=each.reason,
-            side=each.side,
-        )
-        for key, each in found.items()
-    }
+        family = replace(family, size=family_size(estimates), fewest=1)
+    shown = dict(zip(tested, results(estimates, family), strict=True))
+    return {key: replace(each, result=shown.get(key)) for key, each in again.items()}
 
 
-def _again(held: Held, confirmation: Confirmation, assumed: float) -> Second:
+def _again(match: BaselineMatch, confirmation: Confirmation, policy: GatePolicy) -> Remeasured:
     none = CaseDigest(absent=ELSEWHERE)
-    new = confirmation.new.cases.get(held.case, none)
+    new = confirmation.new.cases.get(match.case, none)
     if confirmation.ref:
-        return _in_turn(
-            hold_in_turn(held.case, confirmation.ref.cases.get(held.case, none), new, held.metric)
-        )
+        ref = confirmation.ref.cases.get(match.case, none)
+        return _interleaved(match_interleaved(match.case, ref, new, match.metric))
     if new.failure or new.absent:
         return _nothing(Verdict.BROKEN, new.failure or new.absent, new)
-    again = hold(held.case, held.sides, new, held.metric)
+    again = match_sessions(match.case, match.sides, new, match.metric)
     if again.verdict:
         return _nothing(again.verdict, again.reason, new)
-    return Second(seen=seen(again, departure(again.sessions, again.logs, assumed).difference), side=new)
+    deviation = session_deviation(again.days, again.logs, policy.assumed_of(match.metric))
+    return Remeasured(estimate=estimate(again, deviation.difference), side=new)
 
 
-def _in_turn(held: Held) -> Second:
-    if held.verdict:
-        return _nothing(held.verdict, held.reason, held.new)
-    return Second(seen=seen(held, paired(held.pairs)), side=held.new)
+def _interleaved(match: BaselineMatch) -> Remeasured:
+    if match.verdict:
+        return _nothing(match.verdict, match.reason, match.new)
+    return Remeasured(estimate=estimate(match, paired(match.pairs)), side=match.new)
 
 
-def _nothing(verdict: Verdict, reason: str, side: CaseDigest) -> Second:
-    return Second(verdict=verdict, reason=f"measured again: {reason}", side=side)
+def _nothing(verdict: Verdict, reason: str, side: CaseDigest) -> Remeasured:
+    return Remeasured(verdict=verdict, reason=f"measured again: {reason}", side=side)

@@ -1,40 +1,31 @@
-"""Has a run become slower than its baseline? Sessions, a run and, of what it flags, a second look. Pure."""
+"""Has a run become slower than its baseline? Sessions, a run and, of what it flags, a second test. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest, partnered
 from benchbench.comparing.match import changes, suspect
-from benchbench.comparing.verdicts import ALPHA, ON_THE_EDGE
-from benchbench.gate.cases import Rules, Trial, against_sessions, in_turn
-from benchbench.gate.confirm import Confirmation, Second, second_looks
-from benchbench.gate.match import Held
-from benchbench.gate.significance import Look, Seen, family_of, looks
+from benchbench.comparing.verdicts import ALPHA
+from benchbench.gate.advice import advice
+from benchbench.gate.cases import CaseTest, GatePolicy, against_code, against_sessions
+from benchbench.gate.completeness import MissingRecords, missing_pairs, missing_records
+from benchbench.gate.confirm import Confirmation, Remeasured, remeasured
+from benchbench.gate.match import BaselineMatch
+from benchbench.gate.significance import Estimate, Family, TestResult, family_of, family_size, results
+from benchbench.gate.spread import ENOUGH
 from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
 from benchbench.stats import tost
 
 UNCONFIRMED = "flagged, and not measured again"
-TOO_NOISY = "too noisy for this threshold: more sessions would tell"
-
-
-class Ending(IntEnum):
-    """Exit codes of a check (docs/cli.md)."""
-
-    PASSED = 0
-    FAILED = 4
-    REGRESSED = 10
-    NOT_COMPARABLE = 11
-    INCONCLUSIVE = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One case and metric; a look is None where nothing was tested.
+class CaseFinding:
+    """One case and metric; a test result is None where nothing was tested.
 
     `spread` is that of the sessions, as a fraction; where `provisional`, one is assumed too. `lost`: the
     case was asked for and cannot run. `reason` says why there is no other verdict, or what is suspect.
@@ -48,8 +39,8 @@ class Finding:
     threshold_from: str
     spread: float | None
     provisional: bool
-    first: Look | None
-    confirmation: Look | None
+    first: TestResult | None
+    confirmation: TestResult | None
     steady: bool
     stopped_by: tuple[str, ...]
     lost: bool
@@ -57,164 +48,168 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class GateResult:
     """`changes` since the newest session bar nothing; `idle`: thresholds that name no case.
 
-    `in_turn`: the one session is the baseline's code, measured in turn with the run.
+    `missing`: what keeps the run from being complete. `interleaved`: the one session is the baseline's code,
+    measured process by process with the run.
     """
 
     sessions: tuple[Digest, ...]
     new: Digest
     confirmation: Confirmation | None
-    rules: Rules
-    findings: tuple[Finding, ...]
+    policy: GatePolicy
+    findings: tuple[CaseFinding, ...]
+    missing: tuple[MissingRecords, ...]
     tested: int
     changes: tuple[str, ...]
     idle: tuple[str, ...]
-    in_turn: bool = False
+    interleaved: bool = False
 
     @property
     def flagged(self) -> list[str]:
-        """The cases a second look is due for."""
+        """The cases that are to be measured again."""
         return list(dict.fromkeys(each.case for each in self.findings if each.flagged))
 
 
 def check(
-    sessions: Sequence[Digest], new: Digest, rules: Rules, confirmation: Confirmation | None = None
-) -> Check:
+    sessions: Sequence[Digest], new: Digest, policy: GatePolicy, confirmation: Confirmation | None = None
+) -> GateResult:
     """`new` against sessions of its machine, oldest first.
 
     Stage 1 flags a case at p < 0.05, one-sided, and an estimate worse by its threshold. Stage 2 decides
-    on the processes of the `confirmation` alone. Measured in turn with the baseline's code they are a new
+    on the processes of the `confirmation` alone. Interleaved with the baseline's code they are a new
     experiment, and Holm's family is the flagged. Against stored sessions both stages share the hour and
-    the sessions, so there the family is every test of the check (docs/checking.md). Without a
-    confirmation what is flagged is inconclusive, unless `rules` say that one stage decides.
+    the sessions, so there the family is every test of the check, and fewer than five sessions make a case
+    provisional at most (docs/checking.md). Without a confirmation what is flagged is inconclusive, unless
+    the `policy` says that one stage decides.
     """
-    return _decided(against_sessions(sessions, new, rules), sessions, new, rules, confirmation)
+    result = _decided(against_sessions(sessions, new, policy), sessions, new, policy, confirmation)
+    return replace(result, missing=tuple(missing_records(sessions, new)))
 
 
-def check_in_turn(ref: Digest, new: Digest, rules: Rules, confirmation: Confirmation | None = None) -> Check:
-    """`new` against the baseline's code, `ref`, each measured in turn with the other, as partners."""
-    rules = replace(rules, in_turn=True)
-    found = _decided(in_turn(partnered(ref, new), new, rules), [ref], new, rules, confirmation)
-    return replace(found, in_turn=True)
+def check_interleaved(
+    ref: Digest, new: Digest, policy: GatePolicy, confirmation: Confirmation | None = None
+) -> GateResult:
+    """`new` against the baseline's code, `ref`, each interleaved with the other, as partners."""
+    policy, ref_cases = replace(policy, interleaved=True), partnered(ref, new)
+    result = _decided(against_code(ref_cases, new, policy), [ref], new, policy, confirmation)
+    return replace(result, interleaved=True, missing=tuple(missing_pairs(ref_cases, new)))
 
 
 def _decided(
-    trials: Sequence[Trial],
+    tests: Sequence[CaseTest],
     sessions: Sequence[Digest],
     new: Digest,
-    rules: Rules,
+    policy: GatePolicy,
     confirmation: Confirmation | None,
-) -> Check:
-    live = [trial for trial in trials if trial.seen]
-    seen = [trial.seen for trial in live if trial.seen]
-    stored = not any(each.in_turn for each in seen)
-    family = family_of(len(live), stored=stored, twice=rules.confirm and rules.in_turn)
-    first = {trial.held.key: look for trial, look in zip(live, looks(seen, family), strict=True)}
-    flagged = [trial.held for trial in live if rules.confirm and trial.flags(first[trial.held.key])]
-    pending = {held.key for held in flagged}
-    second = second_looks(flagged, confirmation, family, rules.assumed) if confirmation else {}
-    return Check(
+) -> GateResult:
+    first, family = _first(tests, policy)
+    flagged = [
+        test.match
+        for test in tests
+        if policy.confirm and test.match.key in first and test.flags(first[test.match.key], policy)
+    ]
+    again = remeasured(flagged, confirmation, family, policy) if confirmation else {}
+    pending = {match.key for match in flagged}
+    return GateResult(
         sessions=tuple(sessions),
         new=new,
         confirmation=confirmation,
-        rules=rules,
+        policy=policy,
         findings=tuple(
-            _finding(trial, first.get(key), key in pending, second.get(key))
-            for trial in trials
-            for key in [trial.held.key]
+            _finding(test, first.get(key), key in pending, again.get(key), family)
+            for test in tests
+            for key in [test.match.key]
         ),
-        tested=len(live),
+        missing=(),
+        tested=len(first),
         changes=tuple(changes(sessions[-1], new)),
-        idle=_idle(rules.thresholds, trials),
+        idle=_idle(policy.thresholds, tests),
     )
 
 
-def endings(found: Check, *, strict: bool = False) -> dict[Ending, list[Finding]]:
-    """What the check comes to, gravest first, and the findings behind it; empty where it passed.
-
-    A set-up that is broken or has nothing to compare with is never a regression, and never a pass.
-    `strict`: neither is a case that cannot be told.
-    """
-    unsure = (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT) if strict else ()
-    causes = {
-        Ending.REGRESSED: [each for each in found.findings if each.verdict is Verdict.SLOWER],
-        Ending.FAILED: [each for each in found.findings if each.verdict is Verdict.BROKEN],
-        Ending.NOT_COMPARABLE: [
-            each for each in found.findings if each.verdict is Verdict.INCOMPARABLE or each.lost
-        ],
-        Ending.INCONCLUSIVE: [each for each in found.findings if each.verdict in unsure],
-    }
-    nothing = {Ending.NOT_COMPARABLE} if not found.tested else set()
-    return {each: behind for each, behind in causes.items() if behind or each in nothing}
+def _first(tests: Sequence[CaseTest], policy: GatePolicy) -> tuple[dict[tuple[str, str], TestResult], Family]:
+    """The first test of each case and metric that can be tested, and the family that these are."""
+    estimates = {test.match.key: test.estimate for test in tests if test.estimate}
+    stored = not any(each.interleaved for each in estimates.values())
+    size = family_size(list(estimates.values()))
+    family = family_of(size, stored=stored, twice=policy.confirm and policy.interleaved)
+    return dict(zip(estimates, results(list(estimates.values()), family), strict=True)), family
 
 
-def exit_code(found: Check, *, strict: bool = False, exit_zero: bool = False) -> int:
-    """Of the process: the gravest ending. `exit_zero`: what was compared is told, and fails nothing."""
-    harmless = (Ending.REGRESSED, Ending.INCONCLUSIVE) if exit_zero else ()
-    return next((int(each) for each in endings(found, strict=strict) if each not in harmless), 0)
-
-
-def _finding(trial: Trial, first: Look | None, flagged: bool, second: Second | None) -> Finding:
-    verdict, reason = _verdict(trial, first, flagged, second)
+def _finding(
+    test: CaseTest, first: TestResult | None, flagged: bool, again: Remeasured | None, family: Family
+) -> CaseFinding:
+    verdict, reason = _verdict(test, first, flagged, again, family)
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
-        reason = suspect(trial.held.newest, trial.held.new)
-    sides = [trial.held.new, *([second.side] if second else [])]
-    return Finding(
-        case=trial.held.case,
-        metric=trial.held.metric.name,
+        reason = suspect(test.match.newest, test.match.new)
+    sides = [test.match.new, *([again.side] if again else [])]
+    return CaseFinding(
+        case=test.match.case,
+        metric=test.match.metric.name,
         verdict=verdict,
         flagged=flagged,
-        threshold=trial.limit.value,
-        threshold_from=trial.limit.source,
-        spread=trial.departure.spread if trial.departure else None,
-        provisional=bool(trial.departure and trial.departure.provisional),
+        threshold=test.limit.value,
+        threshold_from=test.limit.source,
+        spread=test.deviation.spread if test.deviation else None,
+        provisional=test.provisional,
         first=first,
-        confirmation=second.look if second else None,
+        confirmation=again.result if again else None,
         steady=not any(side.unsteady for side in sides),
         stopped_by=tuple(sorted({reason for side in sides for reason in side.stopped_by})),
-        lost=trial.held.lost,
+        lost=test.match.lost,
         reason=reason,
     )
 
 
-def _verdict(trial: Trial, first: Look | None, flagged: bool, second: Second | None) -> tuple[Verdict, str]:
-    if trial.seen is None or first is None:
-        assert trial.held.verdict
-        return trial.held.verdict, trial.held.reason
+def _verdict(
+    test: CaseTest, first: TestResult | None, flagged: bool, again: Remeasured | None, family: Family
+) -> tuple[Verdict, str]:
+    if test.estimate is None or first is None:
+        assert test.match.verdict
+        return test.match.verdict, test.match.reason
     if not flagged:
-        return _judged(trial, trial.seen, first, trial.held.new)
-    if second is None:
+        return _judged(test, test.estimate, first, test.match.new, family)
+    if again is None:
         return Verdict.INCONCLUSIVE, UNCONFIRMED
-    if second.seen is None or second.look is None:
-        assert second.verdict
-        return second.verdict, second.reason
-    verdict, reason = _judged(trial, second.seen, second.look, second.side)
-    return verdict, reason if verdict is Verdict.SLOWER else f"flagged, not confirmed; {reason}".rstrip("; ")
+    if again.estimate is None or again.result is None:
+        assert again.verdict
+        return again.verdict, again.reason
+    verdict, reason = _judged(test, again.estimate, again.result, again.side, family)
+    if verdict in (Verdict.SLOWER, Verdict.PROVISIONAL):
+        return verdict, reason
+    return verdict, f"flagged, not confirmed; {reason}".rstrip("; ")
 
 
-def _judged(trial: Trial, seen: Seen, look: Look, new: CaseDigest) -> tuple[Verdict, str]:
+def _judged(
+    test: CaseTest, estimate: Estimate, result: TestResult, new: CaseDigest, family: Family
+) -> tuple[Verdict, str]:
     """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
-    limit = trial.limit.value
-    margin = math.log1p(limit)
-    if look.p_holm < ALPHA and abs(seen.worse.mid) >= margin:
-        if seen.worse.mid < 0:
-            return Verdict.FASTER, ""
-        if not seen.in_turn and (others := _only_now(trial.held, new)):
-            return Verdict.INSUFFICIENT, f"slower, but {others} meanwhile, and not in the sessions"
-        return Verdict.SLOWER, ""
-    if tost(seen.found, margin) < ALPHA:
+    margin = math.log1p(test.limit.value)
+    if result.p_holm < ALPHA and abs(estimate.worse.mid) >= margin:
+        return (Verdict.FASTER, "") if estimate.worse.mid < 0 else _slower(test, estimate, new)
+    if tost(estimate.difference, margin) < ALPHA:
         return Verdict.SAME, ""
-    return Verdict.INCONCLUSIVE, TOO_NOISY if look.mde > limit else ON_THE_EDGE
+    return Verdict.INCONCLUSIVE, advice(estimate, test.deviation, margin, family)
 
 
-def _only_now(held: Held, new: CaseDigest) -> str:
+def _slower(test: CaseTest, estimate: Estimate, new: CaseDigest) -> tuple[Verdict, str]:
+    if estimate.interleaved:
+        return Verdict.SLOWER, ""
+    if others := _only_now(test.match, new):
+        return Verdict.INSUFFICIENT, f"slower, but {others} meanwhile, and not in the sessions"
+    if test.deviation and test.deviation.provisional:
+        return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {ENOUGH} sessions"
+    return Verdict.SLOWER, ""
+
+
+def _only_now(match: BaselineMatch, new: CaseDigest) -> str:
     """What others took of the machine, where they did not in the sessions and it matters to the metric."""
-    before = any(each.side.contended for each in held.sides)
-    return new.contended if held.metric.name in (*SETTLED, *ONCE) and not before else ""
+    before = any(each.side.contended for each in match.sides)
+    return new.contended if match.metric.name in (*SETTLED, *ONCE) and not before else ""
 
 
-def _idle(rules: Sequence[Rule], trials: Sequence[Trial]) -> tuple[str, ...]:
-    cases = {(trial.held.suite, trial.held.case) for trial in trials}
+def _idle(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:
+    cases = {(test.match.suite, test.match.case) for test in tests}
     return tuple(rule.source for rule in rules if not any(rule.names(*case) for case in cases))

@@ -1,4 +1,4 @@
-"""A case held against a baseline: the sessions that count, or why nothing can be tested. Pure."""
+"""A case match against a baseline: the sessions that count, or why nothing can be tested. Pure."""
 
 from __future__ import annotations
 
@@ -8,44 +8,45 @@ from dataclasses import dataclass
 from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.comparing.match import LEAST_PROCESSES, case_bars, environment_changes, pair_in_turn, run_bars
-from benchbench.gate.spread import ENOUGH, sittings
+from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
 from benchbench.model.status import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A case in one session: what bars that session, and the sitting it was made in, numbered from 0."""
+class SessionCase:
+    """A case in one session: what bars that session, and the day and hour it was made in, from 0."""
 
     side: CaseDigest
     bars: list[str]
-    sitting: int = 0
+    day: int = 0
+    hour: int = 0
 
 
-Sides = Sequence[Kept]  # oldest first
+SessionCases = Sequence[SessionCase]  # oldest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A case and metric of a run, and the sessions that count for it, as logarithms of their processes.
+class BaselineMatch:
+    """A case and metric of a run with the sessions that count for it.
 
-    Those of one sitting are one session. `verdict` is None where a test is to decide, else `reason` says
-    why none can.
+    `days`: day by day, hour by hour, the logarithms of the processes. `verdict` is None where a test is to
+    decide, else `reason` says why none can. `interleaved`: with the one session, process by process.
     """
 
     case: str
     metric: Metric
-    sides: Sides
+    sides: SessionCases
     new: CaseDigest
     logs: list[float]
-    sessions: list[list[float]]
+    days: list[Hours]
     verdict: Verdict | None
     reason: str
-    in_turn: bool = False  # with the one session, process by process
+    interleaved: bool = False
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """Of those measured in turn."""
-        return list(zip(self.sessions[0], self.logs, strict=True))
+        """Of the processes measured interleaved."""
+        return list(zip(self.days[0][0], self.logs, strict=True))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -69,66 +70,60 @@ class Held:
         return self.verdict is Verdict.GONE and self.new.case is not None
 
 
-def sides_of(sessions: Sequence[Digest], new: Digest, *, strict: bool) -> dict[str, Sides]:
-    """Case → its sides in `sessions`; `strict`: other versions bar as well."""
-    found: dict[str, list[Kept]] = {}
-    for session, sitting in zip(sessions, sittings([each.started for each in sessions]), strict=True):
+def session_cases(sessions: Sequence[Digest], new: Digest, *, strict: bool) -> dict[str, SessionCases]:
+    """Case → what each of `sessions` has of it; `strict`: other versions bar as well."""
+    cases: dict[str, list[SessionCase]] = {}
+    started = [each.started for each in sessions]
+    for session, day, hour in zip(sessions, days_of(started), hours_of(started), strict=True):
         bars = run_bars(session, new) + (environment_changes(session, new) if strict else [])
         for case, side in session.cases.items():
-            found.setdefault(case, []).append(Kept(side=side, bars=bars, sitting=sitting))
-    return dict(found)
+            cases.setdefault(case, []).append(SessionCase(side=side, bars=bars, day=day, hour=hour))
+    return dict(cases)
 
 
-def hold(case: str, sides: Sides, new: CaseDigest, metric: Metric) -> Held:
-    """`new` against `sides`, oldest first."""
+def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metric) -> BaselineMatch:
+    """`new` with the sessions of `sides` that can be compared with it."""
     working = [(each, each.bars + case_bars(each.side, new)) for each in sides if each.side.rounds]
     alike = [each for each, bars in working if not bars]
     settled = [each for each in alike if not (metric.name in SETTLED and each.side.unsteady)]
     needed = 1 if metric.name in ONCE else LEAST_PROCESSES
-    sessions = _by_sitting(settled, metric, needed)
+    days = _by_day(settled, metric, needed)
     logs = new.logs(metric)
     verdict, reason = (
         _presence([each.side for each in sides], new)
         or _bar([bars for _, bars in working])
-        or _shortage(sessions, logs, needed, metric)
+        or _shortage(len(days), logs, needed, metric)
         or _unsteadiness(new, metric)
         or (None, "")
     )
-    return Held(
-        case=case,
-        metric=metric,
-        sides=sides,
-        new=new,
-        logs=logs,
-        sessions=sessions,
-        verdict=verdict,
-        reason=reason,
+    return BaselineMatch(
+        case=case, metric=metric, sides=sides, new=new, logs=logs, days=days, verdict=verdict, reason=reason
     )
 
 
-def _by_sitting(settled: Sides, metric: Metric, needed: int) -> list[list[float]]:
-    found: dict[int, list[float]] = {}
+def _by_day(settled: SessionCases, metric: Metric, needed: int) -> list[Hours]:
+    days: dict[int, dict[int, list[float]]] = {}
     for each in settled:
         logs = each.side.logs(metric)
         if len(logs) >= needed:
-            found.setdefault(each.sitting, []).extend(logs)
-    return list(found.values())
+            days.setdefault(each.day, {}).setdefault(each.hour, []).extend(logs)
+    return [list(hours.values()) for hours in days.values()]
 
 
-def hold_in_turn(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric) -> Held:
-    """`new` against the baseline's code, measured in turn with it: a session of the same rounds."""
+def match_interleaved(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric) -> BaselineMatch:
+    """`new` with the baseline's code, measured interleaved with it: a session of the same rounds."""
     pair = pair_in_turn(ref, new, metric)
     verdict, reason = _reference(ref) or (pair.verdict, pair.reason)
-    return Held(
+    return BaselineMatch(
         case=case,
         metric=metric,
-        sides=(Kept(side=ref, bars=[]),),
+        sides=(SessionCase(side=ref, bars=[]),),
         new=new,
         logs=pair.new_logs,
-        sessions=[pair.ref_logs],
+        days=[[pair.ref_logs]],
         verdict=verdict,
         reason=reason,
-        in_turn=True,
+        interleaved=True,
     )
 
 
@@ -160,15 +155,13 @@ def _bar(bars: Sequence[list[str]]) -> tuple[Verdict, str] | None:
     return (Verdict.INCOMPARABLE, "; ".join(bars[-1])) if all(bars) else None
 
 
-def _shortage(
-    sessions: Sequence[list[float]], logs: list[float], needed: int, metric: Metric
-) -> tuple[Verdict, str] | None:
+def _shortage(days: int, logs: list[float], needed: int, metric: Metric) -> tuple[Verdict, str] | None:
     if len(logs) < needed:
         return Verdict.INSUFFICIENT, f"{len(logs)} processes have {metric.name}, it needs {needed}"
-    if not sessions:
+    if not days:
         return Verdict.INSUFFICIENT, f"no session has {metric.name} of {needed} steady processes"
-    if metric.name in ONCE and len(sessions) < ENOUGH:
-        counts = f"the baseline has {len(sessions)} sessions an hour apart, this needs {ENOUGH}"
+    if metric.name in ONCE and days < ENOUGH:
+        counts = f"the baseline has sessions of {days} days, this needs {ENOUGH}"
         return Verdict.INSUFFICIENT, f"{metric.name} is measured once a run: {counts}"
     return None
 

@@ -1,4 +1,4 @@
-"""What one comparison of a check showed, first look or second. Pure."""
+"""What one comparison of a check showed: its estimate, and p adjusted for all tests of the check. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchbench.analyse.metrics import Metric, Rate
 from benchbench.comparing.verdicts import ALPHA, LARGEST
-from benchbench.gate.match import Held
+from benchbench.gate.match import BaselineMatch
 from benchbench.stats import Difference, detectable, holm, mean
 
 POWER = 0.8
@@ -15,13 +16,15 @@ FEWEST = 5  # a family counts as: sessions are neither independent nor normal, s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class TestResult:
     """One comparison. `ref` and `new` are geometric means, `ratio` is new / ref with its own 95 % interval.
 
-    `p` is one-sided, of becoming worse; `p_holm` of the direction seen, adjusted for a `family` of tests.
-    `mde` (0.02: 2 %): the smallest change found four times in five, by both looks where both decide.
+    `p` is one-sided, of becoming worse; `p_holm` of the direction of the change, adjusted for a `family` of
+    tests. `mde` (0.02: 2 %): the smallest change found four times in five, by both tests where both decide.
     `against` counts sessions or, where measured `in_turn`, pairs of processes.
     """
+
+    __test__ = False  # for pytest: no class of tests
 
     ref: float
     new: float
@@ -39,34 +42,44 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A tested case before its p is adjusted: logarithms, `worse` turned so that above 0 is worse."""
+class Estimate:
+    """A tested case before its p is adjusted: logarithms, `worse` turned so that above 0 is worse.
 
+    `quantity`: the case and the metric that was measured, latency for a rate.
+    """
+
+    quantity: tuple[str, str]
     ref: float
     new: float
-    found: Difference
+    difference: Difference
     worse: Difference
     processes: int
     against: int
-    in_turn: bool
+    interleaved: bool
 
     def beyond(self, threshold: float) -> bool:
         """Whether the estimate is worse by as much; alike in both directions, as a ratio."""
         return self.worse.mid >= math.log1p(threshold)
 
 
-def seen(held: Held, found: Difference) -> Seen:
-    """A case held against its sessions, or against the one it was measured in turn with."""
-    sign = 1 if held.metric.better == "lower" else -1
-    return Seen(
-        ref=mean([mean(each) for each in held.sessions]),
-        new=mean(held.logs),
-        found=found,
-        worse=Difference(sign * found.mid, found.error, found.degrees),
-        processes=len(held.logs),
-        against=len(held.logs) if held.in_turn else len(held.sessions),
-        in_turn=held.in_turn,
+def estimate(match: BaselineMatch, difference: Difference) -> Estimate:
+    """Of a case against its sessions, or against the one it was measured interleaved with."""
+    sign = 1 if match.metric.better == "lower" else -1
+    return Estimate(
+        quantity=(match.case, _measured(match.metric)),
+        ref=mean([mean([mean(hour) for hour in day]) for day in match.days]),
+        new=mean(match.logs),
+        difference=difference,
+        worse=Difference(sign * difference.mid, difference.error, difference.degrees),
+        processes=len(match.logs),
+        against=len(match.logs) if match.interleaved else len(match.days),
+        interleaved=match.interleaved,
     )
+
+
+def _measured(metric: Metric) -> str:
+    """What a metric is derived from: for a rate, the latency or energy that the work is divided by."""
+    return metric.source.divisor.name if isinstance(metric.source, Rate) else metric.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,41 +93,49 @@ class Family:
 
 
 def family_of(size: int, *, stored: bool, twice: bool) -> Family:
-    """`stored`: against sessions. `twice`: a second look in turn, a new experiment, has to see it too."""
+    """`stored`: against sessions. `twice`: an interleaved second test, a new experiment, decides too."""
     if twice:
         return Family(size, FEWEST if stored else 1, ALPHA / 2, math.sqrt(POWER))
     fewest = FEWEST if stored else 2  # no p is below the test's own two-sided one
     return Family(size, fewest, ALPHA / max(size, fewest), POWER)
 
 
-def looks(found: Sequence[Seen], family: Family) -> list[Look]:
-    """Adjusted for a family of tests, of which those not in `found` showed nothing.
+def family_size(estimates: Sequence[Estimate]) -> int:
+    """How many tests these are: a latency and its rates are one number, and one test."""
+    return len({each.quantity for each in estimates})
+
+
+def results(estimates: Sequence[Estimate], family: Family) -> list[TestResult]:
+    """Adjusted for a family of tests, of which those not in `estimates` showed nothing.
 
     No p is below the case's own two-sided one.
     """
-    rest = [1.0] * (family.size - len(found))
-    above = holm([each.worse.p_above() for each in found] + rest, family.fewest)
-    below = holm([each.worse.p_below() for each in found] + rest, family.fewest)
-    tails = zip(found, above, below, strict=False)
-    return [_look(each, max(each.found.p_either(), min(two)), family) for each, *two in tails]
+    tests = {each.quantity: each for each in estimates}
+    rest = [1.0] * (family.size - len(tests))
+    above = holm([each.worse.p_above() for each in tests.values()] + rest, family.fewest)
+    below = holm([each.worse.p_below() for each in tests.values()] + rest, family.fewest)
+    adjusted = {name: min(tails) for name, *tails in zip(tests, above, below, strict=False)}
+    return [
+        _result(each, max(each.difference.p_either(), adjusted[each.quantity]), family) for each in estimates
+    ]
 
 
-def _look(each: Seen, p_holm: float, family: Family) -> Look:
-    half = each.found.half_width()
-    return Look(
+def _result(each: Estimate, p_holm: float, family: Family) -> TestResult:
+    half = each.difference.half_width()
+    return TestResult(
         ref=_exp(each.ref),
         new=_exp(each.new),
-        ratio=_exp(each.found.mid),
-        low=_exp(each.found.mid - half),
-        high=_exp(each.found.mid + half),
+        ratio=_exp(each.difference.mid),
+        low=_exp(each.difference.mid - half),
+        high=_exp(each.difference.mid + half),
         p=each.worse.p_above(),
         p_holm=p_holm,
         family=family.size,
-        mde=math.expm1(min(detectable(each.found, family.level, family.power), LARGEST)),
-        degrees=each.found.degrees,
+        mde=math.expm1(min(detectable(each.difference, family.level, family.power), LARGEST)),
+        degrees=each.difference.degrees,
         processes=each.processes,
         against=each.against,
-        in_turn=each.in_turn,
+        in_turn=each.interleaved,
     )
 
 

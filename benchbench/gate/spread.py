@@ -1,4 +1,4 @@
-"""The stored sessions of a baseline: which count as one, and how far a run departs from them. Pure."""
+"""The stored sessions of a baseline: which count as one, and how far a run deviates from them. Pure."""
 
 from __future__ import annotations
 
@@ -9,67 +9,107 @@ from datetime import datetime
 
 from benchbench.stats import Difference, deviation, mean
 
-SITTING_S = 3600.0  # sessions begun closer together share the machine's weather, and count as one
-ENOUGH = 5  # fewer sessions say too little of how sessions differ: then a spread is assumed as well
-ASSUMED_SHARED, ASSUMED_DEDICATED = 0.02, 0.005  # relative, between sessions of a machine
-ASSUMED_DEGREES = 9  # an assumed spread counts as much as one seen in ten sessions
+HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
+DAY_S = 20 * HOUR_S  # of a session: a nightly job that starts a few hours early is still another day
+ENOUGH = 5  # sessions; with fewer, an assumed spread stands in for those that are missing
+# Standard deviation between sessions of a machine, as a fraction. Shared: the least of nine benchmark series
+# on hosted CI runners, 7 to 27 %. Dedicated: between processes of 586 JMH benchmarks on a server of their own
+# (Traini et al. 2022) it is 1.2 % in the median and 2.8 % in the upper quartile.
+ASSUMED_SHARED, ASSUMED_DEDICATED = 0.07, 0.02
+ASSUMED_MEMORY = 0.02  # at most: what a program allocates hardly depends on who else works on the machine
+
+Hours = Sequence[Sequence[float]]  # of one day: the logarithms of the processes of each hour
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
-    """`spread`: standard deviation of the sessions' logarithms, None for one session.
+class SessionDeviation:
+    """How far a run deviates from the sessions of `days` days, and by how much further sessions would.
 
-    `provisional`: the error stands on an assumed spread, not only on what was seen.
+    `spread`: standard deviation of a further session's logarithm, None for one session. `further`: the same
+    with the assumed spread in it where the sessions are fewer than `ENOUGH`. `process_variance`: of the
+    logarithms of processes within an hour; `stored_variance`: what those of the sessions add to the error.
     """
 
     difference: Difference
     spread: float | None
-    provisional: bool
+    days: int
+    further: float
+    process_variance: float
+    stored_variance: float
+
+    @property
+    def provisional(self) -> bool:
+        """Whether the error stands on an assumed spread, not only on what was measured."""
+        return self.days < ENOUGH
 
 
-def departure(
-    sessions: Sequence[Sequence[float]], new: Sequence[float], assumed: float, least: float = 1e-4
-) -> Departure:
-    """`new` against `sessions`, each the logarithms of its processes, as one further session.
+def session_deviation(
+    days: Sequence[Hours], new: Sequence[float], assumed: float, least: float = 1e-4
+) -> SessionDeviation:
+    """`new` against sessions, as one hour of one further day.
 
-    A new session differs from the mean of K by s √(1 + 1/K), with t of K − 1 degrees of freedom; s, the
-    spread of the sessions' means, holds the noise of their processes. Where the processes alone explain
-    more, their error counts. Below `ENOUGH` sessions s is at least `assumed`. Raises ValueError for no
-    session, or one without a value.
+    Hours are nested in days. The mean of a day of H hours has the variance σ_d² + σ_h²/H, a new run
+    σ_d² + σ_h², so what several hours a day average away is added again. The difference from the mean of K
+    days has the error s √(1 + 1/K) and t of K − 1 degrees of freedom. Below `ENOUGH` days each missing one
+    counts as differing by `assumed`, with the degrees of `ENOUGH`. Where processes alone explain more,
+    their error counts. Raises ValueError for no session, or one without a value.
     """
-    if not (new and sessions and all(sessions)):
+    if not (new and days and all(day and all(day) for day in days)):
         raise ValueError("a session without a value")
-    count, places = len(sessions), [mean(values) for values in sessions]
-    spread = deviation(places) if count > 1 else None
-    provisional = count < ENOUGH
-    floor = assumed if provisional else least
-    between = max(spread or 0.0, floor, least) ** 2 * (1 + 1 / count)
-    variance, degrees = _pooled([*sessions, new])
-    shares = 1 / len(new) + sum(1 / len(values) for values in sessions) / count**2
-    within = max(variance, least**2) * shares if degrees else 0.0
-    if not provisional or (between >= within and spread is not None and spread > floor):
-        degrees = count - 1
-    elif between >= within:
-        degrees = ASSUMED_DEGREES
-    error = math.sqrt(max(between, within))
-    return Departure(Difference(mean(new) - mean(places), error, degrees), spread, provisional)
+    count = len(days)
+    hours = [[mean(logs) for logs in day] for day in days]
+    places = [mean(day) for day in hours]
+    between = deviation(places) ** 2 if count > 1 else 0.0
+    averaged = _pooled(hours)[0] * (1 - mean([1 / len(day) for day in days]))
+    filled = max(_filled(between, count, assumed), least**2)
+    variance, degrees = _pooled([*(logs for day in days for logs in day), new])
+    processes = max(variance, least**2) if degrees else 0.0
+    stored = processes * sum(1 / sum(map(len, day)) for day in days) / count**2
+    error = math.sqrt(max(filled * (1 + 1 / count) + averaged, processes / len(new) + stored))
+    return SessionDeviation(
+        difference=Difference(mean(new) - mean(places), error, max(count, ENOUGH) - 1),
+        spread=math.sqrt(between + averaged) if count > 1 else None,
+        days=count,
+        further=math.sqrt(filled + averaged),
+        process_variance=processes,
+        stored_variance=stored,
+    )
 
 
-def sittings(started: Sequence[str]) -> list[int]:
-    """The sitting of each session, from 0: one begins an hour after the session before began, or later."""
-    found, sitting, before = dict[int, int](), -1, -math.inf
-    for index in sorted(range(len(started)), key=lambda each: started[each]):
+def _filled(variance: float, count: int, assumed: float) -> float:
+    """The variance between `count` days, those missing to `ENOUGH` taken to differ as assumed.
+
+    Its degrees of freedom are those of `ENOUGH` days, so that no further day makes a check see less.
+    """
+    missing = max(ENOUGH - count, 0)
+    return ((count - 1) * variance + missing * assumed**2) / (count - 1 + missing)
+
+
+def days_of(started: Sequence[str]) -> list[int]:
+    """The day of each session, numbered from 0: a day is `DAY_S` from its first session on."""
+    return _groups(started, DAY_S)
+
+
+def hours_of(started: Sequence[str]) -> list[int]:
+    """The hour of each session, numbered from 0: an hour begins with its first session."""
+    return _groups(started, HOUR_S)
+
+
+def _groups(started: Sequence[str], length_s: float) -> list[int]:
+    numbers, group, first = dict[int, int](), -1, -math.inf
+    for index in sorted(range(len(started)), key=lambda each: (_moment(started[each]), each)):
         now = _moment(started[index])
-        sitting += not now - before < SITTING_S  # also where no date is known
-        found[index], before = sitting, now
-    return [found[index] for index in range(len(started))]
+        if not now - first < length_s:  # also where no date is known
+            group, first = group + 1, now
+        numbers[index] = group
+    return [numbers[index] for index in range(len(started))]
 
 
 def _moment(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        return math.nan
+        return math.inf
 
 
 def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:

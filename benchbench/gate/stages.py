@@ -12,9 +12,9 @@ from benchbench.comparing.match import LEAST_PROCESSES
 from benchbench.environments.targets import given
 from benchbench.errors import UsageError
 from benchbench.gate import baselines
-from benchbench.gate.cases import Rules
+from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import Check, check, check_in_turn
+from benchbench.gate.decide import GateResult, check, check_interleaved
 from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import Case
@@ -61,7 +61,7 @@ class CheckedRun:
     """
 
     baseline: str
-    found: Check
+    found: GateResult
     run: Run
     note: str = ""
 
@@ -77,20 +77,20 @@ def run_check(asked: CheckOptions, observer: RunObserver) -> CheckedRun:
         hint = f"A check needs {LEAST_PROCESSES} processes of each case."
         raise UsageError(f"{rounds} rounds cannot be tested.", hint)
     project = config.nearest(Path())
-    rules = _rules(asked, project)
+    policy = _policy(asked, project)
     name = asked.baseline or ("" if asked.ab else project.check.baseline or "")
     if name:
-        return _Stages(asked, project, observer).against_sessions(name, rules)
+        return _Stages(asked, project, observer).against_sessions(name, policy)
     if asked.ab and not asked.run:
-        return _Stages(asked, project, observer).against_code(asked.ab, rules)
+        return _Stages(asked, project, observer).against_code(asked.ab, policy)
     raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
 
 
-def _rules(asked: CheckOptions, project: config.Config) -> Rules:
+def _policy(asked: CheckOptions, project: config.Config) -> GatePolicy:
     alone = project.check.dedicated if asked.dedicated is None else asked.dedicated
     names = asked.metrics or tuple(project.check.metric) or ("latency_s",)
     limit = asked.max_slowdown
-    return Rules(
+    return GatePolicy(
         metrics=tuple(metric_named(name) for name in dict.fromkeys(names)),
         thresholds=() if limit is None else (Rule("", fraction(str(limit)), "--max-slowdown"),),
         assumed=ASSUMED_DEDICATED if alone else ASSUMED_SHARED,
@@ -101,13 +101,13 @@ def _rules(asked: CheckOptions, project: config.Config) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """The first look at a run and, of what that flags, the second."""
+    """The first test of a run and, of what that flags, the second."""
 
     asked: CheckOptions
     project: config.Config
     observer: RunObserver
 
-    def against_sessions(self, name: str, rules: Rules) -> CheckedRun:
+    def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
         if others := self.asked.measure.given - BESIDE_BASELINE:
             raise UsageError(
                 f"A baseline says what is measured and how: {', '.join(sorted(others))} cannot be chosen.",
@@ -115,27 +115,27 @@ class _Stages:
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
         sessions, run = self._run(name, sides)
-        rules = replace(rules, thresholds=self._thresholds(run, rules), in_turn=sides is not None)
+        policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
         new = digest(run)
-        first = check(sessions, new, rules)
+        first = check(sessions, new, policy)
         if not first.flagged:
             return CheckedRun(baseline=name, found=first, run=run)
         again = self._measured_again(first, sides)
         note = "" if again else ELSEWHERE
         if note:
-            rules = replace(rules, confirm=False, in_turn=False)
-        return CheckedRun(baseline=name, found=check(sessions, new, rules, again), run=run, note=note)
+            policy = replace(policy, confirm=False, interleaved=False)
+        return CheckedRun(baseline=name, found=check(sessions, new, policy, again), run=run, note=note)
 
-    def against_code(self, ab: str, rules: Rules) -> CheckedRun:
+    def against_code(self, ab: str, policy: GatePolicy) -> CheckedRun:
         sides = _sides(ab, self.asked.measure)
         before, after = measure_sides(sides, self.asked.measure, self.asked.results, self.observer)
-        rules = replace(rules, thresholds=self._thresholds(after, rules))
+        policy = replace(policy, thresholds=self._thresholds(after, policy))
         ref, new = digest(before), digest(after)
-        first = check_in_turn(ref, new, rules)
+        first = check_interleaved(ref, new, policy)
         if not first.flagged:
             return CheckedRun(baseline="", found=first, run=after)
         again = self._measured_again(first, sides)
-        return CheckedRun(baseline="", found=check_in_turn(ref, new, rules, again), run=after)
+        return CheckedRun(baseline="", found=check_interleaved(ref, new, policy, again), run=after)
 
     def _run(self, name: str, sides: tuple[Variant, Variant] | None) -> tuple[list[Digest], Run]:
         """The sessions of a baseline, and the run: stored, or measured now as the newest of them was."""
@@ -154,7 +154,9 @@ class _Stages:
         policy = replace(like.policy, rounds=rounds)
         return Terms(policy=policy, settings=like.settings, seed=None, command=self.asked.measure.command)
 
-    def _measured_again(self, first: Check, sides: tuple[Variant, Variant] | None) -> Confirmation | None:
+    def _measured_again(
+        self, first: GateResult, sides: tuple[Variant, Variant] | None
+    ) -> Confirmation | None:
         """Flagged cases measured again, with `sides` interleaved; None for a run of another machine."""
         new = first.new
         if fingerprint(machine()) != fingerprint(new.machine):
@@ -171,10 +173,10 @@ class _Stages:
         ref, again = map(digest, pair)
         return Confirmation(new=again, ref=partnered(ref, again))
 
-    def _thresholds(self, run: Run, rules: Rules) -> tuple[Rule, ...]:
+    def _thresholds(self, run: Run, policy: GatePolicy) -> tuple[Rule, ...]:
         """What is typed, else the project's patterns, the suite's, the project's limit."""
-        if rules.thresholds:
-            return rules.thresholds
+        if policy.thresholds:
+            return policy.thresholds
         suites = self.asked.measure.suites or self._known_suites(run)
         patterns = [rule for name in suites for rule in suite.threshold_rules(suite.load(name))]
         return (*config.threshold_rules(self.project), *patterns, *config.default_rules(self.project))

@@ -11,6 +11,7 @@ class Verdict(StrEnum):
     SLOWER = "slower"
     FASTER = "faster"
     SAME = "same"
+    PROVISIONAL = "provisional"  # slower, on too few sessions of a baseline to count as that
     INCONCLUSIVE = "inconclusive"  # too much noise for the threshold
     INSUFFICIENT = "insufficient"  # too few values, or not steady: not tested
     INCOMPARABLE = "incomparable"  # measured under other conditions

@@ -17,7 +17,7 @@ from benchbench.comparing.verdicts import compare
 from benchbench.documents import comparison, gate
 from benchbench.errors import UsageError
 from benchbench.gate import baselines
-from benchbench.gate.cases import Rules
+from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check
 from benchbench.machine.environment import fingerprint, machine, usable_threads
 from benchbench.model.case import Case
@@ -181,7 +181,7 @@ def regression_of(run: Run, name: str, results: Path) -> Since:
         text = "  ".join(comparison.sentences(verdict))
         return Since(verdict.verdict, verdict.p_holm, text)
     sessions = baselines.sessions(results, name, run.info.machine)
-    found = check(sessions, digest(run), Rules(metrics=METRICS[:1], confirm=False))
+    found = check(sessions, digest(run), GatePolicy(metrics=METRICS[:1], confirm=False))
     finding = next(each for each in found.findings if each.case == case.id)
     text = next(each.text for each in gate.case_verdicts(found) if each.case == case.id)
     return Since(finding.verdict, finding.first.p_holm if finding.first else None, text)

@@ -15,9 +15,10 @@ import scipy.special  # noqa: F401 - an import is no part of a check
 
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
+from benchbench.documents.conclusions import Gate
 from benchbench.exporters._new_terminal import Terminal
 from benchbench.gate import baselines
-from benchbench.gate.cases import Rules
+from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check
 from tests.factories import a_machine
 from tests.simulator import a_session, session_medians
@@ -34,9 +35,9 @@ def timed(cases: int, sessions: int) -> dict[str, float]:
         start = time.perf_counter()
         stored = baselines.sessions(Path(folder), "main", a_machine())
         read = time.perf_counter()
-        outcome = check(stored, a_session(medians[-1]), Rules(metrics=METRICS[:1]))
+        outcome = check(stored, a_session(medians[-1]), GatePolicy(metrics=METRICS[:1]))
         decided = time.perf_counter()
-        Terminal().render(gate.check_document(gate.Gate(name="main", found=outcome)))
+        Terminal().render(gate.check_document(Gate(name="main", found=outcome)))
         shown = time.perf_counter()
     steps = {"read_s": read - start, "decide_s": decided - read, "show_s": shown - decided}
     return {"cases": cases, "sessions": sessions, "bytes": size, **steps, "total_s": shown - start}

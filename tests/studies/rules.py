@@ -1,9 +1,9 @@
-"""Rules of comparison on the same simulated measurements: `python -m tests.studies.rules [TRIALS]`.
+"""GatePolicy of comparison on the same simulated measurements: `python -m tests.studies.rules [TRIALS]`.
 
 Prints two tables.
 
 Not a test: the tests hold what ours must keep. A side has 5 processes of 20 blocks each, AR(1) with φ = 0.5;
-`criterion` has one process of 100. Rules of other tools as their documentation states them, each asked
+`criterion` has one process of 100. GatePolicy of other tools as their documentation states them, each asked
 whether the second side is slower.
 """
 
@@ -18,9 +18,9 @@ from scipy import stats
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA, THRESHOLD
-from benchbench.gate.cases import Rules
+from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import Check, check, check_in_turn
+from benchbench.gate.decide import GateResult, check, check_interleaved
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
 from benchbench.stats import holm, paired, welch
@@ -32,7 +32,7 @@ NOISE = {
     "log-normal, 2 % between, 5 % within": {"between": 0.02, "within": 0.05, "heavy": False},
     "t₃ at both levels, 2 % between, 5 % within": {"between": 0.02, "within": 0.05, "heavy": True},
 }
-RULES = Rules(metrics=METRICS[:1])
+RULES = GatePolicy(metrics=METRICS[:1])
 
 
 def logs(side: Array) -> Array:
@@ -160,9 +160,9 @@ def one_suite(
     run, second = a_session(factors * new), a_session(factors * again)
     stored = check(sessions, run, RULES, Confirmation(new=second))
     pair = Confirmation(new=second, ref=a_session(old_again))
-    turned = check(sessions, run, replace(RULES, in_turn=True), pair)
+    turned = check(sessions, run, replace(RULES, interleaved=True), pair)
     ref, partner = partners(a_session(old, id="A"), replace(run, id="B"))
-    both = check_in_turn(ref, partner, RULES, pair)
+    both = check_interleaved(ref, partner, RULES, pair)
     return {
         "stored, Holm of the flagged (not ours)": among_flagged(stored),
         "stored": failing(stored),
@@ -179,11 +179,11 @@ def partners(ref: Digest, new: Digest) -> tuple[Digest, Digest]:
     )
 
 
-def failing(found: Check) -> list[bool]:
+def failing(found: GateResult) -> list[bool]:
     return [each.verdict is Verdict.SLOWER for each in found.findings]
 
 
-def among_flagged(found: Check) -> list[bool]:
+def among_flagged(found: GateResult) -> list[bool]:
     """Had stage 2 been a new experiment: Holm among what was flagged."""
     looks = {number: each.confirmation for number, each in enumerate(found.findings) if each.confirmation}
     adjusted = dict(zip(looks, holm([look.p for look in looks.values()]), strict=True))

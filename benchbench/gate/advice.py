@@ -1,0 +1,69 @@
+"""What would tell a case that cannot be told: more sessions, more rounds, or interleaving. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from benchbench.gate.significance import Estimate, Family
+from benchbench.gate.spread import ENOUGH, SessionDeviation
+from benchbench.stats import t_quantile
+
+MOST_SESSIONS = 10  # of a machine that a baseline keeps
+MOST_ROUNDS = 100
+SPREAD_TOO_LARGE = "sessions differ too much for this threshold: interleave with the baseline's code (--ab)"
+TOO_CLOSE = f"too close to the threshold to be told in {MOST_ROUNDS} rounds"
+
+
+def advice(estimate: Estimate, deviation: SessionDeviation | None, margin: float, family: Family) -> str:
+    """How many more sessions or rounds would tell, if the estimate and the noise stay as they are.
+
+    `deviation`: from the sessions; None where the two sides were interleaved. `margin`: log(1 + threshold).
+    """
+    if deviation is None or estimate.interleaved:
+        return _pairs(estimate, margin, family)
+    if deviation.provisional:
+        missing = ENOUGH - deviation.days
+        return f"{missing} more session{'s' if missing > 1 else ''} on other days would tell how they differ"
+    return _sessions(estimate, deviation, margin, family) or _rounds(estimate, deviation, margin, family)
+
+
+def _pairs(estimate: Estimate, margin: float, family: Family) -> str:
+    count, error = estimate.against, estimate.difference.error
+    for rounds in range(count + 1, MOST_ROUNDS + 1):
+        if _tells(estimate, error * math.sqrt(count / rounds), rounds - 1, margin, family):
+            return f"about {rounds} rounds would tell"
+    return TOO_CLOSE
+
+
+def _sessions(estimate: Estimate, deviation: SessionDeviation, margin: float, family: Family) -> str:
+    """Where the sessions explain the error, and more of them would make it small enough."""
+    for days in range(deviation.days + 1, MOST_SESSIONS + 1):
+        error = deviation.further * math.sqrt(1 + 1 / days)
+        small = error >= _processes_error(deviation, estimate.processes)
+        if small and _tells(estimate, error, days - 1, margin, family):
+            more = days - deviation.days
+            return f"about {more} more session{'s' if more > 1 else ''} on other days would tell"
+    return ""
+
+
+def _rounds(estimate: Estimate, deviation: SessionDeviation, margin: float, family: Family) -> str:
+    """Where the processes explain the error, and more of them would make it small enough."""
+    floor = deviation.further * math.sqrt(1 + 1 / deviation.days)
+    for rounds in range(estimate.processes + 1, MOST_ROUNDS + 1):
+        error = max(floor, _processes_error(deviation, rounds))
+        if _tells(estimate, error, deviation.days - 1, margin, family):
+            return f"about {rounds} rounds would tell"
+    return SPREAD_TOO_LARGE
+
+
+def _processes_error(deviation: SessionDeviation, rounds: int) -> float:
+    """With as many processes in the run; those of the sessions stay as they are."""
+    return math.sqrt(deviation.process_variance / rounds + deviation.stored_variance)
+
+
+def _tells(estimate: Estimate, error: float, degrees: float, margin: float, family: Family) -> bool:
+    """Whether the same estimate would be within the threshold, or significant beyond it."""
+    size = abs(estimate.difference.mid)
+    if size < margin:
+        return size + t_quantile(0.95, degrees) * error < margin
+    return size >= t_quantile(1 - family.level, degrees) * error
