@@ -45,7 +45,7 @@ class Template(NamedTuple):
 
 def template_of(case: Case) -> Template:
     """The worker that the case needs."""
-    return Template(case.target)
+    return Template(case.target, tuple(sorted(case.environment.items())))
 
 
 class WorkerPool:

@@ -5,9 +5,10 @@ Standard library only: workers under foreign interpreters import this too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from benchbench.model.placement import ONE_DEVICE, Placement, check_environment, suffix
 from benchbench.model.status import Status
 
 Scalar = int | bool | float | str
@@ -69,7 +70,7 @@ class Cache(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One point of the matrix: workload, parameters, dtype, mode, phase, cache, target and device.
+    """One point of the matrix: workload, parameters, dtype, mode, phase, cache, target, device, placement.
 
     Of somebody's function, `workload` is the name, and dtype, mode and phase are not known.
     """
@@ -82,8 +83,14 @@ class Case:
     phase: Phase | None
     target: str
     backend: str
-    device: str
+    device: str  # of several, the kind of each
     cache: Cache = Cache.HOT
+    placement: Placement = ONE_DEVICE
+    environment: dict[str, str] = field(default_factory=dict)  # variables that its process has besides
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot be an environment variable."""
+        check_environment(self.environment)
 
     @property
     def computes_in(self) -> Dtype:
@@ -102,10 +109,10 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Stable and readable; `device` may hold a colon, `target` an @."""
+        """Stable and readable; `device` may hold a colon, `target` an @. The grammar: model/placement.py."""
         cache = "" if self.cache is Cache.HOT else self.cache
         how = "/".join(filter(None, (self.work, self.mode, cache)))
-        return f"{how}@{self.target}:{self.device}"
+        return f"{how}@{self.target}:{self.device}{suffix(self.placement, self.environment)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from benchbench import registry
 from benchbench.backends.base import Backend, Session
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.note import Note
+from benchbench.model.placement import Placement, Strategy
 from benchbench.worker import input_rotation, random_cache, verify
 from benchbench.workloads.base import Draw, Program, Workload
 
@@ -77,7 +78,9 @@ class WrongResult(Exception):
 def case_of(fields: Message) -> Case:
     """From JSON."""
     kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
-    return Case(**{**fields, **{name: kind(fields[name]) for name, kind in kinds.items()}})
+    where = {**fields["placement"], "strategy": Strategy(fields["placement"]["strategy"])}
+    typed = {name: kind(fields[name]) for name, kind in kinds.items()}
+    return Case(**{**fields, **typed, "placement": Placement(**where)})
 
 
 def workload_of(fields: Message) -> Workload:

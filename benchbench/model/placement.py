@@ -1,0 +1,98 @@
+"""Where a case runs, and the end of its id that says so.
+
+    id     = base [ suffix ]
+    base   = work [ "/" mode ] [ "/" cache ] "@" target ":" device        (Case.id)
+    suffix = "[" item { "," item } "]"
+    item   = "hosts=" n | "devices=" n | "strategy=" name | "env:" NAME "=" value
+
+What is at its default is left out, so the suffix of a case on one device, in the usual environment, is
+empty. Values are percent-encoded as in a URL. Items come in this order, variables sorted by name.
+Standard library only: workers under foreign interpreters import this too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote, unquote
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SUFFIX = re.compile(r"\[([^][]+)\]\Z")
+PLAIN = "/=:+"  # in a suffix as they are, beside letters, digits and "_.-~"
+ENVIRONMENT = "env:"
+
+
+class Strategy(StrEnum):
+    """How the work is divided among devices."""
+
+    SINGLE = "single"
+    DATA_PARALLEL = "data-parallel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One rank on each of `devices`, which lie in equal numbers on `hosts`. Default: the one device."""
+
+    hosts: int = 1
+    devices: int = 1  # of all hosts
+    strategy: Strategy = Strategy.SINGLE
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a division that does not come out."""
+        if self.hosts < 1 or self.devices < self.hosts or self.devices % self.hosts:
+            raise ValueError(f"{self.devices} devices cannot lie in equal numbers on {self.hosts} hosts")
+        if (self.strategy is Strategy.SINGLE) != (self.devices == 1):
+            raise ValueError(f"{self.devices} devices with the strategy {self.strategy}")
+
+
+ONE_DEVICE = Placement()
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise ValueError for what cannot be an environment variable."""
+    for name, value in environment.items():
+        if not VARIABLE.fullmatch(name) or "\0" in value:
+            raise ValueError(f"{name!r} cannot be an environment variable of that value")
+
+
+def suffix(placement: Placement, environment: Mapping[str, str]) -> str:
+    """The end of an id; empty at the defaults."""
+    items = {
+        "hosts": str(placement.hosts) if placement.hosts > 1 else "",
+        "devices": str(placement.devices) if placement.devices > 1 else "",
+        "strategy": "" if placement.strategy is Strategy.SINGLE else placement.strategy.value,
+    }
+    texts = [f"{name}={value}" for name, value in items.items() if value]
+    texts += [f"{ENVIRONMENT}{name}={_quoted(environment[name])}" for name in sorted(environment)]
+    return f"[{','.join(texts)}]" if texts else ""
+
+
+def split(case_id: str) -> tuple[str, Placement, dict[str, str]]:
+    """An id without its suffix, and what the suffix says. Raises ValueError for one that means nothing."""
+    written = SUFFIX.search(case_id)
+    if written is None:
+        return case_id, ONE_DEVICE, {}
+    items = dict(_item(text) for text in written[1].split(","))
+    environment = {name.removeprefix(ENVIRONMENT): items.pop(name) for name in list(items) if ":" in name}
+    check_environment(environment)
+    if unknown := set(items) - {"hosts", "devices", "strategy"}:
+        raise ValueError(f"{case_id} ends in {', '.join(sorted(unknown))}, which is not known")
+    placement = Placement(
+        hosts=int(items.get("hosts", 1)),
+        devices=int(items.get("devices", 1)),
+        strategy=Strategy(items.get("strategy", Strategy.SINGLE)),
+    )
+    return case_id[: written.start()], placement, environment
+
+
+def _item(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r} gives nothing a value")
+    return name, unquote(value, errors="surrogateescape")
+
+
+def _quoted(value: str) -> str:
+    return quote(value, safe=PLAIN, errors="surrogateescape")

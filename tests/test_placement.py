@@ -1,0 +1,143 @@
+"""Where a case runs is part of its identity: in its id, in its record, in the process it is given."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.analyse.metrics import steps_s
+from benchbench.launch.local import LocalTransport
+from benchbench.launch.pool import Template, WorkerPool, template_of
+from benchbench.launch.scratch import UserCode
+from benchbench.launch.transport import Transport, Worker
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.measurement import Measurement
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, split, suffix
+from benchbench.model.record import Record
+from benchbench.model.run import Settings
+from benchbench.running import rounds
+from benchbench.store import codec
+from benchbench.timing.policy import POLICIES
+from tests.factories import a_case, a_record, a_run_info
+from tests.program import WORKLOADS
+
+FAKE = Target(name="fake", backend="fake", python=sys.executable)
+FLAGS = "--xla_cpu_multi_thread_eigen=false --xla_dump_to=/tmp/[x],y%"
+
+several = st.builds(
+    lambda hosts, each: Placement(hosts=hosts, devices=hosts * each, strategy=Strategy.DATA_PARALLEL),
+    st.integers(1, 64),
+    st.integers(2, 64),
+)
+# As os.environ gives them: bytes that are no UTF-8 as lone surrogates.
+values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"").decode(errors="surrogateescape"))
+environments = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
+
+
+@given(st.just(ONE_DEVICE) | several, environments)
+def test_an_id_says_where_its_case_runs_and_is_read_back(
+    placement: Placement, environment: dict[str, str]
+) -> None:
+    plain = a_case()
+    case = replace(plain, placement=placement, environment=environment)
+    assert split(case.id) == (plain.id, placement, environment)
+    assert (case.id == plain.id) == (case == plain)
+
+
+@given(st.text())
+def test_an_id_without_a_suffix_is_on_one_device(text: str) -> None:
+    base = f"{text}@torch:cuda:0"
+    assert split(base) == (base, ONE_DEVICE, {})
+
+
+def test_suffixes_are_as_documented() -> None:
+    placement = Placement(hosts=2, devices=8, strategy=Strategy.DATA_PARALLEL)
+    assert suffix(ONE_DEVICE, {}) == ""
+    assert suffix(placement, {}) == "[hosts=2,devices=8,strategy=data-parallel]"
+    assert suffix(ONE_DEVICE, {"XLA_FLAGS": FLAGS}) == (
+        "[env:XLA_FLAGS=--xla_cpu_multi_thread_eigen=false%20--xla_dump_to=/tmp/%5Bx%5D%2Cy%25]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("[x]", "'x' gives nothing a value"),
+        ("[devices=0]", "0 devices cannot"),
+        ("[devices=2]", "2 devices with the strategy single"),
+        ("[hosts=2]", "1 devices cannot"),
+        ("[shards=2]", "ends in shards, which is not known"),
+        ("[env:A-B=1]", "cannot be an environment variable"),
+        ("[strategy=magic]", "'magic' is not a valid Strategy"),
+    ],
+)
+def test_a_suffix_that_means_nothing_is_a_mistake(end: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        split(f"{a_case().id}{end}")
+
+
+@pytest.mark.parametrize("fields", [{"hosts": 2}, {"devices": 2}, {"devices": 0}, {"hosts": 2, "devices": 3}])
+def test_devices_lie_in_equal_numbers_on_hosts(fields: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="devices"):
+        Placement(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("environment", [{"": "1"}, {"A=B": "1"}, {"A": "\0"}])
+def test_what_is_no_variable_is_a_mistake(environment: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="environment"):
+        a_case(environment=environment)
+
+
+def test_a_record_keeps_where_its_case_ran() -> None:
+    placement = Placement(hosts=2, devices=8, strategy=Strategy.DATA_PARALLEL)
+    record = a_record(case=a_case(placement=placement, environment={"XLA_FLAGS": FLAGS}))
+    assert codec.decode(codec.encode(record)) == record
+
+
+def test_a_case_finds_the_variables_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
+    cases = [plain, *(replace(plain, environment={"STEP_S": text}) for text in ("0.25", "0.5"))]
+    started: Counter[Template] = Counter()
+    with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
+        policy = replace(POLICIES["quick"], rounds=2)
+        info = a_run_info(plan=tuple(cases), policy=policy, probes=tuple(pool.probe()))
+        records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
+    times = {case.id: times_of(case, records) for case in cases}
+    assert list(times.values()) == [{0.001}, {0.25}, {0.5}]
+    # One template of each environment and round; the plain one also answered the probe.
+    assert started == {template_of(case): 2 for case in cases}
+
+
+def counting(started: Counter[Template]) -> Callable[[Settings, UserCode | None], Transport]:
+    class Counting(LocalTransport):
+        def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
+            if target == FAKE:
+                started[Template(target.name, tuple(sorted(environment.items())))] += 1
+            return super().start(target, environment)
+
+    return Counting
+
+
+def times_of(case: Case, records: Sequence[Record]) -> set[float]:
+    outcomes = [record.outcome for record in records if record.case.id == case.id]
+    return {round(step, 9) for each in outcomes if isinstance(each, Measurement) for step in steps_s(each)}
+
+
+def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code() -> None:
+    transport = LocalTransport(Settings(threads=1))
+    torch = replace(FAKE, name="torch", backend="torch")
+
+    def environment(**chosen: str) -> dict[str, str]:
+        return transport.scratch.environment(torch, Settings(threads=1), chosen)
+
+    plain, flagged = environment(), environment(XLA_FLAGS="--x", PYTHONPATH="/elsewhere")
+    assert flagged["XLA_FLAGS"] == "--x"
+    assert flagged["PYTHONPATH"] == plain["PYTHONPATH"]
+    assert flagged["TORCHINDUCTOR_CACHE_DIR"] != plain["TORCHINDUCTOR_CACHE_DIR"]
+    transport.close()
