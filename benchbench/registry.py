@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 DRAWN = "ACCELBENCH_DRAWN"  # where the workers of a run keep the numbers they draw
 WORKLOADS = "benchbench.workloads"  # the package whose files may hold several entries
-FOLDERS = (f"{WORKLOADS}.operations", f"{WORKLOADS}.networks")  # of it, by kind
+# By kind, each with entries of the package it is in.
+FOLDERS = (f"{WORKLOADS}.operations", f"{WORKLOADS}.networks", "benchbench.exporters.ci")
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH
 
 

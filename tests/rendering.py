@@ -1,14 +1,15 @@
 """A document as text, as the command line prints it to a file."""
 
 from benchbench.documents.document import Document
-from benchbench.exporters._new_csv import Csv
-from benchbench.exporters._new_json import Json
-from benchbench.exporters._new_markdown import Markdown
-from benchbench.exporters._new_svg import Svg
-from benchbench.exporters._new_terminal import Terminal
-from benchbench.exporters.base import DocumentExporter
+from benchbench.exporters._text import marks, text
+from benchbench.exporters.base import Exporter
+from benchbench.exporters.csv import Csv
+from benchbench.exporters.json import Json
+from benchbench.exporters.markdown import Markdown
+from benchbench.exporters.svg import Svg
+from benchbench.exporters.terminal import Terminal
 
-EXPORTERS: dict[str, type[DocumentExporter]] = {
+EXPORTERS: dict[str, type[Exporter]] = {
     "terminal": Terminal,
     "markdown": Markdown,
     "csv": Csv,
@@ -32,3 +33,12 @@ def picture(document: Document) -> str:
     """The one plot of the document as SVG."""
     (content,) = Svg().export(document).values()
     return content.decode()
+
+
+def lines_of(document: Document, number: int = 0) -> dict[str, tuple[str, ...]]:
+    """The rows of a table as text, by their first cell."""
+    known = marks(document)
+    return {
+        str(label): tuple(text(cell, known) for cell in cells)
+        for label, *cells in document.tables[number].rows
+    }

@@ -17,8 +17,8 @@ from inline_snapshot import snapshot
 from benchbench.comparing.verdicts import Comparison, compare
 from benchbench.documents import comparison
 from benchbench.documents.run import CaseVerdict, report
-from benchbench.exporters.base import Exporter
-from benchbench.exporters.github import Github
+from benchbench.exporters.base import Format, RunExporter
+from benchbench.exporters.ci.github import Github
 from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Run
@@ -34,7 +34,7 @@ anything = st.text(max_size=30)
 
 
 def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, str]:
-    exporter = load("benchbench.exporters", name, Exporter)()  # type: ignore[type-abstract]
+    exporter = load("benchbench.exporters", name, RunExporter)()  # type: ignore[type-abstract]
     files = exporter.export(report(run, judgements(found) if found else ()))
     return {file: content.decode() for file, content in files.items()}
 
@@ -101,8 +101,8 @@ def a_named_run(text: str) -> Comparison:
 
 def test_the_formats_of_ci_systems_are_those_that_out_writes() -> None:
     package = "benchbench.exporters"
-    kinds = {name: load(package, name, Exporter) for name in names(package)}  # type: ignore[type-abstract]
-    assert [name for name, kind in kinds.items() if kind.ci] == CI
+    kinds = {name: load(package, name, Format) for name in names(package)}
+    assert [name for name, kind in kinds.items() if issubclass(kind, RunExporter) and kind.ci] == CI
 
 
 # JUnit

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 
 from benchbench.analyse.columns import COLUMNS
 from benchbench.documents.run import report
-from benchbench.exporters.base import Exporter
+from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
 from benchbench.exporters.markdown import Markdown, escaped
@@ -116,6 +116,12 @@ def a_typical_run() -> Run:
     )
 
 
+def exporter_named(name: str) -> Exporter | RunExporter:
+    made = load(PACKAGE, name, Format)()
+    assert isinstance(made, Exporter | RunExporter)
+    return made
+
+
 def markdown_of(run: Run) -> str:
     return Markdown().export(report(run))["report.md"].decode()
 
@@ -138,9 +144,9 @@ def test_the_folder_is_the_registry() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_names_its_files_and_their_extension(name: str) -> None:
-    exporter: type[Exporter] = load(PACKAGE, name, Exporter)  # type: ignore[type-abstract]
+    exporter = exporter_named(name)
 
-    files = exporter().export(report(a_run()))
+    files = exporter.export(report(a_run()))
 
     assert files.keys() == FILES[name]
     assert any(file.endswith(f".{exporter.extension}") for file in files)
@@ -149,7 +155,7 @@ def test_a_format_names_its_files_and_their_extension(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_s10_no_text_from_data_breaks_a_format(name: str, text: str) -> None:
-    exporter = load(PACKAGE, name, Exporter)()  # type: ignore[type-abstract]
+    exporter = exporter_named(name)
 
     assert any(exporter.export(report(a_hostile_run(text))).values())
 
@@ -166,7 +172,7 @@ def test_s10_no_text_from_data_breaks_a_format(name: str, text: str) -> None:
     ids=["nothing", "all left out", "all failed", "not begun"],
 )
 def test_a_run_without_a_number_can_be_shown_in_every_format(name: str, run: Run) -> None:
-    exporter = load(PACKAGE, name, Exporter)()  # type: ignore[type-abstract]
+    exporter = exporter_named(name)
 
     assert any(exporter.export(report(run)).values())
 
@@ -261,6 +267,8 @@ def test_x4_no_escape_of_data_reaches_the_terminal() -> None:
 
 def test_markdown_is_a_table_to_paste() -> None:
     assert markdown_of(a_typical_run()) == snapshot("""\
+## Run 20260102-030405-abcd
+
 - run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
 - machine: Example CPU, 2 threads, Linux 6.8
 - suites: quick; 3 rounds

@@ -20,7 +20,7 @@ from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare
 from benchbench.documents.run import report
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.exporters.pytest_benchmark import PytestBenchmark, summary
+from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, summary
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict

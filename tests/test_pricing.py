@@ -15,6 +15,7 @@ from benchbench.documents.run import report
 from benchbench.errors import UsageError
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
 from tests.program import accelbench
+from tests.rendering import lines_of, rendered
 
 EUROS = Prices(currency="EUR", per_hour={"Example*": 0.5})
 
@@ -112,19 +113,17 @@ def test_a_price_is_a_number_above_zero(amount: float) -> None:
 def test_the_table_has_the_line_and_says_the_price_only_where_there_is_one() -> None:
     run = a_run([a_record(), a_record(case=a_case(device="cuda:0"), device_model="Other")])
     with_price = report(run, prices=EUROS)
-    (line,) = [line for line in with_price.groups[0].lines if line.label == "per cost"]
-    assert line.texts == ("7.20M product/EUR", "")
-    assert "price: 0.5 EUR an hour of Example CPU" in with_price.head
+    assert lines_of(with_price)["per cost"] == ("7.20M product/EUR", "")
+    assert "price: 0.5 EUR an hour of Example CPU" in with_price.facts
     without = report(run)
-    assert "per cost" not in [line.label for line in without.groups[0].lines]
-    assert not [text for text in without.head if "price" in text]
+    assert "per cost" not in lines_of(without)
+    assert not [text for text in without.facts if "price" in text]
 
 
 def test_a_currency_cannot_break_the_table() -> None:
     evil = report(a_run(), prices=Prices(currency="\x1b[31m", per_hour={"*": 1.0}))
-    texts = [*evil.head, *(text for group in evil.groups for line in group.lines for text in line.texts)]
-    assert [text for text in texts if "\\x1b[31m" in text]
-    assert not [text for text in texts if "\x1b" in text]
+    assert r"M product/\x1b[31m" in rendered(evil)
+    assert "\x1b" not in rendered(evil)
 
 
 def test_report_reads_the_nearest_file_and_what_is_typed_goes_first(tmp_path: Path) -> None:

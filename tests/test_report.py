@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.documents.run import Group, Report, report
+from benchbench.documents.document import Table
+from benchbench.documents.run import RunReport, report
+from benchbench.exporters._text import foot
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Memory
 from benchbench.model.record import Record
@@ -21,6 +23,7 @@ from tests.factories import (
     a_run,
     some_rounds,
 )
+from tests.rendering import lines_of, rendered
 
 TORCH, TENSORFLOW, JAX = (
     a_case(backend="torch"),
@@ -29,15 +32,20 @@ TORCH, TENSORFLOW, JAX = (
 )
 
 
-def side_by_side(*records: Record, **over: Any) -> Group:
-    """The one group of a run of `records`."""
-    (group,) = report(a_run(records, **over)).groups
-    return group
+def side_by_side(*records: Record, **over: Any) -> RunReport:
+    """A run of `records`, all of one work."""
+    made = report(a_run(records, **over))
+    assert len(made.tables) == 1
+    return made
 
 
-def texts(group: Group, label: str) -> tuple[str, ...]:
-    (line,) = [line for line in group.lines if line.label == label]
-    return line.texts
+def texts(made: RunReport, label: str, number: int = 0) -> tuple[str, ...]:
+    """What a table shows in the line of that label."""
+    return lines_of(made, number)[label]
+
+
+def headings(table: Table) -> list[str]:
+    return [column.name for column in table.columns[1:]]
 
 
 def test_backends_stand_side_by_side_in_the_order_of_the_plan() -> None:
@@ -45,19 +53,18 @@ def test_backends_stand_side_by_side_in_the_order_of_the_plan() -> None:
         a_run([*some_rounds(0.001, case=TORCH), *some_rounds(1, case=TENSORFLOW), *some_rounds(1, case=JAX)])
     )
 
-    assert [column.name for column in made.columns] == [
-        "torch cpu eager",
-        "tensorflow cpu function",
-        "jax cpu jit",
+    assert headings(made.tables[0]) == [
+        "torch 2.13.0\ncpu eager",
+        "tensorflow 2.21.0\ncpu function",
+        "jax 0.10.2\ncpu jit",
     ]
-    assert [column.version for column in made.columns] == ["2.13.0", "2.21.0", "0.10.2"]
-    assert [group.title for group in made.groups] == ["gemm m=64 n=64 k=64, float32, forward"]
+    assert [table.title for table in made.tables] == ["gemm m=64 n=64 k=64, float32, forward"]
 
 
 def test_a_group_shows_the_numbers_of_each_case() -> None:
     group = side_by_side(*some_rounds(0.00099, 0.001, 0.00101, case=TORCH))
 
-    assert {line.label: line.texts for line in group.lines} == snapshot(
+    assert lines_of(group) == snapshot(
         {
             "latency": ("1.00 ms [0.975, 1.03]",),
             "rate": ("1.00k product/s",),
@@ -77,7 +84,7 @@ def test_different_work_is_never_in_one_group() -> None:
     ]
     records = [record for case in (TORCH, *others) for record in some_rounds(0.001, case=case)]
 
-    assert len(report(a_run(records)).groups) == 5
+    assert len(report(a_run(records)).tables) == 5
 
 
 def test_the_memory_of_the_device_goes_before_that_of_the_host() -> None:
@@ -96,7 +103,7 @@ def test_the_memory_of_the_device_goes_before_that_of_the_host() -> None:
 def test_work_without_flops_shows_bytes() -> None:
     group = side_by_side(a_record(a_measurement(cost=a_cost(flops=0))))
 
-    assert "FLOP/s" not in [line.label for line in group.lines]
+    assert "FLOP/s" not in lines_of(group)
     assert texts(group, "bytes/s") == ("49.2 MB/s",)
 
 
@@ -116,14 +123,14 @@ def test_a_difference_the_intervals_do_not_carry_is_questioned(
 ) -> None:
     made = report(a_run([*some_rounds(*one, case=TORCH), *some_rounds(*other, case=JAX)]))
 
-    assert texts(made.groups[0], "vs fastest") == shown
-    assert ("? intervals overlap or are missing: cannot tell" in made.foot) == ("?" in shown[1])
+    assert texts(made, "vs fastest") == shown
+    assert ("? intervals overlap or are missing: cannot tell" in made.notes) == ("?" in shown[1])
 
 
 def test_one_number_is_compared_with_nothing() -> None:
     group = side_by_side(a_record(case=TORCH), a_record(a_failure(), case=JAX))
 
-    assert "vs fastest" not in [line.label for line in group.lines]
+    assert "vs fastest" not in lines_of(group)
 
 
 def test_a_short_reason_stands_where_the_number_would() -> None:
@@ -132,7 +139,7 @@ def test_a_short_reason_stands_where_the_number_would() -> None:
     group = side_by_side(a_record(case=TORCH), a_record(wrong, case=JAX))
 
     assert texts(group, "latency")[1] == "wrong_result: relative error 1 > 1e-05"
-    assert {line.texts[1] for line in group.lines if line.label != "latency"} == {""}
+    assert {found[1] for label, found in lines_of(group).items() if label != "latency"} == {""}
 
 
 def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
@@ -148,8 +155,8 @@ def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
         )
     )
 
-    assert texts(made.groups[0], "latency") == ("out_of_memory¹", "out_of_memory¹", "1.00 ms² ³")
-    assert made.foot == (
+    assert texts(made, "latency") == ("out_of_memory¹", "out_of_memory¹", "1.00 ms² ³")
+    assert tuple(foot(made)) == (
         "¹ out_of_memory: needs about 31 GiB, the limit is 23 GiB",
         "² 1 of 3 rounds",
         "³ still warming up when measured, in 1 of 1 rounds",
@@ -157,7 +164,7 @@ def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
 
 
 def test_the_reason_of_an_empty_cell_is_no_footnote() -> None:
-    assert report(a_run()).foot == ()  # though energy, p99 and device memory are empty
+    assert tuple(foot(report(a_run()))) == ()  # though energy, p99 and device memory are empty
 
 
 def test_a_case_left_out_is_a_cell_where_its_column_is_shown() -> None:
@@ -168,8 +175,8 @@ def test_a_case_left_out_is_a_cell_where_its_column_is_shown() -> None:
         a_run([*some_rounds(0.001, case=TORCH), *some_rounds(0.001, case=elsewhere)], left_out=(missing,))
     )
 
-    assert texts(made.groups[0], "latency")[1] == "unsupported: no builder"
-    assert made.groups[1].cells[0] is None
+    assert texts(made, "latency")[1] == "unsupported: no builder"
+    assert made.tables[1].rows[0][1] is None
 
 
 def test_columns_without_a_planned_case_are_told_below_the_table() -> None:
@@ -177,9 +184,9 @@ def test_columns_without_a_planned_case_are_told_below_the_table() -> None:
 
     made = report(a_run(left_out=tuple(missing)))
 
-    assert [column.name for column in made.columns] == ["torch cpu eager"]
-    assert len(made.groups) == 1
-    assert made.foot == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
+    assert headings(made.tables[0]) == ["torch 2.13.0\ncpu eager"]
+    assert len(made.tables) == 1
+    assert made.notes == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
 
 
 def test_the_head_says_what_was_run_where_and_what_flops_are() -> None:
@@ -191,7 +198,7 @@ def test_the_head_says_what_was_run_where_and_what_flops_are() -> None:
             left_out=(a_left_out(),),
             damaged=("records.jsonl:7",),
         )
-    ).head
+    ).facts
 
     assert head == snapshot(
         (
@@ -210,26 +217,24 @@ def test_a_version_unknown_in_one_case_is_taken_from_another() -> None:
     dead = a_record(a_failure(), framework_version=None)
     alive = a_record(case=a_case(workload="conv2d"), framework_version="2.13.0")
 
-    assert report(a_run([dead, alive])).columns[0].version == "2.13.0"
+    assert headings(report(a_run([dead, alive])).tables[0]) == ["torch 2.13.0\ncpu eager"]
 
 
 def test_a_run_in_which_nothing_could_be_planned_is_still_a_report() -> None:
     made = report(a_run([], left_out=(a_left_out(),)))
 
-    assert (made.columns, made.groups) == ((), ())
-    assert len(made.foot) == 1
+    assert made.tables == ()
+    assert len(made.notes) == 1
 
 
 HOSTILE = "\x1b[31m\u202e\n"
 
 
-def all_text(made: Report) -> list[str]:
-    lines = [line for group in made.groups for line in group.lines]
-    columns = [text for c in made.columns for text in (c.target, c.version, c.device, c.mode)]
-    titles = [group.title for group in made.groups]
-    return [*made.head, *made.foot, *columns, *titles, *(text for line in lines for text in line.texts)]
+@pytest.mark.parametrize("name", ["terminal", "markdown", "csv"])
+def test_x4_nothing_in_the_table_acts_on_a_terminal(name: str) -> None:
+    assert not set(rendered(report(a_hostile_run(HOSTILE)), name)) & {"\x1b", "\u202e"}
 
 
-def test_x4_nothing_in_the_table_acts_on_a_terminal() -> None:
-    for text in all_text(report(a_hostile_run(HOSTILE))):
-        assert not set(text) & {"\x1b", "\u202e", "\n"}
+def test_x4_no_name_begins_a_line_of_a_heading() -> None:
+    for heading in headings(report(a_hostile_run(HOSTILE)).tables[0]):
+        assert heading.count("\n") == 1

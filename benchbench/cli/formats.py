@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
     from benchbench.analyse.roofline import Ceiling
     from benchbench.documents.document import Document
-    from benchbench.documents.run import Report
-    from benchbench.exporters.base import Exporter
+    from benchbench.documents.run import RunReport
+    from benchbench.exporters.base import Exporter, Format, RunExporter
     from benchbench.model.run import Run
 
 PACKAGE = "benchbench.exporters"
@@ -29,45 +29,57 @@ def formats() -> list[str]:
     return [name.replace("_", "-") for name in registry.names(PACKAGE)]
 
 
-def exporter_type(name: str) -> type[Exporter]:
-    """Raises UsageError."""
+def formats_for_people() -> list[str]:
+    """Those that any document can be rendered in; of pictures, any with a plot."""
     from benchbench.exporters.base import Exporter
+
+    return [name for name in formats() if issubclass(exporter_type(name), Exporter)]
+
+
+def exporter_type(name: str) -> type[Format]:
+    """Raises UsageError."""
+    from benchbench.exporters.base import Format
 
     if name not in formats():
         raise UsageError(f"No format named {name!r}.", unknown("formats", name, formats()))
-    return registry.load(PACKAGE, name.replace("-", "_"), Exporter)  # type: ignore[type-abstract]
+    return registry.load(PACKAGE, name.replace("-", "_"), Format)
 
 
-def exporter(name: str) -> Exporter:
-    """Ready to use, on the terminal at hand. Raises UsageError."""
+def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:
+    """Ready to use, on the terminal at hand where nothing is named to write to. Raises UsageError."""
+    from benchbench.exporters.base import Exporter, RunExporter
+    from benchbench.exporters.terminal import Terminal
+
     kind = exporter_type(name)
-    if name == "terminal":
-        from benchbench.exporters.terminal import Terminal
-
-        return Terminal(width() or 100, color=color())
-    return kind()
+    if kind is Terminal and not output:
+        return Terminal(width(), color=color())
+    made = kind()
+    assert isinstance(made, Exporter | RunExporter)
+    return made
 
 
 def print_document(document: Document, format: str, output: Path | None = None) -> None:
     """Its texts to the screen, as wide as it is, or to the file `output`."""
-    from benchbench.exporters._new_csv import Csv
-    from benchbench.exporters._new_json import Json
-    from benchbench.exporters._new_markdown import Markdown
-    from benchbench.exporters._new_png import Png
-    from benchbench.exporters._new_svg import Svg
-    from benchbench.exporters._new_terminal import Terminal
-    from benchbench.exporters.base import DocumentExporter
     from benchbench.store import disk
 
-    terminal = Terminal() if output else Terminal(width(), color=color())
-    others: list[DocumentExporter] = [Markdown(), Csv(), Json(), Png(), Svg()]
-    known = {type(each).__name__.lower(): each for each in others}
-    for content in known.get(format, terminal).export(document).values():
+    for content in _exported(document, format, output).values():
         if output:
             disk.save(output, content)
             typer.echo(f"wrote {output}", err=True)
         else:
             typer.echo(content.decode(), nl=False)
+
+
+def _exported(document: Document, format: str, output: Path | None = None) -> dict[str, bytes]:
+    from benchbench.documents.run import RunReport
+    from benchbench.exporters.base import Exporter
+
+    made = exporter(format, output)
+    if isinstance(made, Exporter):
+        return made.export(document)
+    if isinstance(document, RunReport):
+        return made.export(document)
+    raise UsageError(f"{format} is a format of a run.", "accelbench export RUN writes it.")
 
 
 def prices(typed: Names = None) -> Prices | None:
@@ -100,11 +112,11 @@ def _ceilings(run: Run) -> tuple[Ceiling, ...]:
         return ()
 
 
-def write_report(found: Report, format: str, output: Path | None, place: Path) -> None:
+def write_report(found: RunReport, format: str, output: Path | None, place: Path) -> None:
     """The same of a report; `place`: the folder for several files."""
     from benchbench.store import disk
 
-    files = exporter(format).export(found)
+    files = _exported(found, format, output)
     if len(files) > 1:
         save(files, output or place, None if output else place.parent)
         return
@@ -115,4 +127,4 @@ def write_report(found: Report, format: str, output: Path | None, place: Path) -
         return
     typer.echo(content.decode(), nl=False)
     if format == "terminal":
-        save(exporter("png").export(found), place, place.parent)
+        save(_exported(found, "png"), place, place.parent)

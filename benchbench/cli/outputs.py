@@ -15,7 +15,7 @@ from benchbench.cli.options import Names, option, split
 from benchbench.errors import CannotWrite, UsageError
 
 if TYPE_CHECKING:
-    from benchbench.documents.run import CaseVerdict, Report
+    from benchbench.documents.run import CaseVerdict, RunReport
     from benchbench.model.run import Run
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -40,12 +40,19 @@ def outputs(values: Names) -> tuple[Output, ...]:
 
 def _output(text: str) -> Output:
     name, _, place = text.partition("=")
-    if not exporter_type(name).ci:
-        known = ", ".join(each for each in formats() if exporter_type(each).ci)
+    if not _is_for_ci(name):
+        known = ", ".join(filter(_is_for_ci, formats()))
         raise UsageError(f"--out does not write {name}.", f"It writes {known}.")
     if not place and name != "github":
         raise UsageError(f"--out {name} has no file.", f"Write it as --out {name}=FILE.")
     return Output(name, Path(place) if place else None)
+
+
+def _is_for_ci(name: str) -> bool:
+    from benchbench.exporters.base import RunExporter
+
+    kind = exporter_type(name)
+    return issubclass(kind, RunExporter) and kind.ci
 
 
 def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdict]) -> None:
@@ -62,9 +69,9 @@ def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdi
             write_report(found, output.format, output.place, output.place)
 
 
-def _tell_github(found: Report) -> None:
+def _tell_github(found: RunReport) -> None:
     """Annotations to standard error, which the runner reads too, so that `--format json` stays JSON."""
-    from benchbench.exporters.github import SUMMARY_LIMIT, Github
+    from benchbench.exporters.ci.github import SUMMARY_LIMIT, Github
 
     path = Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
     used = path.stat().st_size if path and path.is_file() else 0

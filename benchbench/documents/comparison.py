@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Literal
 
 from benchbench import format as fmt
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison
 from benchbench.documents import evidence
-from benchbench.documents.document import Cell, Column, Content, Document, Layout, cell, paragraph, table
+from benchbench.documents.document import (
+    Cell,
+    Column,
+    Content,
+    Document,
+    Layout,
+    Records,
+    cell,
+    paragraph,
+    table,
+)
 from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.model.run import RunInfo
@@ -20,6 +30,7 @@ from benchbench.model.status import Verdict
 SCHEMA = 1  # of the JSON. 1: first
 
 Order = Literal["ratio", "case"]
+FIELDS = tuple(field.name for field in fields(CaseComparison))
 UNITS = {metric.name: metric.unit for metric in METRICS}
 COLUMNS = (
     Column("verdict"),
@@ -55,7 +66,7 @@ def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> D
         tables=(table(rows, COLUMNS, layout=Layout.PARAGRAPHS),) if rows else (),
         notes=tuple(_summary(found)),
         data=_data(found, shown),
-        records=tuple(asdict(verdict) for verdict in shown),
+        records=Records(FIELDS, tuple(map(asdict, shown))),
     )
 
 

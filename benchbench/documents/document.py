@@ -152,13 +152,21 @@ def paragraph(columns: Sequence[Column], row: Sequence[Cell | None]) -> list[str
     return ["  ".join(lines[number]) for number in sorted(lines)]
 
 
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Rows for a spreadsheet, each with a value for all `names`."""
+
+    names: tuple[str, ...]
+    rows: tuple[Mapping[str, Any], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """The answer of a verb. `name` is what its files are called, such as `report`.
 
     `facts` say what it is about, `notes` how to read it, `conclusions` what it comes to. `data` is the same
-    for programs, of dicts, lists, texts, numbers and None; its keys are stable (docs/cli.md). `records` are
-    its rows for a spreadsheet, all of the same keys; without them, the tables are.
+    for programs, of dicts, lists, texts, numbers and None; its keys are stable (docs/cli.md). A
+    spreadsheet gets its `records`, without them its tables.
     """
 
     name: str
@@ -169,7 +177,7 @@ class Document:
     notes: tuple[str, ...] = ()
     conclusions: tuple[Cell, ...] = ()
     data: Any = None
-    records: tuple[Mapping[str, Any], ...] | None = None
+    records: Records | None = None
 
     @property
     def footnotes(self) -> tuple[str, ...]:

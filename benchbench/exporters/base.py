@@ -7,25 +7,30 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
-    from benchbench.documents.run import Report
+    from benchbench.documents.run import RunReport
 
 
-class DocumentExporter(ABC):
-    """A format that any document can be rendered in."""
+class Format(ABC):
+    """An output format. Its exporter gives file name → content, text in UTF-8."""
 
     extension: ClassVar[str]  # of its files, without the dot
+
+
+class Exporter(Format):
+    """A format that any document can be rendered in."""
+
+    pictures: ClassVar[bool] = False  # a file per plot, not one text
 
     @abstractmethod
     def export(self, document: Document) -> dict[str, bytes]:
-        """File name → content, text in UTF-8. A format of text gives one file, plots give several."""
+        """One text; of pictures, one for each plot."""
 
 
-class Exporter(ABC):
-    """One output format of a run."""
+class RunExporter(Format):
+    """A format of a run and its verdicts, for a program of others."""
 
-    extension: ClassVar[str]  # of its files, without the dot
-    ci: ClassVar[bool] = False  # for a CI system rather than for people: `--out` writes it
+    ci: ClassVar[bool] = True  # read by a CI service: `--out` writes it
 
     @abstractmethod
-    def export(self, report: Report) -> dict[str, bytes]:
-        """File name → content, text in UTF-8. A format of text gives one file, plots give several."""
+    def export(self, report: RunReport) -> dict[str, bytes]:
+        """One text or several."""

@@ -1,11 +1,13 @@
-"""CSV for spreadsheets: the columns of JSON; a text that a spreadsheet would run gets a quote before it."""
+"""CSV for spreadsheets: a line per record; a text that a spreadsheet would run gets a quote before it."""
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from typing import Any, ClassVar
 
-from benchbench.analyse.columns import frame, params_text
-from benchbench.documents.run import Report
+from benchbench.documents.document import Cell, Column, Document, Number, Records, Table
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
@@ -13,22 +15,68 @@ FORMULA = ("=", "+", "-", "@")  # OWASP, CSV injection; tab and CR, its other tw
 
 
 class Csv(Exporter):
-    """One line per row."""
+    """The document's records or, where it has none, its tables one below the other."""
 
     extension: ClassVar[str] = "csv"
 
-    def export(self, report: Report) -> dict[str, bytes]:
-        """One table with a header; absent values are empty."""
-        text = frame(report.rows).map(cell).to_csv(index=False, lineterminator="\n")
-        return {"report.csv": text.encode()}
+    def export(self, document: Document) -> dict[str, bytes]:
+        """One text with a header for each table; absent values are empty."""
+        out = StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        if document.records is None:
+            for number, table in enumerate(document.tables):
+                writer.writerows(([], *_lines(table)) if number else _lines(table))
+        else:
+            writer.writerows(_records(document.records))
+        return {f"{document.name}.csv": out.getvalue().encode()}
 
 
-def cell(value: Any) -> Any:
+def _records(records: Records) -> Iterator[list[Any]]:
+    yield list(map(field, records.names))
+    for row in records.rows:
+        yield [field(row[name]) for name in records.names]
+
+
+def _lines(table: Table) -> Iterator[list[Any]]:
+    """A title stands in a line of its own; a column of numbers has their unit in its name."""
+    if table.title:
+        yield [field(table.title)]
+    columns = list(zip(table.columns, zip(*table.rows, strict=True), strict=False))
+    units = [_unit(cells) for _, cells in columns]
+    yield [_name(column, unit) for (column, _), unit in zip(columns, units, strict=True)]
+    for row in table.rows:
+        yield [_value(cell, unit) for cell, unit in zip(row, units, strict=True)]
+
+
+def _unit(cells: Sequence[Cell | None]) -> str | None:
+    """That all numbers of a column share, None if they do not, or a cell is more than a number."""
+    filled = [cell for cell in cells if cell and cell.parts]
+    units = {part.unit for cell in filled for part in cell.parts if isinstance(part, Number)}
+    alone = all(len(cell.parts) == 1 and isinstance(cell.parts[0], Number) for cell in filled)
+    return units.pop() if filled and alone and len(units) == 1 else None
+
+
+def _name(column: Column, unit: str | None) -> str:
+    name = " ".join(column.name.split("\n"))
+    return str(field(f"{name} [{unit}]" if unit else name))
+
+
+def _value(cell: Cell | None, unit: str | None) -> Any:
+    """The number itself where the column says its unit, else the text that people read."""
+    if cell is None or not cell.parts:
+        return ""
+    number = cell.parts[0]
+    if unit is not None and isinstance(number, Number):
+        return number.value
+    return field(str(cell))
+
+
+def field(value: Any) -> Any:
     """One line, and nothing a spreadsheet would run; numbers untouched: a negative one is no formula."""
-    if isinstance(value, dict):
-        value = params_text(value)
-    if isinstance(value, tuple):
-        value = "; ".join(value)
+    if isinstance(value, Mapping):
+        value = " ".join(f"{name}={str(each).lower()}" for name, each in value.items())
+    if isinstance(value, tuple | list):
+        value = "; ".join(map(str, value))
     if not isinstance(value, str):
         return value
     text = visible(value)  # a line per row, whatever the text

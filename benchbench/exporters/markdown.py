@@ -1,13 +1,16 @@
-"""A GitHub table to paste. Nothing in a name, a parameter or a message can become markup, link or mention."""
+"""GitHub Markdown to paste. No name, parameter or message can become markup, a link or a mention."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import ClassVar
 
-from benchbench.documents.run import Report
+from benchbench.documents.document import Document, Layout, Table
+from benchbench.exporters._text import EMPTY, Marks, foot, marks, text
 from benchbench.exporters.base import Exporter
+from benchbench.format import visible
 
 # GitHub links mentions, issues and addresses in the rendered text, where a backslash is gone: a
 # zero-width space between is what stops it.
@@ -18,33 +21,65 @@ HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 class Markdown(Exporter):
-    """Facts about the run, one table, footnotes."""
+    """What it comes to, since a comment is read from its top; facts, tables, footnotes."""
 
     extension: ClassVar[str] = "md"
 
-    def export(self, report: Report) -> dict[str, bytes]:
-        """One document."""
-        parts = [_bullets(report.head), *([_table(report)] if report.groups else []), _bullets(report.foot)]
-        return {"report.md": "\n".join(filter(None, parts)).encode()}
+    def export(self, document: Document) -> dict[str, bytes]:
+        """One text."""
+        known = marks(document)
+        blocks = [
+            f"## {escaped(visible(document.title))}\n",
+            _bullets(text(each, known) for each in document.conclusions),
+            _bullets(document.facts),
+            *(block for tables in _joined(document.tables) for block in _tables(tables, known)),
+            _bullets(foot(document)),
+        ]
+        return {f"{document.name}.md": "\n".join(filter(None, blocks)).encode()}
+
+
+def _joined(tables: Sequence[Table]) -> Iterator[list[Table]]:
+    """Tables of the same alternatives become one, so that its columns are named once."""
+    alike = groupby(enumerate(tables), key=lambda item: item[1].columns if _joins(item[1]) else item[0])
+    for _, group in alike:
+        yield [table for _, table in group]
+
+
+def _joins(table: Table) -> bool:
+    return table.layout is Layout.SIDE_BY_SIDE and not table.facts and not table.notes
+
+
+def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
+    """Of several, each title is a row of its own."""
+    first = tables[0]
+    together = _joins(first)
+    if first.title and not together:
+        yield f"### {escaped(visible(first.title))}\n"
+    yield _bullets(first.facts)
+    if not first.columns:
+        yield "" if first.facts or first.notes else f"{EMPTY}\n"
+        yield _bullets(first.notes)
+        return
+    names = [_heading(column.name) for column in first.columns]
+    lines = [_row(names), _row(["---"] * len(names))]
+    for table in tables:
+        if together and table.title:
+            lines.append(_row([f"**{escaped(visible(table.title))}**", *[""] * (len(names) - 1)]))
+        lines += [_row(escaped(text(cell, known)) for cell in row) for row in table.rows]
+    yield "".join(lines)
+    yield _bullets(first.notes)
+
+
+def _heading(name: str) -> str:
+    return "<br>".join(escaped(visible(line)) for line in name.split("\n"))
 
 
 def _bullets(lines: Iterable[str]) -> str:
-    return "".join(f"- {escaped(line)}\n" for line in lines)
-
-
-def _table(report: Report) -> str:
-    names = [escaped(c.target) + " " + escaped(c.version) for c in report.columns]
-    places = [escaped(c.place) for c in report.columns]
-    header = ["", *(f"{name}<br>{place}" for name, place in zip(names, places, strict=True))]
-    lines = [_row(header), _row(["---"] * len(header))]
-    for group in report.groups:
-        lines.append(_row([f"**{escaped(group.title)}**", *[""] * len(names)]))
-        lines += [_row([line.label, *map(escaped, line.texts)]) for line in group.lines]
-    return "\n".join(lines) + "\n"
+    return "".join(f"- {escaped(visible(line))}\n" for line in lines)
 
 
 def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cells)} |\n"
 
 
 def escaped(text: str) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from benchbench.documents.run import Report
-from benchbench.exporters import _plots
+from benchbench.documents.document import Document
+from benchbench.exporters._figure import pictures
 from benchbench.exporters.base import Exporter
 
 
 class Svg(Exporter):
-    """`throughput.svg` and `latency.svg`."""
+    """A picture per plot; the same plot gives the same bytes."""
 
     extension: ClassVar[str] = "svg"
+    pictures: ClassVar[bool] = True
 
-    def export(self, report: Report) -> dict[str, bytes]:
-        """Both plots; the same report gives the same bytes."""
-        return _plots.files(report, self.extension)
+    def export(self, document: Document) -> dict[str, bytes]:
+        """None of a document without plots."""
+        return pictures(document, self.extension)

@@ -1,4 +1,4 @@
-"""The report on a terminal: a table per work, split into several where its columns do not fit."""
+"""A document on a terminal of any width; a table whose columns do not fit is split or becomes paragraphs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, ClassVar
 
-from benchbench.documents.run import Column, Group, Report
+from benchbench.documents.document import Cell, Column, Document, Layout, Table, Tone, paragraph
+from benchbench.exporters._text import EMPTY, Marks, foot, marks, text
 from benchbench.exporters.base import Exporter
+from benchbench.format import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, RenderableType
+    from rich.table import Table as Grid
     from rich.text import Text
 
 COLUMN = 21  # `18.4 ms [18.1, 18.7]¹`: three columns and their labels in 80 characters
 GAP = 2  # between columns
+UNWRAPPED = 10_000  # wider than any line
+SIDE_BY_SIDE = 100  # characters of alternatives, where the output has no width of its own
+STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "red"}
 
 
 class Terminal(Exporter):
@@ -23,39 +28,39 @@ class Terminal(Exporter):
 
     extension: ClassVar[str] = "txt"
 
-    def __init__(self, width: int = 100, *, color: bool = False) -> None:
-        """`width` in character cells."""
+    def __init__(self, width: int | None = None, *, color: bool = False) -> None:
+        """`width` in character cells; without one, as of a file, only alternatives are wrapped."""
         self._width = width
         self._color = color
 
-    def export(self, report: Report) -> dict[str, bytes]:
+    def export(self, document: Document) -> dict[str, bytes]:
         """The text, as if it were to be stored."""
-        return {"report.txt": self.render(report).encode()}
+        return {f"{document.name}.txt": self.render(document).encode()}
 
-    def render(self, report: Report) -> str:
-        """What to print."""
-        from rich.text import Text
+    def render(self, document: Document) -> str:
+        """What to print; no line ends in spaces."""
+        known = marks(document)
+        widest = max((_widest(table, known) for table in document.tables if _is_wide(table)), default=0)
+        blocks = [
+            self._printed(_lines(document.facts)),
+            *(self._printed(self._table(table, known, widest)) for table in document.tables),
+            self._printed([*_lines(foot(document)), *(_cell(each, known) for each in document.conclusions)]),
+        ]
+        return "\n".join(filter(None, blocks))
 
+    def _printed(self, parts: Sequence[RenderableType]) -> str:
         console = self._console()
-        for line in report.head:
-            console.print(Text(line, overflow="fold"))
-        for group in report.groups:
-            console.print()
-            console.print(Text(group.title, style="bold", overflow="fold"))
-            for table in self._tables(report, group):
-                console.print(table)
-        console.print()
-        for line in report.foot:
-            console.print(Text(line, overflow="fold"))
+        for part in parts:
+            console.print(part)
         assert isinstance(console.file, StringIO)
-        return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n")) + "\n"
+        return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
     def _console(self) -> Console:
         from rich.console import Console
 
         return Console(
             file=StringIO(),
-            width=self._width,
+            width=self._width or UNWRAPPED,
             force_terminal=self._color,
             color_system="standard" if self._color else None,
             no_color=not self._color,
@@ -66,49 +71,95 @@ class Terminal(Exporter):
             _environ={},  # the caller has decided on width and colour
         )
 
-    def _tables(self, report: Report, group: Group) -> Iterator[Table]:
-        """Each has the labels and as many of the group's columns as fit."""
-        present = [index for index, cell in enumerate(group.cells) if cell]
-        labels = max(len(line.label) for line in group.lines)
-        count = max(1, min(len(report.columns), (self._width - labels) // (COLUMN + GAP)))
-        room = (self._width - labels) // count - GAP
-        widths = labels, max(1, min(room, _widest(report)))
+    def _table(self, table: Table, known: Marks, widest: int) -> list[RenderableType]:
+        """Its title, facts, rows and notes; `widest`: of the alternatives of all tables."""
+        title = [_line(table.title, "bold")] if table.title else []
+        rows: list[RenderableType] = []
+        if table.rows and _is_wide(table):
+            rows += self._alternatives(table, known, widest)
+        elif table.rows:
+            lay_out = _paragraphs if table.layout is Layout.PARAGRAPHS else _grid
+            rows.append(lay_out(table, known))
+        return [*title, *_lines(table.facts), *rows, *_lines(table.notes)] or [_line(EMPTY)]
+
+    def _alternatives(self, table: Table, known: Marks, widest: int) -> Iterator[Grid]:
+        """Each has the labels and as many of the columns as fit; all columns line up."""
+        width = self._width or SIDE_BY_SIDE
+        present = [index for index in range(1, len(table.columns)) if any(row[index] for row in table.rows)]
+        labels = max(len(text(row[0], known)) for row in table.rows)
+        count = max(1, min(len(table.columns) - 1, (width - labels) // (COLUMN + GAP)))
+        room = (width - labels) // count - GAP
+        widths = labels, max(1, min(room, widest))
         for start in range(0, len(present), count):
-            yield _table(report, group, present[start : start + count], widths)
+            yield _side_by_side(table, present[start : start + count], widths, known)
 
 
-def _widest(report: Report) -> int:
-    """Of any column of the report: all tables get the same, so that they line up."""
+def _is_wide(table: Table) -> bool:
+    return table.layout is Layout.SIDE_BY_SIDE
+
+
+def _line(content: str, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(visible(content), style=style, overflow="fold")
+
+
+def _lines(contents: Sequence[str] | Iterator[str]) -> list[Text]:
+    return [_line(each) for each in contents]
+
+
+def _cell(cell: Cell | None, known: Marks) -> Text:
+    return _line(text(cell, known), STYLES[cell.tone] if cell else "")
+
+
+def _grid(table: Table, known: Marks) -> Grid:
+    from rich.table import Table as Grid
+
+    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for column in table.columns:
+        grid.add_column(_line(column.name.upper()), overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(_cell(each, known) for each in row))
+    return grid
+
+
+def _paragraphs(table: Table, known: Marks) -> Grid:
+    """The first cell, the others beside it: a hanging indent, so that it can be scanned."""
+    from rich.table import Table as Grid
+
+    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in table.rows:
+        lines = paragraph(table.columns[1:], row[1:])
+        grid.add_row(_cell(row[0], known), "\n".join(map(visible, lines)))
+    return grid
+
+
+def _widest(table: Table, known: Marks) -> int:
+    """Of the columns but the first."""
     from rich.cells import cell_len
 
-    texts = [text for group in report.groups for line in group.lines for text in line.texts]
-    texts += [text for column in report.columns for text in _header(column).split("\n")]
+    texts = [text(cell, known) for row in table.rows for cell in row[1:]]
+    texts += [line for column in table.columns[1:] for line in _heading(column).split("\n")]
     return max(map(cell_len, texts))
 
 
-def _table(report: Report, group: Group, indices: Sequence[int], widths: tuple[int, int]) -> Table:
-    from rich.table import Table
+def _heading(column: Column) -> str:
+    return "\n".join(map(visible, column.name.split("\n")))
+
+
+def _side_by_side(table: Table, indices: Sequence[int], widths: tuple[int, int], known: Marks) -> Grid:
+    from rich.table import Table as Grid
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="")
-    table.add_column("", width=widths[0])
+    grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="")
+    grid.add_column("", width=widths[0])
     for index in indices:
-        table.add_column(Text(_header(report.columns[index]), style="dim"), width=widths[1], overflow="fold")
-    for line in group.lines:
-        texts = [_text(group, line.label, line.texts[index], index) for index in indices]
-        if any(texts):
-            table.add_row(Text(line.label, style="dim"), *texts)
-    return table
-
-
-def _header(column: Column) -> str:
-    return f"{column.target} {column.version}\n{column.place}"
-
-
-def _text(group: Group, label: str, text: str, index: int) -> Text:
-    from rich.text import Text
-
-    cell = group.cells[index]
-    failed = cell is not None and not cell.ok
-    fastest = label == "vs fastest" and text == "1.00×"
-    return Text(text, style="red" if failed else "green" if fastest else "", overflow="fold")
+        heading = Text(_heading(table.columns[index]), style="dim")
+        grid.add_column(heading, width=widths[1], overflow="fold")
+    for row in table.rows:
+        cells = [_cell(row[index], known) for index in indices]
+        if any(cells):
+            grid.add_row(Text(text(row[0], known), style="dim"), *cells)
+    return grid

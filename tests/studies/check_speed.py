@@ -16,7 +16,7 @@ import scipy.special  # noqa: F401 - an import is no part of a check
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
 from benchbench.documents.conclusions import Gate
-from benchbench.exporters._new_terminal import Terminal
+from benchbench.exporters.terminal import Terminal
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check

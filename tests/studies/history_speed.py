@@ -13,7 +13,7 @@ import scipy.special  # noqa: F401 - an import is no part of a history
 
 from benchbench.analyse.metrics import metric_named
 from benchbench.documents.history import history_document
-from benchbench.exporters._new_terminal import Terminal
+from benchbench.exporters.terminal import Terminal
 from benchbench.model.run import Run
 from benchbench.store import runs as store
 from benchbench.trends.change_points import change_points

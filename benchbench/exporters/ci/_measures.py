@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.analyse.rows import Row
-from benchbench.documents.run import Report
+from benchbench.documents.run import RunReport
 from benchbench.format import visible
 
 
@@ -28,7 +28,7 @@ class Measure:
     row: Row
 
 
-def measures(report: Report) -> list[Measure]:
+def measures(report: RunReport) -> list[Measure]:
     """Case by case, of all cases that have a number."""
     counts = Counter(row.case.id for row in report.rows)
     return [

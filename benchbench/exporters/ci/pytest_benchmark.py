@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from benchbench.analyse.metrics import steps_s
-from benchbench.documents.run import Report
-from benchbench.exporters.base import Exporter
+from benchbench.documents.run import RunReport
+from benchbench.exporters.base import RunExporter
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
@@ -21,29 +21,30 @@ FORMAT = "5.1.0"  # the version whose JSON this is, where the samples came from 
 NO_COMMIT = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}
 
 
-class PytestBenchmark(Exporter):
+class PytestBenchmark(RunExporter):
     """Read by `pytest-benchmark compare` and `pytest --benchmark-compare`."""
 
     extension: ClassVar[str] = "json"
+    ci: ClassVar[bool] = False
 
-    def export(self, report: Report) -> dict[str, bytes]:
+    def export(self, report: RunReport) -> dict[str, bytes]:
         """`0001_accelbench.json` and so on; cases without a measurement are left out, as there."""
-        rounds = sorted({record.round for record in report.records}) or [0]
+        rounds = sorted({record.round for record in report.run.records}) or [0]
         return {
             f"{number + 1:04}_accelbench.json": _file(
-                report, [r for r in report.records if r.round == number]
+                report, [r for r in report.run.records if r.round == number]
             )
             for number in rounds
         }
 
 
-def _file(report: Report, records: Sequence[Record]) -> bytes:
+def _file(report: RunReport, records: Sequence[Record]) -> bytes:
     measured = [(record, o) for record in records if isinstance(o := record.outcome, Measurement)]
     imported = [record.framework_version for record in records if record.case.backend == "pytest-benchmark"]
     started = min((record.started for record in records), default=0.0)
     content = {
-        "machine_info": _machine(report.info.machine),
-        "commit_info": {**_commit(report.info.tags), "project": ""},
+        "machine_info": _machine(report.run.info.machine),
+        "commit_info": {**_commit(report.run.info.tags), "project": ""},
         "benchmarks": [_benchmark(record, outcome) for record, outcome in measured],
         "datetime": datetime.fromtimestamp(started, UTC).isoformat(),
         "version": next(iter(imported), FORMAT),

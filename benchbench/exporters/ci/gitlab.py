@@ -5,21 +5,20 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import ClassVar
 
-from benchbench.documents.run import Report
-from benchbench.exporters._measures import Measure, measures
-from benchbench.exporters.base import Exporter
+from benchbench.documents.run import RunReport
+from benchbench.exporters.base import RunExporter
+from benchbench.exporters.ci._measures import Measure, measures
 
 DIGITS = 2  # with more, noise alone would show every value as changed
 UNITS = {"s": "seconds", "B": "bytes", "J": "joules"}  # OpenMetrics wants base units by their names
 
 
-class Gitlab(Exporter):
+class Gitlab(RunExporter):
     """A gauge per metric, a sample per case."""
 
     extension: ClassVar[str] = "txt"
-    ci: ClassVar[bool] = True
 
-    def export(self, report: Report) -> dict[str, bytes]:
+    def export(self, report: RunReport) -> dict[str, bytes]:
         """One exposition, metric by metric as OpenMetrics wants it."""
         found = measures(report)
         lines: list[str] = []

@@ -6,21 +6,20 @@ import hashlib
 import json
 from typing import ClassVar
 
-from benchbench.documents.run import Report
-from benchbench.exporters._measures import Measure, measures
-from benchbench.exporters.base import Exporter
+from benchbench.documents.run import RunReport
+from benchbench.exporters.base import RunExporter
+from benchbench.exporters.ci._measures import Measure, measures
 
 NAME_LIMIT = 1024  # characters of a benchmark's name; of a measure's slug 64, which labels stay far below
 NANO = 1e9  # Bencher's own measure `latency` is in nanoseconds
 
 
-class Bmf(Exporter):
+class Bmf(RunExporter):
     """Read by `bencher run --adapter json --file FILE`."""
 
     extension: ClassVar[str] = "json"
-    ci: ClassVar[bool] = True
 
-    def export(self, report: Report) -> dict[str, bytes]:
+    def export(self, report: RunReport) -> dict[str, bytes]:
         """One object."""
         found: dict[str, dict[str, dict[str, float]]] = {}
         for each in measures(report):

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import ClassVar
 
-from benchbench.documents.run import Report
-from benchbench.exporters._outcomes import Level, Outcome, outcomes
-from benchbench.exporters.base import Exporter
+from benchbench.documents.run import RunReport
+from benchbench.exporters.base import RunExporter
+from benchbench.exporters.ci._outcomes import Level, Outcome, outcomes
 
 TAGS = {
     Level.FAILURE: "failure",
@@ -20,19 +20,18 @@ TAGS = {
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2
 
 
-class Junit(Exporter):
+class Junit(RunExporter):
     """A test suite per suite; `time` is the latency of a step in seconds."""
 
     extension: ClassVar[str] = "xml"
-    ci: ClassVar[bool] = True
 
-    def export(self, report: Report) -> dict[str, bytes]:
+    def export(self, report: RunReport) -> dict[str, bytes]:
         """One document."""
         found = outcomes(report)
         root = ET.Element("testsuites", {"name": "accelbench", **_counts(found)})
         for name in dict.fromkeys(outcome.suite for outcome in found):
             cases = [outcome for outcome in found if outcome.suite == name]
-            facts = {"name": _clean(name) or "accelbench", "timestamp": _clean(report.info.started)}
+            facts = {"name": _clean(name) or "accelbench", "timestamp": _clean(report.run.info.started)}
             suite = ET.SubElement(root, "testsuite", facts | _counts(cases))
             for outcome in cases:
                 _add(suite, outcome)

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from benchbench.documents.run import Report
-from benchbench.exporters._outcomes import Level, Outcome, outcomes
-from benchbench.exporters.base import Exporter
+from benchbench.documents.run import RunReport
+from benchbench.exporters.base import RunExporter
+from benchbench.exporters.ci._outcomes import Level, Outcome, outcomes
 from benchbench.exporters.markdown import escaped
 from benchbench.format import interval, visible
 from benchbench.model.status import Verdict
@@ -22,17 +22,16 @@ TEXT_LIMIT = 1000  # characters of an annotation: enough to see why, and every a
 KINDS = ("error", "warning", "notice")
 
 
-class Github(Exporter):
+class Github(RunExporter):
     """Regressions and errors are errors, what cannot be judged a warning, what became faster a notice."""
 
     extension: ClassVar[str] = "md"
-    ci: ClassVar[bool] = True
 
     def __init__(self, room: int = SUMMARY_LIMIT) -> None:
         """`room`: bytes left in the step's summary."""
         self._room = room
 
-    def export(self, report: Report) -> dict[str, bytes]:
+    def export(self, report: RunReport) -> dict[str, bytes]:
         """The commands, to be printed, and the summary, to be appended to $GITHUB_STEP_SUMMARY."""
         found = outcomes(report)
         return {
@@ -68,11 +67,11 @@ def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _summary(report: Report, found: list[Outcome], room: int) -> bytes:
+def _summary(report: RunReport, found: list[Outcome], room: int) -> bytes:
     """A table, worst first; rows that find no room are counted."""
     counts = Counter(outcome.word for outcome in found)
     title = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no case"
-    head = f"### accelbench: {escaped(title)}\n\nRun {escaped(visible(report.info.id))}\n\n"
+    head = f"### accelbench: {escaped(title)}\n\nRun {escaped(visible(report.run.info.id))}\n\n"
     head += "| case | result | latency [95 %] | notes |\n| --- | --- | --- | --- |\n"
     rows = [_row(outcome).encode() for outcome in found]
     last = f"\n… and {len(rows)} more\n".encode()

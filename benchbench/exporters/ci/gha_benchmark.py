@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
-from benchbench.documents.run import Report
-from benchbench.exporters._measures import Measure, measures
-from benchbench.exporters.base import Exporter
+from benchbench.documents.run import RunReport
+from benchbench.exporters.base import RunExporter
+from benchbench.exporters.ci._measures import Measure, measures
 from benchbench.format import visible
 
 FILES = {"lower": "smaller-is-better.json", "higher": "bigger-is-better.json"}
 
 
-class GhaBenchmark(Exporter):
+class GhaBenchmark(RunExporter):
     """Latency, cold start, memory and energy; throughput."""
 
     extension: ClassVar[str] = "json"
-    ci: ClassVar[bool] = True
 
-    def export(self, report: Report) -> dict[str, bytes]:
+    def export(self, report: RunReport) -> dict[str, bytes]:
         """Two lists of `{name, unit, value, range, extra}`."""
         found = measures(report)
         return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from benchbench.analyse.rows import NO_SPEED, Row
-from benchbench.documents.run import CaseVerdict, Report
+from benchbench.documents.run import CaseVerdict, RunReport
 from benchbench.format import visible
 from benchbench.model.status import Status, Verdict
 
@@ -47,10 +47,10 @@ class Outcome:
     judged: tuple[CaseVerdict, ...]
 
 
-def outcomes(report: Report) -> list[Outcome]:
+def outcomes(report: RunReport) -> list[Outcome]:
     """Every case of the run, and those that were only judged; worst first."""
     judged: dict[str, list[CaseVerdict]] = {}
-    for each in report.judged:
+    for each in report.verdicts:
         judged.setdefault(each.case, []).append(each)
     found = [_outcome(row.case.id, row, judged.get(row.case.id, [])) for row in report.rows]
     known = {row.case.id for row in report.rows}

@@ -1,0 +1,1 @@
+"""What CI services and other benchmark tools read of a run: a file per format."""
