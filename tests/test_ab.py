@@ -274,11 +274,11 @@ def repository(tmp_path: Path) -> Path:
                 def build_fake(self, place, arrays):
                     from pace import SECONDS
 
-                    def step():
+                    def step(a, b):
                         place.spend(SECONDS)
-                        return arrays["a"] @ arrays["b"]
+                        return a @ b
 
-                    return Program(step)
+                    return Program(step, (place.put(arrays["a"]), place.put(arrays["b"])))
             """
         )
     )

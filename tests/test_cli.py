@@ -183,7 +183,7 @@ def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
                     return (2 * a @ b)[tuple(index.T)]
 
                 def build_fake(self, place, arrays):
-                    return Program(lambda: 2 * arrays["a"] @ arrays["b"])
+                    return Program(lambda a, b: 2 * a @ b, (place.put(arrays["a"]), place.put(arrays["b"])))
             '''
         )
     )

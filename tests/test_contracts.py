@@ -18,6 +18,8 @@ from benchbench.model.device import DeviceClass
 from benchbench.traces.recording import Unsupported
 from benchbench.worker import case, verify
 from benchbench.worker.program import build
+from benchbench.worker.reference import reference
+from benchbench.worker.tolerance import LAMBDA, tolerance
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
 from benchbench.workloads.operations.gemm import Gemm
 
@@ -75,13 +77,15 @@ class Built:
         return output
 
 
-def error(built: Built, work: Workload, dtype: Dtype) -> float:
-    expected = verify.reference(work, Draw(dtype))
+def deviation(built: Built, work: Workload, dtype: Dtype) -> verify.Deviation:
+    expected = reference(work, dtype)
     if isinstance(work, Operation):
         output = built.step()
         built.session.wait(output)
-        return verify.operation_error(work, built.program, output, built.session, expected)
-    return verify.training_error(built.program, built.step, lambda: built.state, built.session, expected)
+        elements = verify.output_elements(work, built.program, output, built.session)
+    else:
+        elements = verify.trained_elements(built.program, built.step, lambda: built.state, built.session)
+    return verify.worst(elements, expected.expected, expected.tolerance)
 
 
 @pytest.mark.real
@@ -99,7 +103,7 @@ def test_every_accelerator_computes_what_float64_computes(framework: str, name: 
             built = Built(framework, work, dtype, device=devices[0])
         except Unsupported as reason:
             pytest.skip(str(reason))
-        assert error(built, work, dtype) <= verify.tolerance(work, dtype)
+        assert deviation(built, work, dtype).ratio <= 1
         assert built.session.timer().blocks(built.step, 1, 2)[1] > 0
         assert built.session.peak_device().bytes
 
@@ -119,14 +123,14 @@ def test_backends_compute_what_each_other_compute(name: str) -> None:
     if isinstance(work, Operation):
         found = [sampled(each, work) for each in INSTALLED]
         distances = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in itertools.combinations(found, 2)]
-        assert max(distances, default=0.0) <= 2 * verify.tolerance(work, Dtype.FLOAT32)
+        assert max(distances, default=0.0) <= 2 * tolerance(work, Dtype.FLOAT32)
         return
     losses = []
     for each in INSTALLED:
         built = Built(each, work, Dtype.FLOAT32)
         losses.append([float(built.session.fetch(built.step()).reshape(-1)[0]) for _ in range(5)])
     for a, b in itertools.combinations(losses, 2):
-        assert a == pytest.approx(b, rel=2 * verify.tolerance(work, Dtype.FLOAT32))
+        assert a == pytest.approx(b, rel=2 * LAMBDA * tolerance(work, Dtype.FLOAT32))
 
 
 @pytest.mark.real
@@ -209,5 +213,6 @@ def test_a_result_that_is_not_finite_is_infinitely_wrong() -> None:
         def fetch(self, output: Any) -> NDArray[np.float64]:
             return np.full(1, math.nan)
 
-    expected = verify.reference(work, Draw(Dtype.FLOAT32))
-    assert verify.operation_error(work, Program(lambda: None), None, Reader(), expected) == math.inf
+    expected = reference(work, Dtype.FLOAT32)
+    elements = verify.output_elements(work, Program(lambda: None), None, Reader())
+    assert verify.worst(elements, expected.expected, expected.tolerance).error == math.inf

@@ -14,6 +14,7 @@ from benchbench.running import profile_pass
 from benchbench.timing import sampling
 from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points
+from benchbench.worker import case, tolerance
 from benchbench.workloads import _amp
 from benchbench.workloads.operations.conv2d import Conv2d
 from tests.test_architecture import ROOT
@@ -29,6 +30,9 @@ QUOTED = [
     ("measuring", f"until {WORD} overlapping pairs", sampling.AGREEMENTS),
     ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
     ("measuring", f"more than {NUMBER} times as long in every pair", sampling.PREMATURE),
+    ("measuring", f"λ = {NUMBER} .", tolerance.LAMBDA),
+    ("measuring", f"more than {NUMBER} times what it changes", case.DRIFT),
+    ("measuring", f"one of up to {NUMBER} other batches", case.OTHER_BATCHES),
     ("measuring", f"a half width above {NUMBER} %", 100 * (DEFAULT.continue_above or 0)),
     ("measuring", f"stops once all are within {NUMBER} %", 100 * QUICK.settled),
     ("measuring", f"the {WORD} of the cases whose intervals", schedule.SHARE),

@@ -7,7 +7,7 @@ import pytest
 
 from benchbench.environments.targets import targets
 from benchbench.model.case import Dtype
-from benchbench.worker import verify
+from benchbench.worker.tolerance import LAMBDA, tolerance
 from tests.studies.losses import NETWORKS, STEPS, float64_losses, losses, network
 
 FRAMEWORKS = ["torch", "tensorflow", "jax", "torch_xla"]
@@ -17,7 +17,7 @@ FRAMEWORKS = ["torch", "tensorflow", "jax", "torch_xla"]
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_first_ten_losses_are_the_same_in_every_framework(name: str) -> None:
     found = losses(targets(FRAMEWORKS, {}, sys.executable), name)
-    expected, limit = float64_losses(name), verify.tolerance(network(name), Dtype.FLOAT32)
+    expected, limit = float64_losses(name), LAMBDA * tolerance(network(name), Dtype.FLOAT32)
     assert len(found) >= 3, "at least the frameworks of this environment are there"
     for framework, trace in found.items():
         for step, (loss, true) in enumerate(zip(trace, expected, strict=True), 1):

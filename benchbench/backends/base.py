@@ -156,6 +156,13 @@ class Session(ABC):
     def peak_device(self) -> Memory:
         """Peak bytes on the device since `reset_peak`."""
 
+    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments that make a compiled program compute with `others`, which are as `inputs` were.
+
+        A program that reads fixed memory gets their values there.
+        """
+        return others
+
     def compilations(self) -> int | None:
         """Programs compiled so far, where the framework may compile again during timing; else None."""
         return None

@@ -112,6 +112,7 @@ class OnnxSession(TorchSession):
         self._memory = "cpu" if device == "cpu" else "cuda"
         self._case = dtype
         self._threads = threads
+        self._bound_inputs: list[Any] = []
         self._work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
@@ -125,6 +126,12 @@ class OnnxSession(TorchSession):
             return running[0]()
 
         return run
+
+    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What is bound is overwritten."""
+        for ours, theirs in zip(self._bound_inputs, others, strict=True):
+            ours.update_inplace(theirs.numpy())
+        return inputs
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """Its own profiler, of kernels on the CPU, in a session apart: one that records always does."""
@@ -198,9 +205,11 @@ class OnnxSession(TorchSession):
         import onnxruntime
 
         binding = session.io_binding()
+        self._bound_inputs = []
         for described, tensor in zip(session.get_inputs(), inputs, strict=True):
             value = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy(), self._memory, 0)
             binding.bind_ortvalue_input(described.name, value)
+            self._bound_inputs.append(value)
         for described in session.get_outputs():
             binding.bind_output(described.name, self._memory)
 

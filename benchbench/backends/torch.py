@@ -192,6 +192,14 @@ class CudaSession(CpuSession):
         """Also: a graph that is replayed."""
         return Replay(step) if self._mode == "cudagraph" else super().compile(step, state)
 
+    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A graph reads the inputs it was captured with."""
+        if self._mode != "cudagraph":
+            return others
+        for ours, theirs in zip(inputs, others, strict=True):
+            ours.copy_(theirs)
+        return inputs
+
     def wait(self, output: Any) -> None:
         """The whole device: an output's stream is not known."""
         import torch

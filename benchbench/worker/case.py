@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from itertools import repeat
 from time import perf_counter
 from typing import Any
 
@@ -23,8 +25,11 @@ from benchbench.timing.sampling import (
     premature,
 )
 from benchbench.worker import verify
-from benchbench.worker.program import Message, Runner, build, judge, open_case
+from benchbench.worker.program import Message, Runner, WrongResult, build, judge, open_case, other_inputs
 from benchbench.workloads.base import Operation, Workload
+
+DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
+OTHER_BATCHES = 3
 
 
 def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
@@ -43,12 +48,16 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         session.wait(output)
         cold = timer.now() - start
     with stage(stages, "verify"):
-        error, notes = checked(workload, case, runner, output, session, job)
+        error, notes = checked(workload, runner, output, session, job)
     del output
     with stage(stages, "timing"):
         policy = Policy(**job["policy"])
         most = 1 if cold_caches else MOST_ITERATIONS
         samples = measure(runner.step, timer, policy, session.compilations, mark=session.range, most=most)
+    peak_device, host = session.peak_device(), peak_host(host_reset)
+    if not runner.program.simulated:
+        with stage(stages, "verify_again"):
+            check_other_inputs(backend, workload, case, runner, session, job)
     # A matter of the adapter, not of the process: once a run, and where anything is computed.
     if not job["warm"] and not runner.program.simulated:
         with stage(stages, "plausible"):
@@ -69,8 +78,8 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         compile_cache="warm" if job["warm"] and backend.keeps_compiled else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
-        peak_device=session.peak_device(),
-        peak_host=peak_host(host_reset),
+        peak_device=peak_device,
+        peak_host=host,
         relative_error=error,
         precision=precision,
         notes=notes,
@@ -88,18 +97,49 @@ def long_enough(samples: Samples) -> int:
 
 
 def checked(
-    workload: Workload, case: Case, runner: Runner, output: Any, session: Session, job: Message
+    workload: Workload, runner: Runner, output: Any, session: Session, job: Message
 ) -> tuple[float | None, tuple[Note, ...]]:
     """The relative error of what will be timed, and a note where none can be given. Raises WrongResult."""
     if runner.program.simulated:
         return None, (note(NoteKind.SIMULATED),)
     if isinstance(workload, Operation):
-        error = verify.operation_error(workload, runner.program, output, session, job["reference"])
-        judge(error, workload, case.computes_in)
-        return error, ()
-    loss = float(session.fetch(output).reshape(-1)[0])
-    judge(0.0 if math.isfinite(loss) else math.inf, workload, case.computes_in)
+        elements = verify.output_elements(workload, runner.program, output, session)
+        reference = verify.Reference(**job["reference"])
+        return judge(verify.worst(elements, reference.expected, reference.tolerance)), ()
+    if not math.isfinite(loss_of(output, session)):
+        raise WrongResult("the loss is not finite", None)
     return job["verified"], ()
+
+
+def loss_of(output: Any, session: Session) -> float:
+    """What a training step returns."""
+    return float(session.fetch(output).reshape(-1)[0])
+
+
+def check_other_inputs(
+    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session, job: Message
+) -> None:
+    """Raise WrongResult where what was timed does not compute with the inputs it is given.
+
+    An operation's output must be that of the other inputs. A training step's loss must change by more than
+    it does from step to step: at some other batch of `OTHER_BATCHES`, since one may happen to be as hard.
+    """
+    if isinstance(workload, Operation):
+        runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
+        elements = verify.output_elements(workload, runner.program, runner.step(), session)
+        reference = verify.Reference(**job["reference"])
+        deviation = verify.worst(elements, reference.others, reference.tolerance)
+        name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
+        judge(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
+        return
+    before, same = (loss_of(runner.step(), session) for _ in range(2))
+    for batch in range(1, OTHER_BATCHES + 1):
+        runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
+        if not abs(loss_of(runner.step(), session) - same) <= DRIFT * abs(
+            same - before
+        ):  # or is not a number
+            return
+    raise WrongResult("after timing, other batches have the loss of the one before", None)
 
 
 def check_waited(workload: Workload, runner: Runner, session: Session, timer: Timer, iterations: int) -> None:

@@ -17,7 +17,8 @@ from benchbench.traces.recording import Recording, Unread, Unsupported
 from benchbench.worker import random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
 from benchbench.worker.program import Message, WrongResult, build, judge, open_case, workload_of
-from benchbench.workloads.base import Draw, Operation
+from benchbench.worker.reference import reference
+from benchbench.workloads.base import Operation
 
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
@@ -52,8 +53,8 @@ def answer(backend: Backend, job: Message) -> Message:
         case "probe":
             return probe(backend)
         case "reference":
-            draw = Draw(Dtype(job["dtype"]), standard=random_cache.kept)
-            return {"reference": verify.reference(workload_of(job), draw)}
+            made = reference(workload_of(job), Dtype(job["dtype"]), random_cache.kept)
+            return {"reference": dataclasses.asdict(made)}
         case "verify":
             return {"verified": verify_case(backend, job)}
         case "trace":
@@ -92,13 +93,11 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     if runner.program.simulated:
         return None
     if isinstance(small, Operation):
-        error = verify.operation_error(small, runner.program, runner.step(), session, job["reference"])
+        elements = verify.output_elements(small, runner.program, runner.step(), session)
     else:
-        error = verify.training_error(
-            runner.program, runner.step, lambda: runner.state, session, job["reference"]
-        )
-    judge(error, small, case.computes_in)
-    return error
+        elements = verify.trained_elements(runner.program, runner.step, lambda: runner.state, session)
+    expected = verify.Reference(**job["reference"])
+    return judge(verify.worst(elements, expected.expected, expected.tolerance))
 
 
 def trace_case(backend: Backend, job: Message) -> list[float]:

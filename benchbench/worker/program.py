@@ -51,6 +51,16 @@ def build(
     return Runner(program, compiled, program.state, inputs, note)
 
 
+def other_inputs(
+    backend: Backend, session: Session, workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1
+) -> tuple[Any, ...]:
+    """The arguments that make the runner compute with other inputs, and with its own weights."""
+    draw = Draw(dtype, standard=random_cache.kept, renewed=lambda name: batch * workload.is_input(name))
+    arrays = workload.arrays(draw)
+    others = backend.program(session, workload, arrays).inputs
+    return session.exchange(runner.program.inputs, others)
+
+
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
     """The case, its workload and an open session; precision is read back before anything is built."""
     case = case_of(job["case"])
@@ -58,13 +68,17 @@ def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
     return case, workload_of(job["case"]), session
 
 
-def judge(error: float, workload: Workload, dtype: Dtype) -> None:
-    """Raise WrongResult beyond the dtype's tolerance."""
-    limit = verify.tolerance(workload, dtype)
-    if not math.isfinite(error):
-        raise WrongResult("the result is not finite", None)
-    if error > limit:
-        raise WrongResult(f"relative error {error:.2g} against float64 exceeds {limit:.2g}", error)
+def judge(deviation: verify.Deviation) -> float:
+    """The relative error. Raises WrongResult beyond the tolerance."""
+    if not math.isfinite(deviation.error):
+        raise WrongResult(f"the {deviation.tensor} is not finite", None)
+    if deviation.ratio > 1:
+        raise WrongResult(
+            f"relative error {deviation.error:.2g} of the {deviation.tensor} against float64"
+            f" exceeds {deviation.tolerance:.2g}",
+            deviation.error,
+        )
+    return deviation.error
 
 
 class WrongResult(Exception):

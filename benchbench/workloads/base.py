@@ -72,11 +72,21 @@ class Draw:
     hardware (baidu-research/DeepBench#104: about 15 %).
     """
 
-    def __init__(self, dtype: Dtype, seed: int = SEED, standard: Standard | None = None) -> None:
-        """`standard`: what draws, `standard_normal` or something that gives the same numbers."""
+    def __init__(
+        self,
+        dtype: Dtype,
+        seed: int = SEED,
+        standard: Standard | None = None,
+        renewed: Callable[[str], int] = lambda _: 0,
+    ) -> None:
+        """`standard`: what draws, `standard_normal` or something that gives the same numbers.
+
+        `renewed`: what is added to the seed of an array, by its name.
+        """
         self._dtype = dtype
         self._seed = seed
         self._standard = standard or standard_normal
+        self._renewed = renewed
 
     def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[Any]:
         """Array of `shape`, N(mean, scale²), of values the dtype can represent: float64 or float32."""
@@ -99,7 +109,7 @@ class Draw:
         return generator(self._key(name)).integers(0, below, size=shape)
 
     def _key(self, name: str) -> tuple[int, int]:
-        return self._seed, crc32(name.encode())
+        return self._seed + self._renewed(name), crc32(name.encode())
 
 
 def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
@@ -171,6 +181,10 @@ class Workload(ABC):
     @abstractmethod
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Inputs and weights by name, as every framework receives them."""
+
+    def is_input(self, name: str) -> bool:
+        """Whether the array is given to each step, not held by the program as a weight is."""
+        return True
 
     @property
     @abstractmethod

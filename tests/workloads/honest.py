@@ -52,8 +52,8 @@ class Honest(Operation):
         return a @ b
 
     def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
-        def step() -> NDArray[np.float32]:
+        def step(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
             context.spend(1e-3)
-            return self.compute(context.put(arrays["a"]), context.put(arrays["b"]))
+            return self.compute(a, b)
 
-        return Program(step)
+        return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))

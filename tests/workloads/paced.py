@@ -6,7 +6,7 @@ import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads.base import Program
 from benchbench.workloads.honest import Honest
@@ -24,8 +24,8 @@ class Paced(Honest):
         seconds, noise = map(float, Path(os.environ["ACCELBENCH_TEST_PACE"]).read_text().split())
         lasting = seconds * (1 + noise * random.uniform(-1, 1))
 
-        def step() -> object:
+        def step(a: Any, b: Any) -> Any:
             context.spend(lasting)
-            return context.put(arrays["a"]) @ context.put(arrays["b"])
+            return a @ b
 
-        return Program(step)
+        return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))

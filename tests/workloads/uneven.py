@@ -53,13 +53,13 @@ class Uneven(Operation):
         return range(self.heavy if operator == self.slow else 1)
 
     def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
-        def step() -> Any:
+        def step(a: Any, b: Any) -> Any:
             for name, seconds in SECONDS.items():
                 for _ in self.times(name):
                     context.spend(seconds, name)
-            return np.abs(np.clip(arrays["a"] @ arrays["b"], -1, 1))
+            return np.abs(np.clip(a @ b, -1, 1))
 
-        return Program(step)
+        return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         def step(a: Any, b: Any) -> Any:

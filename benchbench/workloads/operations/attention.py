@@ -56,8 +56,8 @@ class Attention(Operation):
 
     @property
     def roundings(self) -> int:
-        """Scores, weights and result, where they are stored in the dtype."""
-        return 3
+        """Scaled queries, scores, their distance from the largest, powers, weights, result: where unfused."""
+        return 6
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
