@@ -58,17 +58,12 @@ def history(
 
     Examples: accelbench history gemm -o gemm.png; accelbench history --by commit --format json
     """
-    from benchbench.analyse.metrics import metric_named
+    from benchbench import api
     from benchbench.documents.history import history_document
-    from benchbench.store import runs as store
-    from benchbench.trends.trend import trends
 
-    wanted = metric_named(metric)
-    names = store.runs(results)
-    if not names:
-        store.find(results, "latest")  # tells what to do
-    runs = (store.read(results / store.RUNS / name) for name in names)
-    document = history_document(trends(runs, wanted, case or (), threshold, by))
+    document = history_document(
+        api.history(case or (), metric=metric, by=by, threshold=threshold, results=results)
+    )
     chosen = format or _ending(output)
     if chosen in PLOTS:
         _tell_left_out(document)

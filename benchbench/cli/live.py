@@ -9,6 +9,7 @@ import typer
 
 from benchbench.cli.screen import tell
 from benchbench.documents import lists
+from benchbench.format import visible
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
@@ -27,7 +28,8 @@ class Lines(RunObserver):
         self._labels = [""]
 
     def note(self, text: str) -> None:
-        """One line, above the bar."""
+        """One line, above the bar; nothing in it acts on the terminal."""
+        text = visible(text)
         if self._bar:
             self._bar.print(text)
         else:

@@ -1,21 +1,16 @@
-"""`accelbench profile`, and the pass of `run --profile`."""
+"""`accelbench profile`."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import print_document
 from benchbench.cli.options import Names, ResultsOption, option, split
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from benchbench.profiling.tables import Table
 
 
 class ProfileFormat(StrEnum):
@@ -41,33 +36,15 @@ def profile(
 
     Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
     """
+    from benchbench import api
+    from benchbench.cli.live import Lines
     from benchbench.documents.profile import differences_document, profile_document
-    from benchbench.profiling import tables as profiles
-    from benchbench.store import runs
     from benchbench.store.artifacts import ARTIFACTS
 
-    patterns = split(case)
-    path = runs.find(results, run)
-    tables = _tables(path, patterns)
     if new is None:
-        print_document(profile_document(tables, top, path / ARTIFACTS), format)
-        return
-    pairs = profiles.pairs(tables, _tables(runs.find(results, new), patterns))
-    print_document(differences_document([profiles.difference(*pair) for pair in pairs], top), format)
-
-
-def _tables(path: Path, patterns: Sequence[str]) -> list[Table]:
-    """Of a run's profiled cases; why others have none is told beside. Raises UnreadableInput for none."""
-    from benchbench.format import visible
-    from benchbench.model.measurement import Failure
-    from benchbench.profiling import tables as profiles
-    from benchbench.store import artifacts, runs
-
-    stored, damaged = artifacts.profiles(path)
-    found = profiles.chosen(stored, patterns)
-    for each in found:
-        if isinstance(each.outcome, Failure):
-            typer.echo(visible(f"no profile of {each.case.id}: {each.outcome.message}"), err=True)
-    for text in damaged:
-        typer.echo(visible(f"damaged: {text}"), err=True)
-    return profiles.tables(runs.read(path), found)
+        tables = api.profile(run, cases=split(case), results=results, observer=Lines())
+        document = profile_document(tables, top, api.folder(run, results) / ARTIFACTS)
+    else:
+        found = api.compare_profiles(run, new, cases=split(case), results=results, observer=Lines())
+        document = differences_document(found, top)
+    print_document(document, format)

@@ -1,29 +1,22 @@
-"""Python's way in: what the command line does, as functions that print nothing and return its objects.
-
-Everything here can be had from `benchbench` itself, which loads this when it is first asked.
-"""
+"""The functions that measure. Keywords and `options` are the same for all, as far as they apply."""
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Unpack
 
-from benchbench.analyse import columns, metrics
-from benchbench.analyse.rows import case_key, rows
-from benchbench.comparing import attribution, verdicts
+from benchbench.analyse import metrics
+from benchbench.api.stored import results_folder, valid_threshold
+from benchbench.comparing import verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
-from benchbench.diagnosis import ceilings, measuring
+from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings, Selftest
 from benchbench.diagnosis.noise import Noise
 from benchbench.environments.targets import given as interpreters
-from benchbench.errors import UnreadableInput, UsageError
 from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
 from benchbench.model.device import Probe
-from benchbench.model.measurement import Measurement
 from benchbench.model.options import (
     MeasureKeywords,
     MeasureOptions,
@@ -34,19 +27,9 @@ from benchbench.model.options import (
 )
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.plan import config, variants
-from benchbench.profiling import tables
-from benchbench.profiling.tables import Difference, Table
+from benchbench.plan import variants
 from benchbench.running import interleaved, measure
 from benchbench.running.observer import Callbacks, RunObserver
-from benchbench.store import artifacts, runs
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-BLOCK_FACTS = (
-    "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",
-)  # fmt: skip
 
 
 @takes_keywords()
@@ -76,7 +59,7 @@ def run(
     """
     asked = options or from_keywords(suite, given, "benchbench.run")
     told = observer or Callbacks(on_record, on_stage)
-    return measure.measure_suite(asked, _root(results), told, profile=profile)
+    return measure.measure_suite(asked, results_folder(results), told, profile=profile)
 
 
 @takes_keywords()
@@ -93,34 +76,6 @@ def dry_run(
     """
     asked = options or from_keywords(suite, given, "benchbench.dry_run")
     return measure.plan_suite(asked, observer or RunObserver())
-
-
-def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
-    """A stored run: an id, the start of one, `latest`, `latest~1`, or a run's folder.
-
-    `results`: the folder that keeps runs, `results` or $ACCELBENCH_RESULTS. Raises UnreadableInput.
-    """
-    return runs.read(runs.find(_root(results), str(run)))
-
-
-def compare(
-    ref: Run | str | Path,
-    new: Run | str | Path,
-    metric: str = "latency_s",
-    threshold: float = THRESHOLD,
-    *,
-    results: str | Path | None = None,
-) -> Comparison:
-    """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
-
-    `threshold`: a smaller change is none, 0.03 for 3 %. Of runs that are named, not given, a slower case
-    has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
-    """
-    sides = [each if isinstance(each, Run) else runs.find(_root(results), str(each)) for each in (ref, new)]
-    before, after = (each if isinstance(each, Run) else runs.read(each) for each in sides)
-    found = verdicts.compare(before, after, metrics.metric_named(metric), _threshold(threshold))
-    folders = [each for each in sides if isinstance(each, Path)]
-    return attribution.blamed(found, *folders) if len(folders) == len(sides) else found
 
 
 @takes_keywords(without=("budget_s", "tags"))
@@ -144,10 +99,12 @@ def compare_ab(
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
     asked = options or from_keywords(suite, given, "benchbench.compare_ab")
-    chosen, limit = metrics.metric_named(metric), _threshold(threshold)
+    chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
     pythons = interpreters(asked.pythons)
     sides = [variants.parse(text, pythons) for text in (ref, new)]
-    before, after = interleaved.measure_sides(sides, asked, _root(results), observer or RunObserver())
+    before, after = interleaved.measure_sides(
+        sides, asked, results_folder(results), observer or RunObserver()
+    )
     return verdicts.compare(before, after, chosen, limit)
 
 
@@ -180,7 +137,7 @@ def check(
     """
     asked = CheckOptions(
         measure=options or from_keywords(suite, given, "benchbench.check"),
-        results=_root(results),
+        results=results_folder(results),
         run=None if run is None else str(run),
         baseline=baseline,
         ab=ab,
@@ -191,41 +148,6 @@ def check(
         strict_env=strict_env,
     )
     return run_check(asked, observer or RunObserver())
-
-
-def profile(
-    run: Run | str | Path = "latest", *, cases: Names = (), results: str | Path | None = None
-) -> list[Table]:
-    """The tables of `accelbench profile RUN`: where the time of a step went, by operator, one for each case.
-
-    `cases`: parts of cases' ids, or patterns of whole ones; none means all. Why a case has no profile is in
-    the run's `unprofiled`. Raises UsageError, UnreadableInput.
-    """
-    path = runs.find(_root(results), run.info.id if isinstance(run, Run) else str(run))
-    found, _ = artifacts.profiles(path)
-    return tables.tables(runs.read(path), tables.chosen(found, several(cases)))
-
-
-def compare_profiles(
-    ref: Run | str | Path,
-    new: Run | str | Path,
-    *,
-    cases: Names = (),
-    results: str | Path | None = None,
-) -> list[Difference]:
-    """Those of `accelbench profile REF NEW`: of each case of both, what each operator adds to the difference.
-
-    Where each has one of `cases`, these two are compared, whatever they are.
-
-    Raises UsageError, UnreadableInput.
-    """
-    before, after = (profile(each, cases=cases, results=results) for each in (ref, new))
-    return [tables.difference(*pair) for pair in tables.pairs(before, after)]
-
-
-def doctor() -> list[Finding]:
-    """What on this machine spoils measurements, as `accelbench doctor` finds it, worst first."""
-    return measuring.examine_machine()
 
 
 @takes_keywords(only=("backends", "pythons"))
@@ -241,6 +163,11 @@ def devices(
     """
     asked = options or from_keywords((), given, "benchbench.devices")
     return measure.probe_targets(asked, observer or RunObserver())
+
+
+def doctor() -> list[Finding]:
+    """What on this machine spoils measurements, as `accelbench doctor` finds it, worst first."""
+    return measuring.examine_machine()
 
 
 @takes_keywords(without=("tags",))
@@ -288,49 +215,3 @@ def selftest(
     """
     asked = options or from_keywords((), given, "benchbench.selftest")
     return measuring.run_selftest(asked, observer or RunObserver())
-
-
-def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
-    """`case`: the rows of `report --format json`. `block`: a row per timed block of each process.
-
-    SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
-    the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
-    (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
-
-    Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
-    a warning. Raises UsageError where the nearest accelbench.toml is wrong.
-    """
-    import pandas as pd
-
-    if per == "block":
-        return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
-    try:
-        known = ceilings.stored(run.info.machine)
-    except UnreadableInput as error:
-        warnings.warn(f"{error} {error.hint}", stacklevel=2)
-        known = ()
-    found = columns.frame(rows(run, known, config.prices(config.nearest(Path()))))
-    for name in columns.NUMBERS:
-        found[name] = pd.to_numeric(found[name])
-    return found
-
-
-def _blocks(run: Run) -> list[dict[str, Any]]:
-    cells = {case_key(row.case): columns.flatten(row) for row in rows(run)}
-    facts = {key: {name: row[name] for name in BLOCK_FACTS} for key, row in cells.items()}
-    return [
-        facts[case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}
-        for record in run.records
-        if isinstance(record.outcome, Measurement)
-        for number, step in enumerate(metrics.steps_s(record.outcome))
-    ]
-
-
-def _threshold(value: float) -> float:
-    if not 0 < value < 1:
-        raise UsageError(f"{value!r} is not between 0 and 1.", "Three per cent are 0.03.")
-    return value
-
-
-def _root(results: str | Path | None) -> Path:
-    return Path(results or os.environ.get("ACCELBENCH_RESULTS") or "results")

@@ -1,0 +1,36 @@
+"""Python's way in: what the command line does, as functions that print nothing and return its objects.
+
+Everything here can be had from `benchbench` itself, which loads this when it is first asked.
+"""
+
+from benchbench.api.measuring import (
+    check,
+    compare_ab,
+    devices,
+    doctor,
+    dry_run,
+    measure_ceilings,
+    measure_noise,
+    run,
+    selftest,
+)
+from benchbench.api.stored import compare, compare_profiles, folder, frame, history, load, profile
+
+__all__ = [
+    "check",
+    "compare",
+    "compare_ab",
+    "compare_profiles",
+    "devices",
+    "doctor",
+    "dry_run",
+    "folder",
+    "frame",
+    "history",
+    "load",
+    "measure_ceilings",
+    "measure_noise",
+    "profile",
+    "run",
+    "selftest",
+]

@@ -1,0 +1,176 @@
+"""The functions that read stored runs; a run is named by its id, the start of one, `latest`, or a folder."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchbench.analyse import columns, metrics
+from benchbench.analyse.rows import case_key, rows
+from benchbench.comparing import attribution, verdicts
+from benchbench.comparing.verdicts import THRESHOLD, Comparison
+from benchbench.diagnosis import ceilings
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.options import Names, several
+from benchbench.model.run import Run
+from benchbench.plan import config
+from benchbench.profiling import tables
+from benchbench.profiling.tables import Difference, Table
+from benchbench.running.observer import RunObserver
+from benchbench.store import artifacts, runs
+from benchbench.trends.trend import Trend, trends
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BLOCK_FACTS = (
+    "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",
+)  # fmt: skip
+
+
+def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
+    """A stored run: an id, the start of one, `latest`, `latest~1`, or a run's folder.
+
+    `results`: the folder that keeps runs, `results` or $ACCELBENCH_RESULTS. Raises UnreadableInput.
+    """
+    return runs.read(folder(run, results))
+
+
+def folder(run: str | Path = "latest", results: str | Path | None = None) -> Path:
+    """Where a stored run is kept; it is named as in `load`. Raises UnreadableInput."""
+    return runs.find(results_folder(results), str(run))
+
+
+def compare(
+    ref: Run | str | Path,
+    new: Run | str | Path,
+    metric: str = "latency_s",
+    threshold: float = THRESHOLD,
+    *,
+    results: str | Path | None = None,
+) -> Comparison:
+    """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
+
+    `threshold`: a smaller change is none, 0.03 for 3 %. Of runs that are named, not given, a slower case
+    has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
+    """
+    sides = [each if isinstance(each, Run) else folder(each, results) for each in (ref, new)]
+    before, after = (each if isinstance(each, Run) else runs.read(each) for each in sides)
+    found = verdicts.compare(before, after, metrics.metric_named(metric), valid_threshold(threshold))
+    folders = [each for each in sides if isinstance(each, Path)]
+    return attribution.blamed(found, *folders) if len(folders) == len(sides) else found
+
+
+def history(
+    cases: Names = (),
+    *,
+    metric: str = "latency_s",
+    by: str | None = None,
+    threshold: float = THRESHOLD,
+    results: str | Path | None = None,
+) -> list[Trend]:
+    """The series of `accelbench history`: each case over all stored runs, and where it changed.
+
+    `cases`: parts of cases' ids, or patterns of whole ones; none means all. `by`: a tag, whose values are the
+    points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3 %.
+    Raises UsageError, UnreadableInput where there is no run.
+    """
+    root, quantity = results_folder(results), metrics.metric_named(metric)
+    names = runs.runs(root)
+    if not names:
+        folder("latest", root)  # tells what to do
+    stored = (runs.read(root / runs.RUNS / name) for name in names)
+    return trends(stored, quantity, several(cases), threshold, by)
+
+
+def profile(
+    run: Run | str | Path = "latest",
+    *,
+    cases: Names = (),
+    results: str | Path | None = None,
+    observer: RunObserver | None = None,
+) -> list[Table]:
+    """The tables of `accelbench profile RUN`: where the time of a step went, by operator, one for each case.
+
+    `cases`: parts of cases' ids, or patterns of whole ones; none means all. Why a case has no profile is in
+    the run's `unprofiled`, and told to an `observer`. Raises UsageError, UnreadableInput.
+    """
+    path = folder(run.info.id if isinstance(run, Run) else run, results)
+    found, damaged = artifacts.profiles(path)
+    chosen = tables.chosen(found, several(cases))
+    if observer:
+        for each in chosen:
+            if isinstance(each.outcome, Failure):
+                observer.note(f"no profile of {each.case.id}: {each.outcome.message}")
+        for text in damaged:
+            observer.note(f"damaged: {text}")
+    return tables.tables(runs.read(path), chosen)
+
+
+def compare_profiles(
+    ref: Run | str | Path,
+    new: Run | str | Path,
+    *,
+    cases: Names = (),
+    results: str | Path | None = None,
+    observer: RunObserver | None = None,
+) -> list[Difference]:
+    """Those of `accelbench profile REF NEW`: of each case of both, what each operator adds to the difference.
+
+    Where each has one of `cases`, these two are compared, whatever they are.
+
+    Raises UsageError, UnreadableInput.
+    """
+    before, after = (profile(each, cases=cases, results=results, observer=observer) for each in (ref, new))
+    return [tables.difference(*pair) for pair in tables.pairs(before, after)]
+
+
+def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
+    """`case`: the rows of `report --format json`. `block`: a row per timed block of each process.
+
+    SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
+    the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
+    (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
+
+    Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
+    a warning. Raises UsageError where the nearest accelbench.toml is wrong.
+    """
+    import pandas as pd
+
+    if per == "block":
+        return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+    try:
+        known = ceilings.stored(run.info.machine)
+    except UnreadableInput as error:
+        warnings.warn(f"{error} {error.hint}", stacklevel=2)
+        known = ()
+    found = columns.frame(rows(run, known, config.prices(config.nearest(Path()))))
+    for name in columns.NUMBERS:
+        found[name] = pd.to_numeric(found[name])
+    return found
+
+
+def _blocks(run: Run) -> list[dict[str, Any]]:
+    cells = {case_key(row.case): columns.flatten(row) for row in rows(run)}
+    facts = {key: {name: row[name] for name in BLOCK_FACTS} for key, row in cells.items()}
+    return [
+        facts[case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}
+        for record in run.records
+        if isinstance(record.outcome, Measurement)
+        for number, step in enumerate(metrics.steps_s(record.outcome))
+    ]
+
+
+def valid_threshold(value: float) -> float:
+    """Raise UsageError for what is no fraction."""
+    if not 0 < value < 1:
+        raise UsageError(f"{value!r} is not between 0 and 1.", "Three per cent are 0.03.")
+    return value
+
+
+def results_folder(results: str | Path | None) -> Path:
+    """The one given, $ACCELBENCH_RESULTS, or `results`."""
+    return Path(results or os.environ.get("ACCELBENCH_RESULTS") or "results")
