@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,9 @@ def session_medians(
     return np.asarray(weather * process_medians(source, shape, between, **over))
 
 
-def some_cases(count: int) -> list[Case]:
-    return [a_case(params={"m": m}) for m in range(count)]
+@cache
+def some_cases(count: int) -> tuple[Case, ...]:
+    return tuple(a_case(params={"m": m}) for m in range(count))
 
 
 def a_suite(medians: Array) -> Run:

@@ -16,7 +16,7 @@ from benchbench.analyse.rows import rows
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs
 from benchbench.store.checksum import sealed
-from tests.program import accelbench, add_sessions
+from tests.program import accelbench, add_sessions, fork_server
 from tests.test_architecture import HEAVY, ROOT
 
 TEST = """
@@ -49,16 +49,10 @@ def pytest_in(
 ) -> str:
     """What pytest prints, with our plugin and no other."""
     names = ["benchbench.pytest_plugin.plugin", *plugins]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     loaded = [word for name in names for word in ("-p", name)]
-    done = subprocess.run(
-        [*command, *loaded, *options],
-        cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "STEP": str(step)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "STEP": str(step)}
+    arguments = ("-q", "-p", "no:cacheprovider", *loaded, *options)
+    done = fork_server().run("pytest", *arguments, cwd=folder, env=env, timeout_s=300)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

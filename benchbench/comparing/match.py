@@ -241,8 +241,8 @@ def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
 
 
 def _differences(ref: object, new: object, names: Iterable[str], prefix: str = "") -> list[str]:
-    before, after = ({prefix + name: getattr(each, name) for name in names} for each in (ref, new))
-    return [text.replace("_", " ") for text in _unequal(before, after)]
+    pairs = [(name, getattr(ref, name), getattr(new, name)) for name in names]
+    return [arrow(prefix + name, a, b).replace("_", " ") for name, a, b in pairs if a != b]
 
 
 def _unequal(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
