@@ -23,6 +23,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **own, "COLUMNS": "100", **more}
 
 
+def paced_by(folder: Path) -> dict[str, Any]:
+    """With the workload `paced`, whose pace is in the file `pace` of that folder."""
+    return {"ACCELBENCH_WORKLOADS": os.pathsep.join(map(str, (WORKLOADS, folder)))}
+
+
 @cache
 def fork_server() -> ForkServer:
     return ForkServer()

@@ -41,7 +41,7 @@ from tests.factories import (
     a_run,
     some_rounds,
 )
-from tests.program import WORKLOADS, accelbench, add_sessions, rows
+from tests.program import WORKLOADS, accelbench, add_sessions, paced_by, rows
 from tests.rendering import rendered
 from tests.test_workflow import documented
 
@@ -358,7 +358,7 @@ def test_two_interpreters_are_measured_in_turn(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nACCELBENCH_TEST_PACE={tmp_path / "old"} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    pace: dict[str, Any] = {"ACCELBENCH_TEST_PACE": str(tmp_path / "pace")}
+    pace = paced_by(tmp_path)
     cases = ("-w", "paced", "-d", "cpu")
     found = measured("compare", "--ab", f"fake@old={python}", "fake", *cases, cwd=tmp_path, **pace)
     assert found["verdicts"][0]["case"] == "paced(size=32)/float32/eager@fake@old:cpu → eager@fake:cpu"
@@ -393,7 +393,7 @@ def test_what_is_measured_in_turn_may_be_cold(tmp_path: Path) -> None:
 def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path: Path) -> None:
     (tmp_path / "pace").write_text("broken")
     options = ("-w", "paced", "-b", "fake", "-d", "cpu")
-    pace: dict[str, Any] = {"ACCELBENCH_TEST_PACE": str(tmp_path / "pace")}
+    pace = paced_by(tmp_path)
     found = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path, **pace)
     assert found["counts"] == {"insufficient": 1}
     assert len(list((tmp_path / "results/runs").rglob("records.jsonl"))) == 2

@@ -11,7 +11,7 @@ import pytest
 from benchbench.analyse.pricing import Prices
 from benchbench.plan import config
 from benchbench.store.checksum import sealed
-from tests.program import accelbench, add_sessions
+from tests.program import accelbench, add_sessions, paced_by
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "paced,honest")
 
@@ -26,8 +26,7 @@ class Bench:
         (self.folder / "pace").write_text(text)
 
     def run(self, *arguments: str, code: int = 0, **more: Any) -> Any:
-        pace = {"ACCELBENCH_TEST_PACE": str(self.folder / "pace")}
-        return accelbench(*arguments, **{"cwd": self.folder, "code": code, **pace, **more})
+        return accelbench(*arguments, **{"cwd": self.folder, "code": code, **paced_by(self.folder), **more})
 
     def check(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         done = self.run("check", "--baseline", "main", *arguments, "--format", "json", code=code)
@@ -282,7 +281,6 @@ def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_
     inner = bench.folder / "inner"
     inner.mkdir()
     results = str(bench.folder / "results")
-    pace = str(bench.folder / "pace")
     done = accelbench(
         "check",
         "latest",
@@ -290,7 +288,7 @@ def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_
         "json",
         cwd=inner,
         ACCELBENCH_RESULTS=results,
-        ACCELBENCH_TEST_PACE=pace,
+        **paced_by(bench.folder),
     )
     found = json.loads(done.stdout)
     limits = {(each["case"][:5], each["metric"]): each["threshold"] for each in found["findings"]}
