@@ -819,3 +819,30 @@ def test_a_reports_plots_follow_no_link_out_of_the_run(tmp_path: Path) -> None:
     accelbench("report", cwd=tmp_path)
     assert victim.read_text() == "precious"
     assert (run / "plots/throughput.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_path: Path) -> None:
+    ahead = runs.IdSource()(now=4e9)
+    a_stored_run(tmp_path, name=ahead)
+    code = (
+        "import sys; from pathlib import Path; from benchbench.store import runs\n"
+        "root = Path(sys.argv[1]); runs.follow_stored(root); print(runs.new_id())"
+    )
+    after, error = python(code, str(tmp_path)).communicate(timeout=60)
+    assert after.strip() > ahead, error
+    a_stored_run(tmp_path, name=after.strip())
+    assert runs.find(tmp_path, "latest").name == after.strip()
+
+
+def test_a_run_has_its_place_by_its_id_or_else_by_when_it_was_started() -> None:
+    assert runs.begun(a_run_info(id=runs.IdSource()(now=1.5e9))) == 1.5e9
+    assert runs.begun(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
+
+
+def test_a_run_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    names = [a_stored_run(tmp_path, *some_records(1)).name for _ in range(3)]
+    (tmp_path / "runs" / names[1] / "run.json").write_text("{")
+    skipped: list[str] = []
+    assert [run.info.id for run in runs.read_all(tmp_path, skipped.append)] == [names[0], names[2]]
+    assert len(skipped) == 1
+    assert names[1] in skipped[0]

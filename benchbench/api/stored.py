@@ -71,18 +71,19 @@ def history(
     by: str | None = None,
     threshold: float = THRESHOLD,
     results: str | Path | None = None,
+    observer: RunObserver | None = None,
 ) -> list[Trend]:
     """The series of `accelbench history`: each case over all stored runs, and where it changed.
 
     `cases`: parts of cases' ids, or patterns of whole ones; none means all. `by`: a tag, whose values are the
-    points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3 %.
-    Raises UsageError, UnreadableInput where there is no run.
+    points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3 %. A run that cannot be read
+    is left out, and told to an `observer`. Raises UsageError, UnreadableInput where there is no run.
     """
     root, quantity = results_folder(results), metrics.metric_named(metric)
-    names = runs.runs(root)
-    if not names:
+    if not runs.runs(root):
         folder("latest", root)  # tells what to do
-    stored = (runs.read(root / runs.RUNS / name) for name in names)
+    told = observer or RunObserver()
+    stored = runs.read_all(root, lambda reason: told.note(f"left out: {reason}"))
     return trends(stored, quantity, several(cases), threshold, by)
 
 

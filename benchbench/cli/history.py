@@ -59,10 +59,11 @@ def history(
     Examples: accelbench history gemm -o gemm.png; accelbench history --by commit --format json
     """
     from benchbench import api
+    from benchbench.cli.live import Lines
     from benchbench.documents.history import history_document
 
     document = history_document(
-        api.history(case or (), metric=metric, by=by, threshold=threshold, results=results)
+        api.history(case or (), metric=metric, by=by, threshold=threshold, results=results, observer=Lines())
     )
     chosen = format or _ending(output)
     if chosen in PLOTS:

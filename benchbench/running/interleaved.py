@@ -39,6 +39,7 @@ def measure_sides(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
+    runs.follow_stored(results)
     asked, pythons = request(options), given(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
     with _pools(sides, targets_of_sides(sides, chosen, pythons), asked.settings, observer) as pools:
@@ -54,6 +55,7 @@ def measure_cases_on(
     observer: RunObserver,
 ) -> tuple[Run, Run]:
     """The same of cases planned before; the second side is what measured them. `pythons`: as typed."""
+    runs.follow_stored(results)
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
     with _pools(sides, (there, here), terms.settings, observer) as pools:

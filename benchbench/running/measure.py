@@ -27,6 +27,7 @@ def measure_suite(
     options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
 ) -> Run:
     """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
+    runs.follow_stored(results)
     with prepared(request.request(options), options, observer) as (pool, info):
         record_runs([pool], [info], results, observer, profile=profile)
     return runs.read(results / runs.RUNS / info.id)
@@ -55,6 +56,7 @@ def measure_cases(
 
     `pythons`: target → its interpreter. Raises UsageError for a target without one, NothingToMeasure.
     """
+    runs.follow_stored(results)
     with WorkerPool(targets_of(cases, pythons), terms.settings, sys.executable) as pool:
         probes = pool.probe()
         info = rounds.head(probes, again(cases, probes), terms)

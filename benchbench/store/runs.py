@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import datetime
 from difflib import get_close_matches
 from errno import ELOOP
 from pathlib import Path
@@ -52,8 +53,32 @@ class IdSource:
         self._last = fresh
         return "".join(CROCKFORD[fresh >> shift & 31] for shift in range(125, -1, -5))
 
+    def follow(self, name: str) -> None:
+        """Ids to come are greater than `name`, a ULID."""
+        self._last = max(self._last, _number(name))
+
 
 new_id = IdSource()
+
+
+def _number(ulid: str) -> int:
+    return sum(CROCKFORD.index(letter) << 5 * place for place, letter in enumerate(reversed(ulid)))
+
+
+def follow_stored(root: Path) -> None:
+    """Ids to come are greater than those stored: `latest` is the newest, though a clock was set back."""
+    for name in reversed(runs(root)[-1:]):
+        if ULID.fullmatch(name):
+            new_id.follow(name)
+
+
+def begun(info: RunInfo) -> float:
+    """When a run began, for its place among others: Unix seconds, of its id where that tells; 0 if unknown."""
+    if ULID.fullmatch(info.id):
+        return (_number(info.id) >> 80) / 1000
+    with suppress(ValueError):
+        return datetime.fromisoformat(info.started).timestamp()
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +250,15 @@ def read(path: Path) -> Run:
         ended=ended,
         unprofiled=reasons(path),
     )
+
+
+def read_all(root: Path, skipped: Callable[[str], None]) -> Iterator[Run]:
+    """Every stored run, oldest first; one that cannot be read is told to `skipped`, and costs only itself."""
+    for name in runs(root):
+        try:
+            yield read(root / RUNS / name)
+        except UnreadableInput as error:
+            skipped(str(error))
 
 
 def _end(path: Path, lines: int) -> tuple[bool, list[str]]:

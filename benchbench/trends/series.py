@@ -12,6 +12,7 @@ from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.environment import fingerprint
 from benchbench.model.run import Run
+from benchbench.store.runs import begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +43,14 @@ def series(
 ) -> list[Series]:
     """A series per case whose id holds or matches one of `patterns`; runs may come in any order.
 
-    Ordered by time, each machine's points after the other's. With `by`, runs of one value of that tag on one
-    machine are a point, from the processes of all of them, ordered by when their value was first seen. Runs
+    Ordered by when they began, also where a clock was set back, each machine's points after the other's. With
+    `by`, runs of one value of that tag on one machine are a point, from the processes of all of them, ordered by when their value was first seen. Runs
     measured in turn are left out: one of them may be of code long gone.
 
     Raises UsageError where no run has the tag.
     """
     kept = [_seen(run, metric, patterns, by) for run in runs if run.info.partner is None]
-    seen = sorted(kept, key=lambda each: (each.started, each.run))
+    seen = sorted(kept, key=lambda each: (each.begun, each.run))
     places = _places(seen, by) if by else {}
     found: dict[str, list[Point]] = {}
     for each in seen:
@@ -63,7 +64,7 @@ def series(
 class _Seen:
     """What is kept of a run: a store may hold thousands."""
 
-    started: str
+    begun: float  # Unix time
     run: str
     tags: Mapping[str, str]
     points: tuple[tuple[str, Point], ...]
@@ -71,7 +72,7 @@ class _Seen:
 
 def _seen(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> _Seen:
     points = tuple(_points(run, metric, patterns, by))
-    return _Seen(run.info.started, run.info.id, run.info.tags, points)
+    return _Seen(begun(run.info), run.info.id, run.info.tags, points)
 
 
 def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> Iterator[tuple[str, Point]]:
