@@ -73,7 +73,7 @@ def follow_stored(root: Path) -> None:
 
 
 def begun(info: RunInfo) -> float:
-    """When a run began, for its place among others: Unix seconds, of its id where that tells; 0 if unknown."""
+    """When a run began, for its place among others: Unix seconds, by its id if that tells; 0: unknown."""
     if ULID.fullmatch(info.id):
         return (_number(info.id) >> 80) / 1000
     with suppress(ValueError):

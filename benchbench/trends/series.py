@@ -44,8 +44,8 @@ def series(
     """A series per case whose id holds or matches one of `patterns`; runs may come in any order.
 
     Ordered by when they began, also where a clock was set back, each machine's points after the other's. With
-    `by`, runs of one value of that tag on one machine are a point, from the processes of all of them, ordered by when their value was first seen. Runs
-    measured in turn are left out: one of them may be of code long gone.
+    `by`, runs of one value of that tag on one machine are a point, from the processes of all of them, ordered
+    by when their value was first seen. Interleaved runs are left out: one of them may be of code long gone.
 
     Raises UsageError where no run has the tag.
     """
