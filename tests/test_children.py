@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import program
 from tests.program import accelbench, mentioning, records, started, wait_for
 
 RUN = ("run", "-b", "fake", "-d", "cpu", "--rounds", "1")
@@ -15,9 +16,13 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted 
 
 
 @pytest.fixture
-def sleep(monkeypatch: pytest.MonkeyPatch) -> str:
+def sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The command line of what this test's jobs leave behind."""
-    monkeypatch.setenv("ACCELBENCH_SLEEP", seconds := f"61.{os.getpid()}{int.from_bytes(os.urandom(3))}")
+    own = tmp_path / "own"
+    own.mkdir()
+    seconds = f"61.{os.getpid()}{int.from_bytes(os.urandom(3))}"
+    (own / "_sleep.py").write_text(f"SECONDS = {seconds!r}\n")
+    monkeypatch.setattr(program, "WORKLOADS", f"{program.WORKLOADS}{os.pathsep}{own}")
     return f"sleep {seconds}"
 
 

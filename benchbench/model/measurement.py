@@ -81,8 +81,28 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankSamples:
+    """What one of several ranks measured, in the same blocks as the others; fields as of a measurement."""
+
+    host: int  # 0 is the first
+    device: str
+    warmup_block_s: tuple[float, ...]
+    block_s: tuple[float, ...]
+    cold_s: float | None
+    peak_device: Memory
+    peak_host: Memory
+    window: Window | None = None  # by the clock of its host
+    telemetry: Telemetry | None = None
+    batches: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Raw samples of one process; every statistic is derived from them on reading."""
+    """Raw samples of one process; every statistic is derived from them on reading.
+
+    Of several ranks, the samples are in `ranks`, and what stands here is the slowest one's time of each
+    block and the largest peak (model/ranks.py). A window and its telemetry are a rank's.
+    """
 
     status: Literal["ok"] = "ok"
     cost: Cost
@@ -105,6 +125,7 @@ class Measurement:
     telemetry: Telemetry | None = None
     batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
     cleared: bool = False  # whether caches were, before each block
+    ranks: tuple[RankSamples, ...] = ()  # in order; () of one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

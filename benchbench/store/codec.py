@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from benchbench.errors import UnreadableInput
-from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.measurement import Failure, Measurement, RankSamples
 from benchbench.model.note import Note, plain
+from benchbench.model.ranks import slowest
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
 from benchbench.store.checksum import sealed, unsealed
@@ -51,7 +52,10 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
         raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
     found = _converted(_parsed(unsealed(line, required=checksums)), _Line)
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
-    return Record(**(fields | {"outcome": outcome(found.outcome)}))
+    record = Record(**(fields | {"outcome": outcome(found.outcome)}))
+    if isinstance(record.outcome, Measurement):
+        _check_devices(record.case.placement.devices, len(record.outcome.ranks) or 1)
+    return record
 
 
 def outcome(raw: object) -> Measurement | Failure:
@@ -72,6 +76,7 @@ def outcome(raw: object) -> Measurement | Failure:
     _check_numbers([*found.warmup_block_s, *found.block_s])
     _check_numbers([number for batch in found.batches for number in dataclasses.astuple(batch)])
     _check_telemetry(found)
+    _check_ranks(found)
     _check_notes([*found.notes, *(found.telemetry.notes if found.telemetry else ())])
     return found
 
@@ -99,7 +104,27 @@ def _check_notes(notes: Sequence[Note]) -> None:
             raise UnreadableInput(f"outcome: a note of kind {each.kind} without its data") from error
 
 
-def _check_telemetry(found: Measurement) -> None:
+def _check_devices(devices: int, ranks: int) -> None:
+    if devices != ranks:
+        raise UnreadableInput(f"outcome: {ranks} ranks of a case on {devices} devices")
+
+
+def _check_ranks(found: Measurement) -> None:
+    """Each as a measurement; together they give what stands for all of them."""
+    for rank in found.ranks:
+        _check_numbers([*rank.warmup_block_s, *rank.block_s, rank.cold_s or 0.0])
+        _check_numbers([number for batch in rank.batches for number in dataclasses.astuple(batch)])
+        _check_telemetry(rank)
+        _check_notes(rank.telemetry.notes if rank.telemetry else ())
+    try:
+        derived = slowest(found.ranks) if found.ranks else {}
+    except ValueError as error:
+        raise UnreadableInput(f"outcome: {error}") from error
+    if any(getattr(found, name) != value for name, value in derived.items()):
+        raise UnreadableInput("outcome: what stands for all ranks is not the slowest one's")
+
+
+def _check_telemetry(found: Measurement | RankSamples) -> None:
     if found.window:
         _check_numbers(list(dataclasses.astuple(found.window)))
     if found.telemetry:

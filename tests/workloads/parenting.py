@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +27,8 @@ class Parenting(Honest):
 @cache
 def leave_children() -> None:
     """Once a process: an ordinary one, one in a session of its own, and one whose parent is gone."""
-    seconds = os.environ["ACCELBENCH_SLEEP"]  # tells them from those of other tests
-    subprocess.Popen(["sleep", seconds])
-    subprocess.Popen(["sleep", seconds], start_new_session=True)
-    subprocess.run(["setsid", "sh", "-c", f"setsid sleep {seconds} &"], check=True)
+    from benchbench.workloads._sleep import SECONDS  # of the test: tells them from those of others
+
+    subprocess.Popen(["sleep", SECONDS])
+    subprocess.Popen(["sleep", SECONDS], start_new_session=True)
+    subprocess.run(["setsid", "sh", "-c", f"setsid sleep {SECONDS} &"], check=True)

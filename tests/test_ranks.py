@@ -1,0 +1,135 @@
+"""A measurement of several ranks: stored rank by rank, and as fast as the slowest of them."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.analyse.rows import rows
+from benchbench.errors import UnreadableInput
+from benchbench.launch.pool import WorkerPool
+from benchbench.model.device import Target
+from benchbench.model.measurement import Cost, Measurement, Memory
+from benchbench.model.placement import Placement, Strategy
+from benchbench.model.ranks import combined
+from benchbench.model.run import Settings
+from benchbench.running import rounds
+from benchbench.store import codec, runs
+from benchbench.timing.policy import POLICIES
+from tests.factories import a_case, a_cost, a_measurement, a_record, a_run_info, a_watched
+from tests.program import WORKLOADS
+
+TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
+FAKE = Target(name="fake", backend="fake", python=sys.executable)
+
+blocks = st.lists(st.floats(1e-9, 1e3), min_size=5, max_size=5)
+
+
+def of(*measured: Measurement, cost: Cost | None = None) -> Measurement:
+    return combined(cost or a_cost(), [(0, f"cuda:{rank}", each) for rank, each in enumerate(measured)])
+
+
+@given(st.lists(blocks, min_size=2, max_size=8), st.randoms())
+def test_each_block_takes_as_long_as_its_slowest_rank(times: list[list[float]], source: Any) -> None:
+    ranks = [a_measurement(block_s=tuple(each)) for each in times]
+    found = of(*ranks)
+    assert found.block_s == tuple(max(block) for block in zip(*times, strict=True))
+    assert [rank.block_s for rank in found.ranks] == [rank.block_s for rank in ranks]
+    source.shuffle(ranks)
+    assert of(*ranks).block_s == found.block_s
+
+
+def test_what_stands_for_all_ranks_is_the_worst_of_them() -> None:
+    one = a_measurement(cold_s=1.0, peak_host=Memory(bytes=5), relative_error=1e-3)
+    other = a_measurement(cold_s=2.0, peak_host=Memory(bytes=4), relative_error=1e-4, steady=False)
+    found = of(one, other, cost=a_cost(flops=7))
+    assert (found.cold_s, found.peak_host.bytes, found.relative_error) == (2.0, 5, 1e-3)
+    assert not found.steady
+    assert found.cost.flops == 7
+    unknown = of(
+        one, replace(other, cold_s=None, relative_error=None, peak_host=Memory(bytes=None, reason="?"))
+    )
+    assert (unknown.cold_s, unknown.relative_error) == (None, None)
+    assert unknown.peak_host == Memory(bytes=None, reason="?")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [a_measurement()],
+        [a_measurement(), a_measurement(block_s=(0.01,))],
+        [a_measurement(), a_measurement(iterations=2)],
+    ],
+    ids=["one rank", "other blocks", "other steps"],
+)
+def test_ranks_that_do_not_correspond_are_no_measurement(ranks: Sequence[Measurement]) -> None:
+    with pytest.raises(ValueError, match="rank"):
+        of(*ranks)
+
+
+def test_a_record_keeps_every_rank() -> None:
+    record = a_record(of(a_watched(), a_watched(block_s=(0.02,) * 5)), case=a_case(placement=TWO))
+    assert codec.decode(codec.encode(record)) == record
+
+
+def test_a_record_of_before_ranks_is_of_one() -> None:
+    raw = json.loads(codec.encode(a_record()))
+    del raw["crc32"], raw["outcome"]["ranks"], raw["case"]["placement"], raw["case"]["environment"]
+    assert codec.decode(json.dumps(raw).encode()) == a_record()
+
+
+def damaged(**over: Any) -> Measurement:
+    return replace(of(a_measurement(), a_measurement()), **over)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "devices", "message"),
+    [
+        (damaged(block_s=(0.005,) * 5), 2, "not the slowest one's"),
+        (damaged(ranks=damaged().ranks[:1]), 2, "fewer than two ranks"),
+        (damaged(ranks=damaged().ranks * 2), 2, "4 ranks of a case on 2 devices"),
+        (damaged(), 1, "2 ranks of a case on 1 devices"),
+        (a_measurement(), 2, "1 ranks of a case on 2 devices"),
+        (
+            damaged(ranks=(damaged().ranks[0], replace(damaged().ranks[1], cold_s=-1.0))),
+            2,
+            "negative or not finite",
+        ),
+    ],
+)
+def test_ranks_that_contradict_the_measurement_are_damage(
+    outcome: Measurement, devices: int, message: str
+) -> None:
+    placement = TWO if devices == 2 else Placement()
+    line = codec.encode(a_record(outcome, case=a_case(placement=placement)))
+    with pytest.raises(UnreadableInput, match=message):
+        codec.decode(line)
+
+
+def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
+    shares = [replace(plain, environment={"STEP_S": text}) for text in ("0.25", "0.5")]
+    with WorkerPool([FAKE], Settings(threads=1), sys.executable) as pool:
+        policy = replace(POLICIES["quick"], rounds=1)
+        info = a_run_info(plan=tuple(shares), policy=policy, probes=tuple(pool.probe()))
+        records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
+    measured = [
+        replace(each.outcome, warmup_block_s=each.outcome.warmup_block_s[:4])  # ranks warm up together
+        for each in records
+        if isinstance(each.outcome, Measurement)
+    ]
+    case = replace(plain, placement=TWO)
+    record = a_record(of(*measured), case=case)
+    with runs.create(tmp_path, replace(info, plan=(case,))) as writer:
+        writer.append(record)
+    run = runs.read(runs.find(tmp_path, info.id))
+    assert run.records == (record,)
+    (row,) = rows(run)
+    assert row.metrics["latency_s"].value == pytest.approx(0.5)
