@@ -158,7 +158,7 @@ def welch(before: Sequence[float], after: Sequence[float], least: float = 1e-4) 
 
 
 def paired(pairs: Sequence[tuple[float, float]], least: float = 1e-4) -> Difference:
-    """The mean of after − before over pairs of logarithms, of processes measured in turn.
+    """The mean of after − before over pairs of logarithms, of interleaved processes.
 
     What both of a pair met cancels. The differences' standard deviation is at least `least`. Raises
     ValueError for fewer than two pairs.

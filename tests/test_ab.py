@@ -149,7 +149,7 @@ def test_what_both_processes_of_a_round_meet_cancels() -> None:
     apart = compare(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
     assert apart.verdicts[0].verdict is Verdict.INCONCLUSIVE
     found = compare(*partners(ref, new, [(EAGER, COMPILED)]))
-    assert found.in_turn
+    assert found.interleaved
     (verdict,) = found.verdicts
     assert verdict.verdict is Verdict.SLOWER
     assert verdict.ratio == pytest.approx(1.05, rel=1e-4)
@@ -166,7 +166,7 @@ def test_the_partners_may_be_compared_the_other_way_round() -> None:
 
 def test_one_of_two_partners_is_compared_with_other_runs_as_any_run() -> None:
     a, _ = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
-    assert not compare(a, a_run(weathered(1.0), id="C")).in_turn
+    assert not compare(a, a_run(weathered(1.0), id="C")).interleaved
 
 
 def test_what_the_sides_change_bars_nothing_and_other_work_does() -> None:

@@ -18,8 +18,8 @@ from benchbench.model.run import Partner, Policy, Run, Settings
 from benchbench.model.status import Status
 
 SCHEMA = 1  # of a digest on disk. 1: first
-SETTLED = tuple(each.name for each in METRICS if each.source.settled)  # mean nothing while warming up
-ONCE = tuple(each.name for each in METRICS if each.source.once)  # one value a run, however many processes
+SETTLED = tuple(metric.name for metric in METRICS if metric.source.settled)  # mean nothing while warming up
+ONCE = tuple(metric.name for metric in METRICS if metric.source.once)  # have one value a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,11 @@ class CaseDigest:
     """
 
     case: Case | None = None
-    failure: str = ""
-    absent: str = ""
+    failure: str = ""  # the status and the message
+    absent: str = ""  # why it was not planned
+    status: Status | None = (
+        None  # of what failed or was left out; None too in baselines of before it was kept
+    )
     rounds: tuple[int, ...] = ()
     values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
     unsteady: int = 0  # processes still warming up when measured
@@ -47,7 +50,7 @@ class CaseDigest:
     @property
     def skipped_for_partner(self) -> bool:
         """Whether it could have been measured, had its counterpart."""
-        return self.absent.startswith(f"{Status.SKIPPED}: ")
+        return self.status is Status.SKIPPED
 
     def logs(self, metric: Metric) -> list[float]:
         """The logarithm of each process's value."""
@@ -88,7 +91,7 @@ class Digest:
 
 
 def partnered(ref: Digest, new: Digest) -> Digest:
-    """`ref`, measured in turn with `new`, its cases by the ids they have there."""
+    """`ref`, interleaved with `new`, its cases by the ids they have there."""
     counterparts = new.partner.cases if new.partner else {}
     return replace(ref, cases={case: ref.cases[other] for case, other in counterparts.items()})
 
@@ -111,35 +114,38 @@ def digest(run: Run) -> Digest:
         frameworks={probe.target.name: probe.version for probe in info.probes},
         damaged=run.damaged,
         partner=info.partner,
-        cases=_left_out(info.left_out) | {name: _side(cases[name], found) for name, found in records.items()},
+        cases=_left_out(info.left_out)
+        | {name: _of_case(cases[name], done) for name, done in records.items()},
     )
 
 
 def _left_out(cases: Iterable[LeftOut]) -> dict[str, CaseDigest]:
     return {
-        each.case.id: CaseDigest(case=each.case, absent=f"{each.status}: {each.reason}") for each in cases
+        out.case.id: CaseDigest(case=out.case, absent=f"{out.status}: {out.reason}", status=out.status)
+        for out in cases
     }
 
 
-def _side(case: Case, records: Sequence[Record]) -> CaseDigest:
+def _of_case(case: Case, records: Sequence[Record]) -> CaseDigest:
     """A round cut short counts as missing, not as failed."""
     done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
     failures = [record.outcome for record in done if isinstance(record.outcome, Failure)]
     if failures:
         first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
-        return CaseDigest(case=case, failure=f"{first.status}: {first.message}")
+        return CaseDigest(case=case, failure=f"{first.status}: {first.message}", status=first.status)
     measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
     if not measured:
         return CaseDigest(case=case)
     if why := implausible(case, done[0].device_model, measured):
-        return CaseDigest(case=case, failure=f"{Status.IMPLAUSIBLE}: {why}")
+        failure = f"{Status.IMPLAUSIBLE}: {why}"
+        return CaseDigest(case=case, failure=failure, status=Status.IMPLAUSIBLE)
     return CaseDigest(
         case=case,
         rounds=tuple(record.round for record in done),
         values=_values(measured),
-        unsteady=sum(not each.steady for each in measured),
+        unsteady=sum(not process.steady for process in measured),
         contended="; ".join(note.clause for note in contended(measured)),
-        stopped_by=tuple(sorted({each.stop_reason for each in measured})),
+        stopped_by=tuple(sorted({process.stop_reason for process in measured})),
         cost=measured[0].cost,
         workload_version=measured[0].workload_version,
         timer=measured[0].timer,
@@ -152,5 +158,5 @@ def _side(case: Case, records: Sequence[Record]) -> CaseDigest:
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
     """Only metrics that some process has a value of, and no rates."""
     kept = [metric for metric in METRICS if not isinstance(metric.source, Rate)]
-    values = {each.name: tuple(each.source.process(one).value for one in measured) for each in kept}
+    values = {metric.name: tuple(metric.source.process(one).value for one in measured) for metric in kept}
     return {name: known for name, known in values.items() if any(value is not None for value in known)}

@@ -23,13 +23,13 @@ def launching(measured: Measurement) -> float | None:
     The median of the first blocks of its batches: they find the device idle and its queue empty. None where
     the host's own clock timed the blocks.
     """
-    shares = [each.enqueue_s / each.device_s for each in measured.batches if each.device_s > 0]
+    shares = [batch.enqueue_s / batch.device_s for batch in measured.batches if batch.device_s > 0]
     return median(shares) if shares else None
 
 
 def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
     """A device that is not at least a fifth of a block behind the host keeps waiting for it."""
-    shares = [share for each in measured if (share := launching(each)) is not None]
+    shares = [share for process in measured if (share := launching(process)) is not None]
     bound = [share for share in shares if share > 1 - DISAGREEMENT]
     if not bound:
         return []
@@ -38,7 +38,7 @@ def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
 
 def _timer(measured: Sequence[Measurement]) -> list[Note]:
     """Blocks that may not be longer than a step may be too short for their timer."""
-    shares = [each.timer_cost_s / median(each.block_s) for each in measured if each.timer_cost_s]
+    shares = [process.timer_cost_s / median(process.block_s) for process in measured if process.timer_cost_s]
     if not shares or median(shares) <= 1 / OVERHEAD:
         return []
     return [note(NoteKind.TIMER_COST, share=median(shares), limit=1 / OVERHEAD)]

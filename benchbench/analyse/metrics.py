@@ -81,9 +81,9 @@ class Rate:
 
     def pool(self, values: Sequence[float]) -> Value:
         """Of several processes: the interval's ends change places."""
-        found = self.divisor.source.pool([1 / value for value in values])
-        value, low, high = (1 / each if each else None for each in (found.value, found.high, found.low))
-        return Value(value, low, high, found.reason)
+        pooled = self.divisor.source.pool([1 / value for value in values])
+        value, low, high = (1 / end if end else None for end in (pooled.value, pooled.high, pooled.low))
+        return Value(value, low, high, pooled.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ class Metric:
 
     def of(self, measured: Sequence[Measurement]) -> Value:
         """Of the processes of a case, at least one; without any value, the first one's reason."""
-        values = [self.source.process(each) for each in measured]
-        known = [each.value for each in values if each.value is not None]
+        values = [self.source.process(process) for process in measured]
+        known = [value.value for value in values if value.value is not None]
         return self.source.pool(known) if known else values[0]
 
 

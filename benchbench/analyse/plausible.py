@@ -32,7 +32,7 @@ def implausible(case: Case, device_name: str | None, measured: Sequence[Measurem
     Each process is judged by itself: one that did not wait for its work spoils the case.
     """
     known = peaks(device_name or "")
-    faults = [fault for each in measured if (fault := _fault(case, known, each))]
+    faults = [fault for process in measured if (fault := _fault(case, known, process))]
     share = f" ({len(faults)} of {len(measured)} rounds)" if len(faults) < len(measured) else ""
     return faults[0] + share if faults else ""
 
@@ -41,11 +41,11 @@ def _fault(case: Case, known: Peaks | None, measured: Measurement) -> str:
     step = median(measured.block_s) / measured.iterations
     if not (0 < step < inf and 0 < measured.cost.items / step < inf):
         return f"a step of {step:g} s gives no finite rate"
-    found = "" if case.dtype is None else _hidden(measured.block_s)  # a user's function may well stall
-    if known and not found:
-        found = _beyond_flops(case, known, measured.cost.flops / step)
-        return found or _beyond_memory(known, measured.cost.bytes, step)
-    return found
+    fault = "" if case.dtype is None else _hidden(measured.block_s)  # a user's function may well stall
+    if known and not fault:
+        fault = _beyond_flops(case, known, measured.cost.flops / step)
+        return fault or _beyond_memory(known, measured.cost.bytes, step)
+    return fault
 
 
 def _hidden(blocks: Sequence[float]) -> str:
@@ -67,17 +67,17 @@ def strays(blocks: Sequence[float]) -> bool:
     )  # not by rounding
 
 
-def _beyond_flops(case: Case, known: Peaks, found: float) -> str:
+def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
     saved = None if case.dtype is None else _multiplications_saved(case.workload)
     if not saved or case.dtype is None:
         return ""
     peak = known.flops_peak(case.dtype)
-    if not peak or found <= saved * peak:
+    if not peak or speed <= saved * peak:
         return ""
     limit = f"the datasheet's {rate(peak, 'FLOP/s')} of {case.dtype.compute} on {known.device}"
     times = "" if saved == 1 else f"{saved:g} times "
     why = "" if saved == 1 else ", more than Winograd's algorithm saves"
-    return f"{rate(found, 'FLOP/s')} exceed {times}{limit}{why}"
+    return f"{rate(speed, 'FLOP/s')} exceed {times}{limit}{why}"
 
 
 def _multiplications_saved(workload: str) -> float | None:
@@ -90,8 +90,8 @@ def _multiplications_saved(workload: str) -> float | None:
 
 def _beyond_memory(known: Peaks, moved: int, step: float) -> str:
     """Of what a step moves, a cache's worth can have stayed in a cache since the step before."""
-    found = (moved - LARGEST_CACHE) / step
-    if known.bytes_per_s is None or found <= known.bytes_per_s:
+    speed = (moved - LARGEST_CACHE) / step
+    if known.bytes_per_s is None or speed <= known.bytes_per_s:
         return ""
     return (
         f"{rate(moved / step, 'B/s')} exceed the datasheet's {rate(known.bytes_per_s, 'B/s')} of "
@@ -109,5 +109,5 @@ def too_parallel(alone_s: float, together_s: float, count: int) -> str:
 
 def interruption_notes(measured: Sequence[Measurement]) -> list[Note]:
     """What makes a reader look twice."""
-    count = sum(strays(each.block_s) for each in measured)
+    count = sum(strays(process.block_s) for process in measured)
     return [note(NoteKind.INTERRUPTED_BLOCKS, count=count, rounds=len(measured))] if count else []

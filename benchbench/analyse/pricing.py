@@ -24,22 +24,22 @@ class Prices:
     def of(self, device: str) -> float | None:
         """Its own name counts before patterns; of those, the first that fits."""
         fitting = [pattern for pattern in self.per_hour if _fits(pattern, device)]
-        found = device if device in fitting else next(iter(fitting), None)
-        return None if found is None else self.per_hour[found]
+        match = device if device in fitting else next(iter(fitting), None)
+        return None if match is None else self.per_hour[match]
 
 
 def _fits(pattern: str, device: str) -> bool:
     return fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
 
 
-def checked(found: Prices) -> Prices:
+def checked(prices: Prices) -> Prices:
     """Raises UsageError for an amount that is none, or one without a currency."""
-    for device, amount in found.per_hour.items():
+    for device, amount in prices.per_hour.items():
         if not 0 < amount < inf:
             raise UsageError(f"{amount} is no price of {device!r}.", "A price is above zero, for an hour.")
-    if found.per_hour and not found.currency.strip():
+    if prices.per_hour and not prices.currency.strip():
         raise UsageError("The prices have no currency.", EXAMPLE)
-    return found
+    return prices
 
 
 def typed(texts: Iterable[str], before: Prices | None) -> Prices | None:
@@ -47,24 +47,24 @@ def typed(texts: Iterable[str], before: Prices | None) -> Prices | None:
 
     Raises UsageError.
     """
-    found = [_typed(text) for text in texts]
-    if not found:
+    entries = [_typed(text) for text in texts]
+    if not entries:
         return before
-    named = {currency for _, _, currency in found if currency}
+    named = {currency for _, _, currency in entries if currency}
     old = before or Prices(currency="", per_hour={})
     currencies = named | ({old.currency} if old.currency else set())
     if len(currencies) > 1:
         raise UsageError(f"Prices in {' and '.join(sorted(currencies))}.", "Give all in one currency.")
-    amounts = {device: amount for device, amount, _ in found}
+    amounts = {device: amount for device, amount, _ in entries}
     later = {device: amount for device, amount in old.per_hour.items() if device not in amounts}
     return checked(Prices(currency="".join(currencies), per_hour=amounts | later))
 
 
 def _typed(text: str) -> tuple[str, float, str]:
-    found = re.fullmatch(r"(.+)= *([0-9]+(?:[.][0-9]+)?) *([^0-9\s]\S*)?", text.strip(), re.ASCII)
-    if not found:
+    match = re.fullmatch(r"(.+)= *([0-9]+(?:[.][0-9]+)?) *([^0-9\s]\S*)?", text.strip(), re.ASCII)
+    if not match:
         raise UsageError(f"{text!r} is no price.", EXAMPLE)
-    return found[1].strip(), float(found[2]), found[3] or ""
+    return match[1].strip(), float(match[2]), match[3] or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,10 +51,10 @@ class Roofs:
 def measured_roofs(info: RunInfo, case: Case, device_name: str | None, ceilings: Iterable[Ceiling]) -> Roofs:
     """By the ceilings of the case's device."""
     model, threads = device_of(info, case.device, device_name)
-    here = [each for each in ceilings if each.device == model]
-    rates = {each.quantity: each.rate for each in here if each.threads == threads}
+    here = [ceiling for ceiling in ceilings if ceiling.device == model]
+    rates = {ceiling.quantity: ceiling.rate for ceiling in here if ceiling.threads == threads}
     wanted = str(case.computes_in.compute)
-    other = sorted({each.threads for each in here if each.threads is not None and not rates})
+    other = sorted({ceiling.threads for ceiling in here if ceiling.threads is not None and not rates})
     why = f"the ceilings here are of {other[0]} threads, not {threads}" if other else ""
     missing = "no ceiling of {} was measured here: " + MEASURE
     return Roofs(
@@ -68,13 +68,13 @@ def measured_roofs(info: RunInfo, case: Case, device_name: str | None, ceilings:
 def datasheet_roofs(dtype: Dtype, device_name: str | None) -> Roofs:
     """By the datasheet of the device."""
     name = device_name or "this device"
-    found = peaks(device_name or "")
-    if found is None:
+    datasheet = peaks(device_name or "")
+    if datasheet is None:
         why = f"no datasheet peak of {name} is known"
         return Roofs(None, None, why, why)
     return Roofs(
-        found.flops_peak(dtype),
-        found.bytes_per_s,
+        datasheet.flops_peak(dtype),
+        datasheet.bytes_per_s,
         f"no datasheet peak of {dtype.compute} on {name} is known",
         f"no datasheet bandwidth of {name} is known",
     )
@@ -95,7 +95,7 @@ class Position:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
-FIELDS = tuple(each.name for each in fields(Position) if each.name != "reasons")
+FIELDS = tuple(entry.name for entry in fields(Position) if entry.name != "reasons")
 
 
 def position(cost: Cost, step_s: float, measured: Roofs, datasheet: Roofs) -> Position:

@@ -96,7 +96,7 @@ def rows(run: Run, ceilings: Sequence[Ceiling] = (), prices: Prices | None = Non
     recorded = by_case(run.records)
     context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
     made = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
-    made += [_left_out(run.info, each) for each in run.info.left_out]
+    made += [_left_out(run.info, case) for case in run.info.left_out]
     return [_with_profile(row, run.unprofiled) for row in made]
 
 
@@ -156,13 +156,13 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
         framework_version=version,
         device_name=model,
         rounds=len(measured),
-        samples=sum(len(each.block_s) for each in measured),
+        samples=sum(len(process.block_s) for process in measured),
         cost=measured[0].cost if measured else None,
         relative_error=_relative_error(done, "not verified" if status is Status.OK else ""),
     )
     if not row.ok:
         return row
-    finished = [each.outcome for each in done if each.outcome.status != Status.INTERRUPTED]
+    finished = [record.outcome for record in done if record.outcome.status != Status.INTERRUPTED]
     return _measured(context, row, measured, rounds_of(context.info.policy, finished))
 
 
@@ -177,7 +177,7 @@ def _probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
 
 def _ending(records: Sequence[Record]) -> tuple[Status, str]:
     """ok only if every finished round is; a round cut short counts as missing, not as failed."""
-    finished = [each.outcome for each in records if each.outcome.status != Status.INTERRUPTED]
+    finished = [record.outcome for record in records if record.outcome.status != Status.INTERRUPTED]
     failures = [outcome for outcome in finished if isinstance(outcome, Failure)]
     if failures:
         first = min(failures, key=lambda failure: failure.status not in NO_SPEED)
@@ -185,12 +185,12 @@ def _ending(records: Sequence[Record]) -> tuple[Status, str]:
         return first.status, first.message + share
     if finished:
         return Status.OK, ""
-    cut = [each.outcome.message for each in records if isinstance(each.outcome, Failure)]
+    cut = [record.outcome.message for record in records if isinstance(record.outcome, Failure)]
     return Status.INTERRUPTED, cut[0] if cut else "the run ended before its turn"
 
 
 def _relative_error(records: Sequence[Record], unverified: str) -> Value:
-    errors = [each.outcome.relative_error for each in records]
+    errors = [record.outcome.relative_error for record in records]
     known = [error for error in errors if error is not None]
     return finite(max(known)) if known else Value(None, reason=unverified)
 
@@ -217,7 +217,7 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
 
 
 def _quantiles(measured: Sequence[Measurement]) -> Quantiles:
-    steps = [step for each in measured for step in steps_s(each)]
+    steps = [step for process in measured for step in steps_s(process)]
     few = f"{len(steps)} samples, needs {P99_SAMPLES}"
     return Quantiles(
         min_s=min(steps),
@@ -239,10 +239,10 @@ def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
     """What a reader must know to trust the number."""
     count = len(measured)
     notes = [note(NoteKind.MISSING_ROUNDS, count=count, rounds=rounds)] if count < rounds else []
-    unsteady = sum(not each.steady for each in measured)
+    unsteady = sum(not process.steady for process in measured)
     if unsteady:
         notes.append(note(NoteKind.STILL_WARMING_UP, count=unsteady, rounds=count))
-    stops = [each.stop_reason for each in measured if each.stop_reason != "precision"]
+    stops = [process.stop_reason for process in measured if process.stop_reason != "precision"]
     if stops:
         stopped_by = " and ".join(sorted(set(stops)))
         notes.append(note(NoteKind.IMPRECISE, count=len(stops), rounds=count, stopped_by=stopped_by))

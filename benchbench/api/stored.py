@@ -61,7 +61,7 @@ def compare(
     before, after = (each if isinstance(each, Run) else runs.read(each) for each in sides)
     found = verdicts.compare(before, after, metrics.metric_named(metric), valid_threshold(threshold))
     folders = [each for each in sides if isinstance(each, Path)]
-    return attribution.blamed(found, *folders) if len(folders) == len(sides) else found
+    return attribution.with_operators(found, *folders) if len(folders) == len(sides) else found
 
 
 def history(

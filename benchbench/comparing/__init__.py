@@ -1,1 +1,1 @@
-"""Two or more runs, or two sides measured in turn: matched, tested, in words."""
+"""Two or more runs, or two interleaved sides: matched, tested, in words."""

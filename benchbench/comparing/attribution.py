@@ -16,31 +16,33 @@ from benchbench.store import artifacts
 MOST = 3  # operators named; `accelbench profile REF NEW` has all
 
 
-def blamed(found: Comparison, ref: Path, new: Path) -> Comparison:
-    """`found`, whose slower cases name the operators that take longer now, the most seconds first.
+def with_operators(comparison: Comparison, ref: Path, new: Path) -> Comparison:
+    """`comparison`, whose slower cases name the operators that take longer now, the most seconds first.
 
     `ref`, `new`: the folders of the runs. Only what a step takes is made of operators: other metrics are
     left as they are.
     """
-    slower = any(each.verdict is Verdict.SLOWER for each in found.verdicts)
-    if found.metric.name not in SETTLED or not slower:
-        return found
+    slower = any(compared.verdict is Verdict.SLOWER for compared in comparison.verdicts)
+    if comparison.metric.name not in SETTLED or not slower:
+        return comparison
     before, after = _tables(ref), _tables(new)
     verdicts = tuple(
-        replace(each, operators=_longer(before[each.case], after[each.case]))
-        if each.verdict is Verdict.SLOWER and each.case in before and each.case in after
-        else each
-        for each in found.verdicts
+        replace(compared, operators=_longer(before[compared.case], after[compared.case]))
+        if compared.verdict is Verdict.SLOWER and compared.case in before and compared.case in after
+        else compared
+        for compared in comparison.verdicts
     )
-    return replace(found, verdicts=verdicts)
+    return replace(comparison, verdicts=verdicts)
 
 
 def _tables(run: Path) -> dict[str, Table]:
     profiles, _ = artifacts.profiles(run)
-    made = (table(each, each.outcome, None) for each in profiles if isinstance(each.outcome, Profile))
-    return {each.case: each for each in made}
+    made = (
+        table(profile, profile.outcome, None) for profile in profiles if isinstance(profile.outcome, Profile)
+    )
+    return {operators.case: operators for operators in made}
 
 
 def _longer(ref: Table, new: Table) -> tuple[str, ...]:
-    changes = [each for each in difference(ref, new).changes if each.change_s > 0]
-    return tuple(f"{each.name} +{fmt.seconds(each.change_s)}" for each in changes[:MOST])
+    changes = [change for change in difference(ref, new).changes if change.change_s > 0]
+    return tuple(f"{change.name} +{fmt.seconds(change.change_s)}" for change in changes[:MOST])

@@ -20,8 +20,8 @@ ELSEWHERE = "not part of the run"
 class Pair:
     """One case in both runs; `verdict` is None where a test is to decide.
 
-    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. Measured
-    `in_turn`, they are of the same rounds.
+    `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. If
+    `interleaved`, they are of the same rounds.
     """
 
     case: str
@@ -31,7 +31,7 @@ class Pair:
     new_logs: list[float]
     verdict: Verdict | None
     reason: str
-    in_turn: bool = False
+    interleaved: bool = False
 
     @property
     def alike(self) -> bool:
@@ -50,7 +50,7 @@ class Pair:
         """The same with its error, for which each side needs two values."""
         if not self.alike or min(len(self.ref_logs), len(self.new_logs)) < 2:
             return None
-        if self.in_turn:
+        if self.interleaved:
             return paired(list(zip(self.ref_logs, self.new_logs, strict=True)))
         return welch(self.ref_logs, self.new_logs)
 
@@ -63,12 +63,12 @@ def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
 
 
-def in_turn(ref: Digest, new: Digest) -> bool:
-    """Whether the two runs are partners, measured process by process in turn."""
+def are_interleaved(ref: Digest, new: Digest) -> bool:
+    """Whether the two runs are partners, measured round by round, a process of each."""
     return ref.partner is not None and ref.partner.run == new.id
 
 
-def match_in_turn(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
+def match_partners(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     """A pair for every case of partners that either could run, in plan order.
 
     What one side changed of the plan bars nothing.
@@ -76,20 +76,20 @@ def match_in_turn(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     before = partnered(ref, new).cases
     sides = [(before[case], new.cases[case]) for case in before]
     return [
-        pair_in_turn(one, other, metric)
+        pair_interleaved(one, other, metric)
         for one, other in sides
         if not (one.absent and other.absent) or one.skipped_for_partner or other.skipped_for_partner
     ]
 
 
-def pair_in_turn(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
+def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
     """Of one case on both sides."""
-    found = turns(ref, new, metric)
+    pairs = paired_rounds(ref, new, metric)
     verdict, reason = (
         ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _presence(ref, new)
         or _bar(work_bars(ref, new))
-        or _few_turns(len(found), metric)
+        or _few_pairs(len(pairs), metric)
         or _unsteadiness(ref, new, metric)
         or (None, "")
     )
@@ -97,11 +97,11 @@ def pair_in_turn(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         case=_both(ref, new),
         ref=ref,
         new=new,
-        ref_logs=[before for before, _ in found],
-        new_logs=[after for _, after in found],
+        ref_logs=[before for before, _ in pairs],
+        new_logs=[after for _, after in pairs],
         verdict=verdict,
         reason=reason,
-        in_turn=True,
+        interleaved=True,
     )
 
 
@@ -115,14 +115,14 @@ def _both(ref: CaseDigest, new: CaseDigest) -> str:
     return f"{ref.case.id} → {new.case.id.removeprefix(shared)}"
 
 
-def _few_turns(count: int, metric: Metric) -> tuple[Verdict, str] | None:
+def _few_pairs(count: int, metric: Metric) -> tuple[Verdict, str] | None:
     if count >= LEAST_PROCESSES:
         return None
     return Verdict.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
 
 
-def turns(ref: CaseDigest, new: CaseDigest, metric: Metric) -> list[tuple[float, float]]:
-    """The logarithms of processes that were measured in turn: a pair per round that both have."""
+def paired_rounds(ref: CaseDigest, new: CaseDigest, metric: Metric) -> list[tuple[float, float]]:
+    """The logarithms of interleaved processes: a pair per round that both have."""
     before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
     return [(before[number], after[number]) for number in before if number in after]
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.comparing.match import Pair, changes, in_turn, match, match_in_turn, run_bars, suspect
+from benchbench.comparing.match import (
+    Pair,
+    are_interleaved,
+    changes,
+    match,
+    match_partners,
+    run_bars,
+    suspect,
+)
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, detectable, holm, mean, tost
@@ -62,7 +70,7 @@ class Comparison:
     verdicts: tuple[CaseComparison, ...]
     compared: int
     geomean: float | None
-    in_turn: bool = False  # the runs are partners, and each round's processes a pair
+    interleaved: bool = False  # the runs are partners, and each round's processes a pair
 
 
 def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = THRESHOLD) -> Comparison:
@@ -70,12 +78,12 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
     need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
-    needs the 90 % interval within it. Runs measured in turn are compared by the differences of each
+    needs the 90 % interval within it. Interleaved runs are compared by the differences of each
     round's pair. The evidence for this rule is in docs/comparing.md.
     """
     before, after = digest(ref), digest(new)
-    partners = in_turn(before, after)
-    pairs = (match_in_turn if partners else match)(before, after, metric)
+    partners = are_interleaved(before, after)
+    pairs = (match_partners if partners else match)(before, after, metric)
     tested = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
@@ -89,18 +97,18 @@ def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = 
         verdicts=tuple(_verdict(pair, p_holm.get(pair.case), rule) for pair in pairs),
         compared=len(tested),
         geomean=_exp(middle),
-        in_turn=partners,
+        interleaved=partners,
     )
 
 
-def _adjusted(found: Sequence[Difference]) -> list[float]:
+def _adjusted(differences: Sequence[Difference]) -> list[float]:
     """Holm's p of each difference in its direction, and not below its two-sided p.
 
     So no interval of a slower or faster case holds 1, however few cases are compared.
     """
-    above = holm([difference.p_above() for difference in found])
-    below = holm([difference.p_below() for difference in found])
-    return [max(each.p_either(), min(tails)) for each, *tails in zip(found, above, below, strict=True)]
+    above = holm([difference.p_above() for difference in differences])
+    below = holm([difference.p_below() for difference in differences])
+    return [max(one.p_either(), min(tails)) for one, *tails in zip(differences, above, below, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "alpha": ALPHA,
         "compared": found.compared,
         "geomean": found.geomean,
-        "in_turn": found.in_turn,
+        "in_turn": found.interleaved,
         "changes": found.changes,
         "counts": _counts(found),
         "verdicts": [asdict(verdict) for verdict in shown],
@@ -132,7 +132,7 @@ def _facts(found: Comparison) -> list[str]:
         f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.share(found.threshold)}",
     ]
-    lines += ["interleaved: each round has a process of either side"] if found.in_turn else []
+    lines += ["interleaved: each round has a process of either side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines

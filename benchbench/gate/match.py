@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
-from benchbench.comparing.match import LEAST_PROCESSES, case_bars, environment_changes, pair_in_turn, run_bars
+from benchbench.comparing.match import (
+    LEAST_PROCESSES,
+    case_bars,
+    environment_changes,
+    pair_interleaved,
+    run_bars,
+)
 from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
 from benchbench.model.status import Verdict
 
@@ -112,7 +118,7 @@ def _by_day(settled: SessionCases, metric: Metric, needed: int) -> list[Hours]:
 
 def match_interleaved(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric) -> BaselineMatch:
     """`new` with the baseline's code, measured interleaved with it: a session of the same rounds."""
-    pair = pair_in_turn(ref, new, metric)
+    pair = pair_interleaved(ref, new, metric)
     verdict, reason = _reference(ref) or (pair.verdict, pair.reason)
     return BaselineMatch(
         case=case,

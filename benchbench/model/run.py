@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partner:
-    """The other of two runs whose cases were measured in turn, a process of each after the other."""
+    """The other of two interleaved runs: of each round, a process of one came after one of the other."""
 
     label: str  # of this run's side, as typed
     run: str  # id of the other

@@ -50,14 +50,14 @@ def series(
     Raises UsageError where no run has the tag.
     """
     kept = [_seen(run, metric, patterns, by) for run in runs if run.info.partner is None]
-    seen = sorted(kept, key=lambda each: (each.begun, each.run))
+    seen = sorted(kept, key=lambda run: (run.begun, run.run))
     places = _places(seen, by) if by else {}
-    found: dict[str, list[Point]] = {}
-    for each in seen:
-        for case, point in each.points:
-            found.setdefault(case, []).append(point)
-    made = [_series(case, points, metric, places, by) for case, points in found.items()]
-    return [each for each in made if each.points]
+    by_case: dict[str, list[Point]] = {}
+    for run in seen:
+        for case, point in run.points:
+            by_case.setdefault(case, []).append(point)
+    made = [_series(case, points, metric, places, by) for case, points in by_case.items()]
+    return [one for one in made if one.points]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def _seen(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> 
 
 def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> Iterator[tuple[str, Point]]:
     machine = fingerprint(run.info.machine)
-    for case, side in digest(run).cases.items():
-        processes = _processes(side, metric)
+    for case, reduced in digest(run).cases.items():
+        processes = _processes(reduced, metric)
         if processes and _wanted(case, patterns):
             yield (
                 case,
@@ -86,8 +86,8 @@ def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -
                     run=run.info.id,
                     started=run.info.started,
                     value=_pooled(processes, metric),
-                    version=side.version,
-                    hardware=f"{machine}/{side.device_model}",
+                    version=reduced.version,
+                    hardware=f"{machine}/{reduced.device_model}",
                     processes=processes,
                     runs=(run.info.id,),
                     tag=run.info.tags.get(by) if by else None,
@@ -95,8 +95,8 @@ def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -
             )
 
 
-def _processes(side: CaseDigest, metric: Metric) -> tuple[float, ...]:
-    return tuple(value for value in side.of(metric) if value is not None and 0 < value < math.inf)
+def _processes(case: CaseDigest, metric: Metric) -> tuple[float, ...]:
+    return tuple(value for value in case.of(metric) if value is not None and 0 < value < math.inf)
 
 
 def _wanted(case: str, patterns: Sequence[str]) -> bool:
@@ -112,9 +112,9 @@ def _pooled(values: Sequence[float], metric: Metric) -> float:
 
 def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
     """Value of the tag → how many were seen before it."""
-    values = dict.fromkeys(each.tags[by] for each in seen if by in each.tags)
+    values = dict.fromkeys(run.tags[by] for run in seen if by in run.tags)
     if seen and not values:
-        known = sorted({name for each in seen for name in each.tags})
+        known = sorted({name for run in seen for name in run.tags})
         raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, known))
     return {value: place for place, value in enumerate(values)}
 

@@ -40,19 +40,19 @@ def trends(
     A change of hardware is a boundary: no change point is looked for across it. Raises UsageError where no
     run has the tag.
     """
-    return [_trend(each, metric, threshold, by) for each in series(runs, metric, patterns, by)]
+    return [_trend(one, metric, threshold, by) for one in series(runs, metric, patterns, by)]
 
 
-def _trend(found: Series, metric: Metric, threshold: float, by: str | None) -> Trend:
-    hardware = [point.hardware for point in found.points]
+def _trend(series: Series, metric: Metric, threshold: float, by: str | None) -> Trend:
+    hardware = [point.hardware for point in series.points]
     boundaries = [i for i, (before, after) in enumerate(pairwise(hardware), start=1) if after != before]
-    values = [point.value for point in found.points]
+    values = [point.value for point in series.points]
     return Trend(
-        case=found.case,
+        case=series.case,
         metric=metric,
-        points=found.points,
+        points=series.points,
         boundaries=tuple(boundaries),
         history=change_points(values, threshold=threshold, better=metric.better, boundaries=boundaries),
         by=by,
-        untagged=found.untagged,
+        untagged=series.untagged,
     )
