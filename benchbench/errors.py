@@ -12,6 +12,11 @@ AccelbenchError
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import TypeVar
+
+E = TypeVar("E", bound=Enum)
+
 
 class AccelbenchError(Exception):
     """Carries a hint: what to do next."""
@@ -61,6 +66,16 @@ class NotComparable(AccelbenchError):
     """There is nothing a run can be held against: neither a pass nor a regression."""
 
     exit_code = 11
+
+
+def member(kind: type[E], name: str) -> E:
+    """The member of an enumeration that `name` means. Raises UsageError."""
+    try:
+        return kind(name)
+    except ValueError:
+        word = kind.__name__.lower()
+        hint = unknown(f"{word}s", name, [each.value for each in kind])
+        raise UsageError(f"No {word} named {name!r}.", hint) from None
 
 
 def unknown(kind: str, name: str, valid: list[str]) -> str:

@@ -44,8 +44,8 @@ def per_second(value: float, item: str) -> str:
 
 
 def per(value: float, unit: str) -> str:
-    """`1.24k image/EUR`: a rate of things that are no unit, by anything."""
-    power = si_power(value)
+    """`1.24k image/EUR`: a rate of things that are no unit, by anything; `0.909 image/s`, not `909m`."""
+    power = max(0, si_power(value))
     return f"{_shifted(value, power)}{PREFIXES[power]} {unit}"
 
 

@@ -124,7 +124,7 @@ def test_visible_text_is_one_line_of_printable_characters(text: str) -> None:
         (0.0012, "s", "1.20 ms"),
         (2048.0, "B", "2.00 KiB"),
         (1240.0, "item/s", "1.24k item/s"),
-        (0.25, "item/J", "250m item/J"),
+        (0.25, "item/J", "0.250 item/J"),
         (117e9, "FLOP/s", "117 GFLOP/s"),
         (31.5, "J", "31.5 J"),
     ],

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from benchbench.machine import kernel
+from benchbench.machine.installation import install_line
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
@@ -234,9 +235,14 @@ class Backend(ABC):
     keeps_compiled: ClassVar[bool] = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
-    install: ClassVar[str]  # the line to type where it is missing
+    extra: ClassVar[str]  # of accelbench, that installs it
     framework: ClassVar[str]  # which builders it takes: build_<framework>
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
+
+    @classmethod
+    def remedy(cls) -> str:
+        """The line to type where the framework is missing."""
+        return install_line(cls.extra)
 
     @abstractmethod
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:

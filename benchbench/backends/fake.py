@@ -49,7 +49,7 @@ class Fake(Backend):
     caches = tuple(Cache)
     distributions = ("accelbench",)
     requirements = ("numpy",)
-    install = "pip install accelbench"
+    extra = ""
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """What the workload computes; else its inputs, and a step that lasts as long as its cost says."""

@@ -44,7 +44,7 @@ class Jax(Backend):
     }
     distributions = ("jax",)
     requirements = ("jax", "numpy")
-    install = "pip install 'accelbench[jax]'"
+    extra = "jax"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """NPROC sizes XLA's pool on the CPU. Compiled programs are kept however fast they compiled."""

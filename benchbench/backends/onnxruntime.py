@@ -48,7 +48,7 @@ class OnnxRuntime(Backend):
     keeps_compiled = False
     distributions = ("onnxruntime", "onnxruntime-gpu")
     requirements = ("torch", "onnxruntime", "onnx", "onnxscript", "numpy")
-    install = "pip install 'accelbench[onnxruntime]'"
+    extra = "onnxruntime"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """None: threads are the session's."""

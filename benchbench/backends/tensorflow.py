@@ -42,7 +42,7 @@ class TensorFlow(Backend):
     caches = tuple(Cache)
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
     requirements = ("tensorflow", "numpy")
-    install = "pip install 'accelbench[tensorflow]'"
+    extra = "tensorflow"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """Threads of the operations' pool; logs of warnings and above only."""

@@ -32,7 +32,7 @@ class Torch(Backend):
     caches = tuple(Cache)
     distributions = ("torch",)
     requirements = ("torch", "numpy")
-    install = "pip install 'accelbench[torch]'"
+    extra = "torch"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """NVML instead of CUDA answers whether there is a GPU, so that asking does not spoil a fork."""

@@ -33,7 +33,12 @@ class TorchXla(Backend):
     distributions = ("torch_xla",)
     # torch_xla 2.9.0 is the newest release and loads beside this torch only; its metadata does not say so.
     requirements = ("torch==2.9.0", "torch_xla==2.9.0", "numpy")
-    install = "accelbench env create torch_xla"
+    extra = ""
+
+    @classmethod
+    def remedy(cls) -> str:
+        """Its torch is another one than ours, so it needs an environment of its own."""
+        return "accelbench env create torch_xla"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """The user's PJRT_DEVICE, else a TPU where libtpu is set up, else the CPU. NPROC sizes XLA's pool."""

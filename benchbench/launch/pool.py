@@ -209,7 +209,7 @@ class WorkerPool:
                 version=None,
                 status=greeting.status,
                 reason=greeting.reason,
-                remedy=target.remedy or backend.install,
+                remedy=target.remedy or backend.remedy(),
             )
         answer = self._workers[template].ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
         return _probe_of(target, greeting.version, answer)

@@ -30,6 +30,11 @@ class Dtype(StrEnum):
     AMP_FP16 = "amp-fp16"
     INT8 = "int8"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Dtype | None:
+        """What the field's shorter names mean: `fp32`, `half`, `bf16`."""
+        return cls(name) if (name := ALIASES.get(str(value).lower())) else None
+
     @property
     def storage(self) -> Dtype:
         """What inputs and weights are stored in."""
@@ -46,6 +51,15 @@ class Dtype(StrEnum):
         return {Dtype.FLOAT64: 8, Dtype.INT8: 1}.get(self, 2 if self.compute in AMP.values() else 4)
 
 
+ALIASES = {
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+    **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    "bf16": "bfloat16",
+    **dict.fromkeys(("amp", "amp_bf16", "amp-bfloat16"), "amp-bf16"),
+    **dict.fromkeys(("amp_fp16", "amp-float16"), "amp-fp16"),
+    **dict.fromkeys(("i8", "qint8"), "int8"),
+}
 AMP = {Dtype.AMP_BF16: Dtype.BFLOAT16, Dtype.AMP_FP16: Dtype.FLOAT16}  # mixed precision → what it multiplies
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from benchbench import registry
 from benchbench.environments.targets import by_hand, targets
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UsageError, member, unknown
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation
@@ -67,16 +67,6 @@ def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
     return replace(found, target=target)
 
 
-def _member(kind: type[T], name: str) -> T:
-    try:
-        return kind(name)
-    except ValueError:
-        known = [each.value for each in kind]
-        raise UsageError(
-            f"No {kind.__name__.lower()} named {name!r}.", unknown("names", name, known)
-        ) from None
-
-
 def _threads(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"{text!r} is no number of threads.", "Write threads=2.")
@@ -89,12 +79,12 @@ def _setting(name: str, read: Callable[[str], object]) -> Callable[[Variant, str
 
 OPTIONS: Mapping[str, Callable[[Variant, str], Variant]] = {
     "mode": lambda found, text: replace(found, mode=text),
-    "dtype": lambda found, text: replace(found, dtype=_member(Dtype, text)),
+    "dtype": lambda found, text: replace(found, dtype=member(Dtype, text)),
     "device": lambda found, text: replace(found, device=text),
-    "cache": lambda found, text: replace(found, cache=_member(Cache, text)),
+    "cache": lambda found, text: replace(found, cache=member(Cache, text)),
     "threads": _setting("threads", _threads),
-    "allocator": _setting("allocator", lambda text: _member(Allocator, text)),
-    "isolation": _setting("isolation", lambda text: _member(Isolation, text)),
+    "allocator": _setting("allocator", lambda text: member(Allocator, text)),
+    "isolation": _setting("isolation", lambda text: member(Isolation, text)),
 }
 
 

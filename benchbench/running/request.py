@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from benchbench.environments.targets import chosen
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UsageError, member, unknown
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
@@ -70,9 +70,9 @@ def selection(options: MeasureOptions) -> Selection:
     return Selection(
         workloads=options.workloads,
         devices=options.devices,
-        dtypes=tuple(_member(Dtype, name) for name in options.dtypes),
+        dtypes=tuple(member(Dtype, name) for name in options.dtypes),
         modes=options.modes,
-        caches=tuple(_member(Cache, name) for name in options.caches),
+        caches=tuple(member(Cache, name) for name in options.caches),
         params={
             name: [value] if isinstance(value, int | float | str) else list(value)
             for name, value in options.params.items()
@@ -84,8 +84,8 @@ def settings(options: MeasureOptions) -> Settings:
     """How the workers are run. Raises UsageError."""
     return Settings(
         threads=options.threads or usable_threads(),
-        allocator=_member(Allocator, options.allocator),
-        isolation=_member(Isolation, options.isolation),
+        allocator=member(Allocator, options.allocator),
+        isolation=member(Isolation, options.isolation),
         timeout_s=options.timeout_s,
     )
 
@@ -105,12 +105,3 @@ def _policy(options: MeasureOptions, usual: str) -> Policy:
     if options.rounds < 1:
         raise UsageError(f"{options.rounds} rounds measure nothing.", "Each round is a process a case.")
     return dataclasses.replace(POLICIES[name], rounds=options.rounds, continue_above=None)
-
-
-def _member(kind: type[T], name: str) -> T:
-    try:
-        return kind(name)
-    except ValueError:
-        word = kind.__name__.lower()
-        hint = unknown(f"{word}s", name, [each.value for each in kind])
-        raise UsageError(f"No {word} named {name!r}.", hint) from None

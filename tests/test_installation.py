@@ -1,0 +1,57 @@
+"""What a remedy says to type works here: no index has accelbench."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchbench.errors import UsageError, member
+from benchbench.format import per_second
+from benchbench.machine.installation import install_line
+from benchbench.model.case import Dtype
+from tests.program import accelbench
+
+
+def test_from_a_clone_the_line_names_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = json.dumps({"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
+    assert install_line("torch", origin) == f"pip install -e '{tmp_path}[torch]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_line("torch", origin) == "pip install -e '.[torch]'"
+    assert install_line("jax", origin.replace("true", "false")) == "pip install '.[jax]'"
+
+
+def test_from_a_wheel_the_line_names_the_wheel() -> None:
+    origin = json.dumps({"url": "file:///tmp/accelbench-0.1.0-py3-none-any.whl", "archive_info": {}})
+    line = "pip install 'accelbench[jax] @ file:///tmp/accelbench-0.1.0-py3-none-any.whl'"
+    assert install_line("jax", origin) == line
+
+
+def test_from_an_index_the_name_suffices() -> None:
+    assert install_line("jax", "{}") == "pip install 'accelbench[jax]'"
+    assert install_line("", "{}") == "pip install accelbench"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("fp32", "float32"), ("F32", "float32"), ("fp16", "float16"), ("half", "float16"), ("bf16", "bfloat16"),
+     ("fp64", "float64"), ("double", "float64"), ("amp", "amp-bf16")],
+)  # fmt: skip
+def test_the_usual_short_names_of_dtypes_are_understood(typed: str, meant: str) -> None:
+    assert member(Dtype, typed) is Dtype(meant)
+
+
+def test_what_means_no_dtype_is_told_with_what_there_is() -> None:
+    with pytest.raises(UsageError, match="No dtype named 'fp4'") as error:
+        member(Dtype, "fp4")
+    assert "float32" in error.value.hint
+
+
+def test_a_short_name_is_the_same_case(tmp_path: Path) -> None:
+    said = accelbench("run", "-w", "gemm", "-b", "fake", "--dtype", "fp32,bf16", "--dry-run", cwd=tmp_path)
+    assert "/float32/" in said.stdout
+    assert "/bfloat16/" in said.stdout
+
+
+def test_a_rate_below_one_has_no_milli() -> None:
+    assert per_second(0.909, "product") == "0.909 product/s"
+    assert per_second(1240.0, "image") == "1.24k image/s"
