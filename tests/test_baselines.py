@@ -1,6 +1,7 @@
 """Accepted runs as files to commit."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents.baselines import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.gate import baselines
+from benchbench.gate import acceptance, baselines
+from benchbench.gate.session_file import encode
+from benchbench.model.run import Partner
 from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
 from tests.program import accelbench
@@ -47,7 +50,7 @@ def test_a_session_is_read_back_as_it_was_to_seven_digits(tmp_path: Path) -> Non
 
 def test_a_file_has_a_line_per_case_and_says_nothing_that_is_not_needed() -> None:
     records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
-    lines = baselines.encode(digest(a_run(records))).decode().splitlines()
+    lines = encode(digest(a_run(records))).decode().splitlines()
     (case,) = [json.loads("{" + line.strip().rstrip(",") + "}") for line in lines if a_case().id in line]
     fields = case[a_case().id]
     assert fields.pop("case")["params"] == {"m": 64, "n": 64, "k": 64}
@@ -139,12 +142,129 @@ def test_no_baseline_and_other_hardware_are_not_comparable_and_say_what_there_is
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema": 99}', '{"schema": 1}'])
-def test_a_damaged_session_is_named_and_not_passed_over(tmp_path: Path, content: str) -> None:
+def test_a_damaged_session_is_told_counted_and_passed_over(tmp_path: Path, content: str) -> None:
+    for number in range(3):
+        baselines.add(tmp_path, "main", a_session(number))
+    (path,) = (tmp_path / "baselines").rglob("RUN01.json")
+    path.write_text(content)
+    told: list[str] = []
+    sessions = baselines.sessions(tmp_path, "main", a_machine(), told.append)
+    assert [each.id for each in sessions] == ["RUN00", "RUN02"]
+    assert told[0].startswith("skipped ")
+    assert "RUN01.json" in told[0]
+    assert told[1] == snapshot("1 of 3 sessions cannot be read: restore them from version control")
+    assert baselines.remove(tmp_path, "main") == 3
+
+
+def test_a_baseline_of_which_nothing_can_be_read_is_no_pass_and_can_be_removed(tmp_path: Path) -> None:
     baselines.add(tmp_path, "main", a_session())
     (path,) = (tmp_path / "baselines").rglob("*.json")
-    path.write_text(content)
-    with pytest.raises(UnreadableInput, match=r"RUN00\.json"):
+    path.write_text("{")
+    with pytest.raises(UnreadableInput, match="no session can be read"):
         baselines.sessions(tmp_path, "main", a_machine())
+    assert baselines.read(tmp_path, "main") == {}
+    assert baselines.remove(tmp_path, "main") == 1
+
+
+@pytest.mark.parametrize("name", ["../../../victim/x", "/victim/x", "..", "RUN99", ""])
+def test_a_session_that_names_another_file_is_refused_before_anything_is_touched(
+    tmp_path: Path, name: str
+) -> None:
+    baselines.add(tmp_path, "main", a_session())
+    victim = tmp_path / "victim/x.json"
+    victim.parent.mkdir()
+    victim.write_text("mine")
+    (path,) = (tmp_path / "baselines").rglob("*.json")
+    path.write_text(path.read_text().replace('"RUN00"', json.dumps(name)))
+    told: list[str] = []
+    baselines.add(tmp_path, "main", a_session(1), told.append, replace=True)
+    assert "is not named after its run" in told[0]
+    assert victim.read_text() == "mine"
+    assert kept(tmp_path) == ["RUN01"]
+
+
+@pytest.mark.parametrize("name", ["../../../victim/x", "/victim/x", "a/b"])
+def test_a_run_whose_id_is_a_path_is_never_accepted(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name"):
+        baselines.add(tmp_path / "results", "main", replace(a_session(), id=name))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "dangling"])
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    baselines.add(tmp_path, "main", a_session())
+    (path,) = (tmp_path / "baselines").rglob("*.json")
+    other = path.with_name("OTHER.json")
+    if kind == "fifo":
+        os.mkfifo(other)
+    else:
+        other.symlink_to("/dev/zero" if kind == "device" else tmp_path / "nowhere")
+    told: list[str] = []
+    sessions = baselines.sessions(tmp_path, "main", a_machine(), told.append)
+    assert [each.id for each in sessions] == ["RUN00"]
+    assert "OTHER.json: not a regular file" in told[0]
+
+
+# What speaks against a session
+
+
+def stored_run(root: Path, number: int, seconds: float = 0.001, **over: Any) -> Path:
+    found = a_run(
+        some_rounds(*[seconds * factor for factor in (1.0, 1.001, 0.999)]),
+        id=f"RUN{number:02}",
+        started=f"2026-01-{number + 1:02}T00:00:00Z",
+        **over,
+    )
+    with runs.create(root, found.info) as writer:
+        for record in found.records:
+            writer.append(record)
+    return root / runs.RUNS / found.info.id
+
+
+def accepted(root: Path, selector: str, **over: bool) -> acceptance.Acceptance:
+    return acceptance.accept(root, "main", selector, baselines.untold, **over)
+
+
+@pytest.mark.parametrize(
+    ("over", "reason"),
+    [
+        ({"tags": {"commit": "0" * 40 + "-dirty"}}, "its checkout had changes that were not committed"),
+        (
+            {"partner": Partner(label="rev:main", run="X", cases={})},
+            "it is the side 'rev:main' of a comparison",
+        ),
+        ({"seconds": 0.003}, "it fails its check against main: gemm"),
+    ],
+)
+def test_what_speaks_against_a_run_must_be_overruled(
+    tmp_path: Path, over: dict[str, Any], reason: str
+) -> None:
+    for number in range(5):
+        stored_run(tmp_path, number)
+        accepted(tmp_path, f"RUN{number:02}")
+    stored_run(tmp_path, 5, **over)
+    with pytest.raises(UsageError, match=reason) as refused:
+        accepted(tmp_path, "RUN05")
+    assert "--accept" in refused.value.hint
+    assert "RUN05" not in kept(tmp_path)
+    done = accepted(tmp_path, "RUN05", anyway=True)
+    assert (done.runs, done.days, done.dropped) == (6, 6, [])
+
+
+def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: Path) -> None:
+    for number in range(5):
+        stored_run(tmp_path, number)
+        accepted(tmp_path, f"RUN{number:02}")
+    folder = stored_run(tmp_path, 5, 0.0012)
+    assert acceptance.objections(tmp_path, "main", folder, runs.read(folder))
+    stored_run(folder, 6, 0.001)
+    assert acceptance.objections(tmp_path, "main", folder, runs.read(folder)) == []
+
+
+def test_the_first_session_and_the_same_run_again_have_nothing_to_fail_against(tmp_path: Path) -> None:
+    stored_run(tmp_path, 0)
+    assert accepted(tmp_path, "RUN00").runs == 1
+    assert accepted(tmp_path, "RUN00").runs == 1
 
 
 def test_the_spread_shown_is_that_between_sessions(tmp_path: Path) -> None:
@@ -169,9 +289,13 @@ def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path)
             for record in found.records:
                 writer.append(record)
     done = accelbench("baseline", "set", "main", "A1", cwd=tmp_path)
-    assert done.stdout == snapshot("main: 1 of 10 sessions of Example CPU, 2 threads, 8 GiB\n")
-    assert "1 cases of the run failed" in done.stderr
-    assert "1 of 2 count" in accelbench("baseline", "set", "main", cwd=tmp_path).stderr
+    assert done.stdout == snapshot("""\
+accepted run A1, 2 cases
+1 of them failed: a check cannot hold anything against them
+main: 1 of 10 sessions of Example CPU, 2 threads, 8 GiB
+provisional: 1 of 5 sessions; record the others on other days
+""")
+    assert "1 of 2 count" in accelbench("baseline", "set", "main", cwd=tmp_path).stdout
     assert "dropped A1" in accelbench("baseline", "set", "main", "--replace", cwd=tmp_path).stderr
     (row,) = json.loads(accelbench("baseline", "list", "--format", "json", cwd=tmp_path).stdout)
     assert row["runs"] == ["B2"]

@@ -52,7 +52,8 @@ class Bench:
             path.write_text(edited)
 
     def keep_one_session(self) -> None:
-        for path in self.sessions[:-1]:
+        """Not that of the run in the store, which is no session against itself."""
+        for path in (*self.sessions[:-2], self.sessions[-1]):
             path.unlink()
 
 
@@ -62,7 +63,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.pace("0.001 0.001")
     made.run(*FAKE)
     made.run("baseline", "set", "main")
-    add_sessions(made.folder / "results")
+    add_sessions(made.folder / "results", 5)
     return made.folder
 
 
@@ -260,10 +261,36 @@ def test_a_mistake_has_its_code_and_a_hint(
     assert "hint: " in done.stderr
 
 
-def test_a_damaged_session_ends_with_5(bench: Bench) -> None:
-    path = bench.session
+def test_a_damaged_session_is_told_and_passed_over_and_without_any_other_ends_with_5(bench: Bench) -> None:
+    path, *others = bench.sessions
     path.write_text("{")
-    assert path.name in bench.run("check", "latest", "--baseline", "main", code=5).stderr
+    told = bench.run("check", "latest", "--baseline", "main").stderr
+    assert path.name in told
+    assert "1 of 6 sessions cannot be read" in told
+    for other in others:
+        other.write_text("{")
+    assert "no session can be read" in bench.run("check", "latest", "--baseline", "main", code=5).stderr
+
+
+def test_a_run_is_no_session_against_itself(bench: Bench) -> None:
+    found = bench.check("latest")
+    assert found["note"].endswith("is itself a session of the baseline, and left out of it")
+    assert found["findings"][0]["first"]["against"] == 5
+    for path in bench.sessions[:-1]:
+        path.unlink()
+    told = bench.run("check", "latest", "--baseline", "main", code=11).stderr
+    assert "against itself it always passes" in told
+
+
+def test_a_suite_narrows_what_is_checked(bench: Bench) -> None:
+    suite = 'description = "d"\n[[cases]]\nworkload = "paced"\n'
+    (bench.folder / "one.toml").write_text(suite)
+    found = bench.check("latest", "--suite", "one.toml")
+    assert [each["case"][:5] for each in found["findings"]] == ["paced"]
+    assert found["missing"] == []
+    (bench.folder / "none.toml").write_text(suite.replace("paced", "gemm"))
+    told = bench.run("check", "latest", "--baseline", "main", "--suite", "none.toml", code=2).stderr
+    assert "holds no case of none.toml" in told
 
 
 def test_results_that_cannot_be_written_end_with_6(bench: Bench) -> None:

@@ -87,6 +87,7 @@ class Digest:
     frameworks: dict[str, str | None]
     damaged: tuple[str, ...] = ()
     partner: Partner | None = None
+    commit: str = ""  # of the checkout it was made in, as its tag says
     cases: dict[str, CaseDigest]
 
 
@@ -114,6 +115,7 @@ def digest(run: Run) -> Digest:
         frameworks={probe.target.name: probe.version for probe in info.probes},
         damaged=run.damaged,
         partner=info.partner,
+        commit=info.commit,
         cases=_left_out(info.left_out)
         | {name: _of_case(cases[name], done) for name, done in records.items()},
     )

@@ -24,29 +24,29 @@ def set_(
     replace: Annotated[
         bool, typer.Option("--replace", "--force", help="Drop this machine's other sessions.")
     ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Though it failed its check, or its code is not committed.")
+    ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
     """Accept a run: add it to the sessions of its machine; the eleventh drops one (docs/checking.md).
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
-    from benchbench.analyse.digest import digest
-    from benchbench.gate import baselines
-    from benchbench.gate.spread import days_of
-    from benchbench.store import runs
+    from benchbench.documents.baselines import accepted_lines
+    from benchbench.gate import acceptance
 
-    found = digest(runs.read(runs.find(results, run)))
-    gone = baselines.add(results, name, found, replace=replace)
-    for each in gone:
-        typer.echo(f"dropped {each}", err=True)
-    failed = sum(bool(side.failure) for side in found.cases.values())
-    if failed:
-        typer.echo(f"{failed} cases of the run failed: check cannot hold anything against them", err=True)
-    sessions = baselines.sessions(results, name, found.machine)
-    count, days = len(sessions), len(set(days_of([each.started for each in sessions])))
-    if days < count:
-        typer.echo(f"runs of one day count as one session: {days} of {count} count", err=True)
-    typer.echo(f"{name}: {count} of {baselines.KEPT} sessions of {baselines.hardware(found.machine)}")
+    done = acceptance.accept(results, name, run, _tell, replace=replace, anyway=accept)
+    for each in done.dropped:
+        _tell(f"dropped {each}")
+    for line in accepted_lines(name, done):
+        typer.echo(line)
+
+
+def _tell(text: str) -> None:
+    from benchbench.format import visible
+
+    typer.echo(visible(text), err=True)
 
 
 @baseline.command("list")
@@ -58,7 +58,7 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = DataF
     from benchbench.documents.baselines import baselines_document
     from benchbench.gate import baselines
 
-    known = {name: baselines.read(results, name) for name in baselines.names(results)}
+    known = {name: baselines.read(results, name, _tell) for name in baselines.names(results)}
     print_document(baselines_document(known), format)
 
 
@@ -78,7 +78,7 @@ def show(
     from benchbench.gate import baselines
 
     chosen = metric_named(metric)
-    print_document(baseline_document(name, baselines.read(results, name), chosen), format)
+    print_document(baseline_document(name, baselines.read(results, name, _tell), chosen), format)
 
 
 @baseline.command("rm")

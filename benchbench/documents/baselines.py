@@ -9,8 +9,12 @@ from typing import Any
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.documents.document import Cell, Content, Document, Number, table
-from benchbench.gate.baselines import SessionsByMachine, hardware
+from benchbench.format import visible
+from benchbench.gate.acceptance import Acceptance
+from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
+from benchbench.gate.spread import ENOUGH
 from benchbench.stats import deviation, mean
+from benchbench.store import tags
 
 
 def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
@@ -45,6 +49,22 @@ def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric:
         tables=(table(_row(each, metric) for each in fields),),
         data=fields,
     )
+
+
+def accepted_lines(name: str, done: Acceptance) -> list[str]:
+    """What was accepted, and what the baseline's machine has now."""
+    session, count = done.session, len(done.session.cases)
+    failed = sum(bool(side.failure) for side in session.cases.values())
+    commit = f", commit {tags.short(session.commit)}" if session.commit else ""
+    lines = [f"accepted run {session.id}{commit}, {count} case{'' if count == 1 else 's'}"]
+    if failed:
+        lines.append(f"{failed} of them failed: a check cannot hold anything against them")
+    lines.append(f"{name}: {done.runs} of {KEPT} sessions of {hardware(session.machine)}")
+    if done.days < done.runs:
+        lines.append(f"runs of one day count as one session: {done.days} of {done.runs} count")
+    if done.days < ENOUGH:
+        lines.append(f"provisional: {done.days} of {ENOUGH} sessions; record the others on other days")
+    return [visible(line) for line in lines]
 
 
 def _row(fields: Mapping[str, Any], metric: Metric) -> dict[str, Content]:

@@ -10,6 +10,7 @@ from benchbench.documents.document import Cell, Tone
 from benchbench.gate.decide import CaseFinding, GateResult
 from benchbench.gate.endings import TOLD_ONLY, Cause, Ending, endings, exit_code, judged
 from benchbench.gate.significance import TestResult
+from benchbench.store.tags import DIRTY
 
 TITLES = {
     Ending.NOTHING_TESTED: "NOT COMPARABLE",
@@ -84,7 +85,9 @@ def _next_step(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
     """The line to type where only the baseline's own code can decide."""
     if Ending.PROVISIONAL not in behind:
         return []
-    return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:COMMIT"]
+    commits = [each.commit for each in gate.found.sessions if each.commit and DIRTY not in each.commit]
+    commit = commits[-1][:12] if commits else "COMMIT"
+    return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}"]
 
 
 def _complaint(each: CaseFinding) -> str:

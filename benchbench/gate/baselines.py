@@ -6,26 +6,28 @@ only then are those beyond `KEPT` removed.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-from benchbench.analyse.digest import CaseDigest, Digest
+from benchbench.analyse.digest import Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
+from benchbench.gate.session_file import encode, read_session
 from benchbench.gate.spread import days_of
 from benchbench.machine.environment import fingerprint
 from benchbench.model.device import Machine
-from benchbench.store import codec, disk, runs
+from benchbench.store import disk, runs
 
 FOLDER = "baselines"
 KEPT = 10  # sessions of a machine: older ones are of other weather
-DIGITS = 7  # of a value: far below the least spread that counts, 1e-4
 
 SessionsByMachine = dict[str, list[Digest]]  # machine's fingerprint → its sessions, oldest first
+Tell = Callable[[str], None]  # of a file that was passed over
+
+
+def untold(_text: str) -> None:
+    """For those who need not know what was passed over."""
 
 
 def names(root: Path) -> list[str]:
@@ -36,42 +38,52 @@ def names(root: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir() if each.is_dir() and runs.NAME.fullmatch(each.name))
 
 
-def read(root: Path, name: str) -> SessionsByMachine:
-    """Every session of a baseline. Raises UnreadableInput."""
-    if name not in names(root):
-        raise UnreadableInput(*_missing(root, name))
-    machines = sorted(each for each in (root / FOLDER / name).iterdir() if each.is_dir())
-    return {machine.name: found for machine in machines if (found := _sessions(machine))}
+def read(root: Path, name: str, tell: Tell = untold) -> SessionsByMachine:
+    """Every session of a baseline that can be read. Raises UnreadableInput where there is no baseline."""
+    known = {folder.name: _sessions(folder, tell) for folder in _machines(root, name)}
+    return {machine: sessions for machine, sessions in known.items() if sessions}
 
 
-def sessions(root: Path, name: str, machine: Machine) -> list[Digest]:
-    """The sessions of this machine, oldest first. Raises NotComparable where there is none."""
+def sessions(root: Path, name: str, machine: Machine, tell: Tell = untold) -> list[Digest]:
+    """The sessions of this machine that can be read, oldest first.
+
+    Raises NotComparable where there is none, UnreadableInput where none can be read.
+    """
     if name not in names(root):
         raise NotComparable(*_missing(root, name))
     own = fingerprint(machine)
-    folder = root / FOLDER / name
-    found = _sessions(folder / own) if (folder / own).is_dir() else []
-    if not found:
-        others = {each: hardware(these[-1].machine) for each, these in read(root, name).items()}
-        known = "; ".join(f"{each}: {text}" for each, text in others.items()) or "no machine"
-        message = f"Baseline {name!r} holds no session of this hardware ({own}: {hardware(machine)})."
-        raise NotComparable(message, f"It holds {known}. Add one: accelbench baseline set {name} RUN")
-    return found
+    folder = root / FOLDER / name / own
+    if known := _sessions(folder, tell):
+        return known
+    if any(folder.glob("*.json")):
+        raise UnreadableInput(f"{folder}: no session can be read", "Restore the files from version control.")
+    others = {each: hardware(these[-1].machine) for each, these in read(root, name, tell).items()}
+    listed = "; ".join(f"{each}: {text}" for each, text in others.items()) or "no machine"
+    message = f"Baseline {name!r} holds no session of this hardware ({own}: {hardware(machine)})."
+    raise NotComparable(message, f"It holds {listed}. Add one: accelbench baseline set {name} RUN")
 
 
-def add(root: Path, name: str, found: Digest, *, replace: bool = False) -> list[str]:
+def stored(root: Path, name: str, machine: Machine) -> list[Digest]:
+    """The sessions of this machine that can be read; none where there is no such baseline."""
+    if not runs.NAME.fullmatch(name):
+        return []
+    return _sessions(root / FOLDER / name / fingerprint(machine), untold)
+
+
+def add(root: Path, name: str, session: Digest, tell: Tell = untold, *, replace: bool = False) -> list[str]:
     """Keep a session; the ids of those of its machine that had to go: the oldest, or with `replace` all.
 
     The same run again replaces itself. Raises UsageError, CannotWrite.
     """
-    if not runs.NAME.fullmatch(name):
-        raise UsageError(f"{name!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
-    if not any(side.rounds for side in found.cases.values()):
-        raise UsageError(f"Run {found.id} has no case that succeeded.", "There is nothing to hold against.")
-    folder = root / FOLDER / name / fingerprint(found.machine)
-    before = [each for each in _sessions(folder) if each.id != found.id] if folder.is_dir() else []
-    disk.save_below(root, folder / f"{found.id}.json", encode(found))
-    gone = [each.id for each in (before if replace else _surplus([*before, found]))]
+    if not (runs.NAME.fullmatch(name) and runs.NAME.fullmatch(session.id)):
+        wrong = session.id[:100] if runs.NAME.fullmatch(name) else name
+        raise UsageError(f"{wrong!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
+    if not any(side.rounds for side in session.cases.values()):
+        raise UsageError(f"Run {session.id} has no case that succeeded.", "There is nothing to hold against.")
+    folder = root / FOLDER / name / fingerprint(session.machine)
+    before = [each for each in _sessions(folder, tell) if each.id != session.id]
+    disk.save_below(root, folder / f"{session.id}.json", encode(session))
+    gone = [each.id for each in (before if replace else _surplus([*before, session]))]
     for each in gone:
         (folder / f"{each}.json").unlink(missing_ok=True)
     return gone
@@ -88,8 +100,8 @@ def _surplus(found: Sequence[Digest]) -> list[Digest]:
 
 
 def remove(root: Path, name: str) -> int:
-    """Forget a baseline; how many sessions that were. Raises UnreadableInput, CannotWrite."""
-    count = sum(map(len, read(root, name).values()))
+    """Forget a baseline, readable or not; how many sessions it had. Raises UnreadableInput, CannotWrite."""
+    count = sum(len(list(machine.glob("*.json"))) for machine in _machines(root, name))
     try:
         shutil.rmtree(root / FOLDER / name)
     except OSError as error:
@@ -103,20 +115,24 @@ def hardware(machine: Machine) -> str:
     return ", ".join([machine.cpu, f"{machine.threads} threads", memory, *machine.accelerators])
 
 
-def encode(found: Digest) -> bytes:
-    """JSON with one line per case; values rounded to `DIGITS` digits."""
-    given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    cases = given.pop("cases")
-    fields = {name: value for name, value in given.items() if value not in (None, ())}
-    head = [f"  {_json(name)}: {_json(_plain(value))}" for name, value in fields.items()]
-    lines = ",\n".join(f"    {_json(case)}: {_json(_short(side))}" for case, side in cases.items())
-    return ("{\n" + ",\n".join([*head, f'  "cases": {{\n{lines}\n  }}']) + "\n}\n").encode(errors="replace")
+def _machines(root: Path, name: str) -> list[Path]:
+    if name not in names(root):
+        raise UnreadableInput(*_missing(root, name))
+    return sorted(each for each in (root / FOLDER / name).iterdir() if each.is_dir())
 
 
-def _sessions(folder: Path) -> list[Digest]:
-    hint = "Restore it from version control, or delete it: the other sessions are whole."
-    files = sorted(folder.glob("*.json"))
-    return sorted((codec.document(path, Digest, hint) for path in files), key=_age)
+def _sessions(folder: Path, tell: Tell) -> list[Digest]:
+    """Those of a folder, oldest first; what cannot be read is told, counted and passed over."""
+    stored, unread = list[Digest](), 0
+    for path in sorted(folder.glob("*.json")):
+        try:
+            stored.append(read_session(path))
+        except UnreadableInput as error:
+            unread += 1
+            tell(f"skipped {error}")
+    if unread:
+        tell(f"{unread} of {unread + len(stored)} sessions cannot be read: restore them from version control")
+    return sorted(stored, key=_age)
 
 
 def _age(found: Digest) -> tuple[str, str]:
@@ -129,33 +145,3 @@ def _missing(root: Path, name: str) -> tuple[str, str]:
         f"Did you mean {near[0]!r}?" if near else f"Make it of a run: accelbench baseline set {name} latest"
     )
     return f"No baseline {name!r} in {root / FOLDER}.", hint
-
-
-def _short(side: CaseDigest) -> dict[str, Any]:
-    """Without what is as it is by default."""
-    given = {
-        field.name: value
-        for field in dataclasses.fields(side)
-        if (value := getattr(side, field.name)) not in (None, "", (), {}, 0)
-    }
-    if side.workload_version == 1:
-        del given["workload_version"]
-    values = {name: [_rounded(value) for value in each] for name, each in side.values.items()}
-    fields: dict[str, Any] = _plain(given)
-    if fields.get("cost", {}).get("link_bytes") == 0:
-        del fields["cost"]["link_bytes"]
-    return fields | ({"values": values} if values else {})
-
-
-def _rounded(value: float | None) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False)

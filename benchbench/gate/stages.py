@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from benchbench.analyse.digest import Digest, digest, partnered
 from benchbench.analyse.metrics import metric_named
 from benchbench.comparing.match import LEAST_PROCESSES
 from benchbench.environments.targets import given
-from benchbench.errors import UsageError
+from benchbench.errors import NotComparable, UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
@@ -18,10 +18,13 @@ from benchbench.gate.decide import GateResult, check, check_interleaved
 from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import Case
+from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run
 from benchbench.plan import config, suite, variants
+from benchbench.plan.cases import Selection, holds, select
 from benchbench.plan.rerun import Variant
+from benchbench.plan.suite import Entry
 from benchbench.plan.thresholds import Rule, fraction
 from benchbench.running.interleaved import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
@@ -30,6 +33,7 @@ from benchbench.running.request import Terms
 from benchbench.store import runs
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
+HERE = "here"  # the side that is checked, beside the baseline's code
 BESIDE_BASELINE = {"suites", "pythons", "rounds"}  # fields of MeasureOptions
 
 
@@ -57,7 +61,7 @@ class CheckOptions:
 class CheckedRun:
     """What was found of `run`; `baseline` is a name, empty where the baseline is code measured with it.
 
-    `note`: why nothing was measured again, if so.
+    `note`: why nothing was measured again, and whether the run is itself a session, if so.
     """
 
     baseline: str
@@ -114,17 +118,18 @@ class _Stages:
                 "What to measure is for --ab without --baseline.",
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
-        sessions, run = self._run(name, sides)
+        stored, run = self._run(name, sides)
+        sessions, note = _others(stored, run.info.id, name)
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
-        new = digest(run)
-        first = check(sessions, new, policy)
-        if not first.flagged:
-            return CheckedRun(baseline=name, found=first, run=run)
-        again = self._measured_again(first, sides)
-        note = "" if again else ELSEWHERE
-        if note:
-            policy = replace(policy, confirm=False, interleaved=False)
-        return CheckedRun(baseline=name, found=check(sessions, new, policy, again), run=run, note=note)
+        new = self._narrowed(digest(run))
+        result = check(sessions, new, policy)
+        if result.flagged:
+            again = self._measured_again(result, sides)
+            if again is None:
+                policy = replace(policy, confirm=False, interleaved=False)
+                note = "; ".join(filter(None, (note, ELSEWHERE)))
+            result = check(sessions, new, policy, again)
+        return CheckedRun(baseline=name, found=result, run=run, note=note)
 
     def against_code(self, ab: str, policy: GatePolicy) -> CheckedRun:
         sides = _sides(ab, self.asked.measure)
@@ -143,12 +148,38 @@ class _Stages:
         if asked.run:
             run = runs.read(runs.find(asked.results, asked.run))
             _only_code(sides, run.info.plan)
-            return baselines.sessions(asked.results, name, run.info.machine), run
-        sessions = baselines.sessions(asked.results, name, machine())
+            return self._sessions(name, run.info.machine), run
+        sessions = self._sessions(name, machine())
         cases = planned(sessions)
         _only_code(sides, cases)
         terms = self._terms(sessions[-1], asked.measure.rounds or sessions[-1].policy.rounds)
         return sessions, measure_cases(cases, terms, asked.measure.pythons, asked.results, self.observer)
+
+    def _sessions(self, name: str, on: Machine) -> list[Digest]:
+        stored = baselines.sessions(self.asked.results, name, on, self.observer.note)
+        narrowed = [self._narrowed(each) for each in stored]
+        if not any(each.cases for each in narrowed):
+            suites = ", ".join(self.asked.measure.suites)
+            raise UsageError(
+                f"Baseline {name!r} holds no case of {suites}.",
+                f"accelbench baseline show {name} lists what it holds.",
+            )
+        return narrowed
+
+    def _narrowed(self, session: Digest) -> Digest:
+        """Only the cases of the suites that were asked for, if any were."""
+        entries = [entry for name in self.asked.measure.suites for entry in self._entries(name)]
+        if not entries:
+            return session
+        cases = {
+            name: side
+            for name, side in session.cases.items()
+            if side.case and any(holds(entry, side.case) for entry in entries)
+        }
+        return replace(session, cases=cases)
+
+    def _entries(self, name: str) -> list[Entry]:
+        return [entry for _, entry in select([suite.load(name)], Selection())]
 
     def _terms(self, like: Digest, rounds: int) -> Terms:
         policy = replace(like.policy, rounds=rounds)
@@ -174,20 +205,34 @@ class _Stages:
         return Confirmation(new=again, ref=partnered(ref, again))
 
     def _thresholds(self, run: Run, policy: GatePolicy) -> tuple[Rule, ...]:
-        """What is typed, else the project's patterns, the suite's, the project's limit."""
+        """What is typed, else what the project and the suites say."""
         if policy.thresholds:
             return policy.thresholds
-        suites = self.asked.measure.suites or self._known_suites(run)
-        patterns = [rule for name in suites for rule in suite.threshold_rules(suite.load(name))]
-        return (*config.threshold_rules(self.project), *patterns, *config.default_rules(self.project))
+        return thresholds(run, self.project, self.asked.measure.suites, self.observer.note)
 
-    def _known_suites(self, run: Run) -> list[str]:
-        """Those of the run's cases that can be found by name."""
-        names, known = dict.fromkeys(case.suite for case in run.info.plan), suite.names()
-        for name in names:
-            if name not in known and name != "defaults":
-                self.observer.note(f"suite {name!r} is not found by name: --suite FILE for its thresholds")
-        return [name for name in names if name in known]
+
+def thresholds(
+    run: Run, project: config.Config, suites: Sequence[str], tell: Callable[[str], None]
+) -> tuple[Rule, ...]:
+    """The project's patterns, those of the suites, given or found by the run's names, the project's limit."""
+    names, known = dict.fromkeys(case.suite for case in run.info.plan), suite.names()
+    for name in names:
+        if not suites and name not in known and name != "defaults":
+            tell(f"suite {name!r} is not found by name: --suite FILE for its thresholds")
+    chosen = suites or [name for name in names if name in known]
+    patterns = [rule for name in chosen for rule in suite.threshold_rules(suite.load(name))]
+    return (*config.threshold_rules(project), *patterns, *config.default_rules(project))
+
+
+def _others(sessions: Sequence[Digest], run: str, name: str) -> tuple[list[Digest], str]:
+    """The sessions that are not the run itself, and what to say of it. Raises NotComparable without any."""
+    others = [each for each in sessions if each.id != run]
+    if not others:
+        raise NotComparable(
+            f"Run {run} is the only session of baseline {name!r}: against itself it always passes.",
+            f"Measure now: accelbench check --baseline {name}",
+        )
+    return others, f"run {run} is itself a session of the baseline, and left out of it" * (others != sessions)
 
 
 def planned(sessions: Sequence[Digest]) -> list[Case]:
@@ -198,7 +243,7 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
 
 def _sides(reference: str, options: MeasureOptions) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
-    return variants.parse(reference, given(options.pythons)), Variant(text="here")
+    return variants.parse(reference, given(options.pythons)), Variant(text=HERE)
 
 
 def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> None:

@@ -70,6 +70,11 @@ class RunInfo:
     partner: Partner | None = None
     tags: dict[str, str] = field(default_factory=dict)  # what it is filed under, `commit` among them
 
+    @property
+    def commit(self) -> str:
+        """Of the checkout it was made in, `-dirty` at its end where that was changed; empty in none."""
+        return self.tags.get("commit", "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

@@ -195,6 +195,19 @@ def _unfold(
         yield case, absent or unsupported(case, workload, probe, device)
 
 
+def holds(entry: Entry, case: Case) -> bool:
+    """Whether a case is one that the entry plans, on whatever target and device it is."""
+    if case.workload != entry.workload or case.dtype not in (entry.dtype or []):
+        return False
+    if case.cache not in entry.cache or (entry.mode and case.mode not in entry.mode):
+        return False
+    if entry.backend and case.backend not in entry.backend:
+        return False
+    workload = _workload(entry)
+    tables = entry.cpu if _class_of([case.device]) is DeviceClass.CPU else entry.accelerator
+    return any(workload(**point).params == case.params for table in tables for point in _product(table))
+
+
 def unsupported(case: Case, workload: type[Workload], probe: Probe, device: Device) -> Reason:
     """Why a case that is well formed cannot run on a device that is there, if so."""
     backend, missing_modes = _backend(probe), dict(probe.missing_modes)
