@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import COMPARE, app
-from benchbench.cli.formats import print_document
-from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
+from benchbench.cli.options import ResultsOption
 
 baseline = typer.Typer(no_args_is_help=True, help="Accepted runs, up to ten sessions a machine, to commit.")
 app.add_typer(baseline, name="baseline", rich_help_panel=COMPARE)
@@ -50,7 +50,7 @@ def _tell(text: str) -> None:
 
 
 @baseline.command("list")
-def list_(results: ResultsOption = Path("results"), format: FormatOption = DataFormat.TERMINAL) -> None:
+def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMINAL) -> None:
     """Every baseline and the machines it holds.
 
     Examples: accelbench baseline list; accelbench baseline list --format json
@@ -67,7 +67,7 @@ def show(
     name: NameArgument,
     metric: Annotated[str, typer.Option("--metric", help="What to show.")] = "latency_s",
     results: ResultsOption = Path("results"),
-    format: FormatOption = DataFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
 ) -> None:
     """What a baseline holds of every case, and how much its sessions differ.
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from benchbench.cli.app import COMPARE, app, signals
-from benchbench.cli.formats import print_document
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.model.options import MeasureOptions
-
-
-class GateFormat(StrEnum):
-    """What a check can be written as."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
 
 
 @app.command("check", rich_help_panel=COMPARE)
@@ -52,7 +43,7 @@ def check_(
     exit_zero: Annotated[
         bool, typer.Option("--exit-zero", help="Exit 0 though something became slower.")
     ] = False,
-    format: Annotated[GateFormat, typer.Option("--format", help="What to write.")] = GateFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
     out: OutOption = None,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import COMPARE, app, signals
-from benchbench.cli.formats import print_document
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
@@ -19,15 +19,6 @@ from benchbench.model.options import MeasureOptions
 if TYPE_CHECKING:
     from benchbench.comparing.verdicts import Comparison
     from benchbench.model.status import Verdict
-
-
-class TextFormat(StrEnum):
-    """What a comparison can be written as."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    CSV = "csv"
-    JSON = "json"
 
 
 class Order(StrEnum):
@@ -50,7 +41,7 @@ def compare_(
     threshold: Annotated[str, typer.Option("--threshold", help="A smaller change is none.")] = "3%",
     only: Annotated[Names, option("--only", text="Only these verdicts: slower, faster, broken, …")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
-    format: Annotated[TextFormat, typer.Option("--format", help="What to write.")] = TextFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
     out: OutOption = None,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import EXPLAIN, app, signals
-from benchbench.cli.formats import print_document
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import flag_of, measure_options
-from benchbench.cli.options import DataFormat, FormatOption
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
@@ -39,7 +38,7 @@ def doctor(
         str | None, typer.Option("--aa", metavar="SUITE", help="Measure a suite against itself: its noise.")
     ] = None,
     options: MeasureOptions,
-    format: FormatOption = DataFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
 ) -> None:
     """What on this machine spoils measurements, what it does to them, and what to do about it.
 
@@ -72,7 +71,7 @@ def _mode(modes: Mapping[str, object], options: MeasureOptions) -> str:
     return mode
 
 
-def _show_ceilings(options: MeasureOptions, format: DataFormat) -> None:
+def _show_ceilings(options: MeasureOptions, format: str) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.doctor import ceilings_document
@@ -82,7 +81,7 @@ def _show_ceilings(options: MeasureOptions, format: DataFormat) -> None:
     typer.echo(f"kept in {measured.path}", err=True)
 
 
-def _show_noise(options: MeasureOptions, format: DataFormat) -> None:
+def _show_noise(options: MeasureOptions, format: str) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.doctor import noise_document
@@ -91,7 +90,7 @@ def _show_noise(options: MeasureOptions, format: DataFormat) -> None:
     print_document(noise_document(measured), format)
 
 
-def _passes_selftest(options: MeasureOptions, format: DataFormat) -> bool:
+def _passes_selftest(options: MeasureOptions, format: str) -> bool:
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.doctor import selftest_document
@@ -101,7 +100,7 @@ def _passes_selftest(options: MeasureOptions, format: DataFormat) -> bool:
     return done.passed
 
 
-def _finds_problem(format: DataFormat) -> bool:
+def _finds_problem(format: str) -> bool:
     from benchbench import api
     from benchbench.diagnosis.checks.base import Level
     from benchbench.documents.doctor import findings_document

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import INSPECT, app, signals
-from benchbench.cli.formats import print_document
-from benchbench.cli.options import DataFormat, FormatOption, Names, option
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
+from benchbench.cli.options import Names, option
 from benchbench.cli.screen import tell
 from benchbench.errors import CannotBuild, UsageError, unknown
 
@@ -36,7 +36,7 @@ def create(
         str | None, option("--base", text="The interpreter it is made from. [default: this one]")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would download.")] = False,
-    format: FormatOption = DataFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
 ) -> None:
     """Build an environment; one that is there stays as it is, one that was cut short is finished.
 
@@ -57,7 +57,7 @@ def create(
         raise CannotBuild(what, "Other versions may do: --with; accelbench env rm removes it.")
 
 
-def _built(request: Request, lock: int, dry_run: bool, format: DataFormat) -> Found | None:
+def _built(request: Request, lock: int, dry_run: bool, format: str) -> Found | None:
     """None after a dry run."""
     from benchbench.environments import build, installer, interpreters
 
@@ -72,7 +72,7 @@ def _built(request: Request, lock: int, dry_run: bool, format: DataFormat) -> Fo
     return interpreters.find(request.name)
 
 
-def _print_download(request: Request, download: Download, dry_run: bool, format: DataFormat) -> None:
+def _print_download(request: Request, download: Download, dry_run: bool, format: str) -> None:
     """A dry run's is its result; else it is told before the download begins."""
     from benchbench.documents.environments import download_document, takes
     from benchbench.environments import interpreters
@@ -89,7 +89,7 @@ def list_(
     check: Annotated[
         bool, typer.Option("--check", help="Import each framework, instead of starting the interpreter.")
     ] = False,
-    format: FormatOption = DataFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
 ) -> None:
     """Every environment with its versions, its size and its health.
 
@@ -134,7 +134,7 @@ def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to t
         typer.echo(f"removed {name}, {size(freed)}", err=True)
 
 
-def _print(found: Sequence[Found], format: DataFormat) -> None:
+def _print(found: Sequence[Found], format: str) -> None:
     from benchbench.documents.environments import environments_document
 
     print_document(environments_document(found), format)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchbench import registry
-from benchbench.cli.options import Names
+from benchbench.cli.options import Names, option
 from benchbench.cli.screen import color, save, width
 from benchbench.errors import UnreadableInput, UsageError, unknown
 
@@ -29,11 +29,55 @@ def formats() -> list[str]:
     return [name.replace("_", "-") for name in registry.names(PACKAGE)]
 
 
-def formats_for_people() -> list[str]:
-    """Those that any document can be rendered in; of pictures, any with a plot."""
+def for_people() -> list[str]:
+    """Those in which any document can be rendered."""
     from benchbench.exporters.base import Exporter
 
     return [name for name in formats() if issubclass(exporter_type(name), Exporter)]
+
+
+def texts() -> list[str]:
+    """Those in which any document is one text."""
+    return [name for name in for_people() if not has_pictures(name)]
+
+
+def has_pictures(name: str) -> bool:
+    """Whether the format is of plots."""
+    return bool(getattr(exporter_type(name), "pictures", False))
+
+
+def format_of(output: Path | None) -> str:
+    """That of a file's ending, else the terminal's."""
+    ending = output.suffix[1:].lower() if output else ""
+    return next((name for name in for_people() if exporter_type(name).extension == ending), TERMINAL)
+
+
+def checked_text(name: str) -> str:
+    """The format of a text. Raises UsageError, before anything is measured."""
+    return _one_of(texts(), name)
+
+
+def checked_any(name: str | None) -> str | None:
+    """A format of any document. Raises UsageError."""
+    return name and _one_of(for_people(), name)
+
+
+def _one_of(known: list[str], name: str) -> str:
+    if name not in known:
+        raise UsageError(f"No format named {name!r} here.", unknown("formats", name, known))
+    return name
+
+
+TERMINAL = "terminal"
+FormatOption = Annotated[
+    str,
+    option(
+        "--format",
+        text="terminal, markdown, csv or json.",
+        callback=checked_text,
+        autocompletion=texts,
+    ),
+]
 
 
 def exporter_type(name: str) -> type[Format]:
@@ -67,7 +111,11 @@ def print_document(document: Document, format: str, output: Path | None = None) 
             disk.save(output, content)
             typer.echo(f"wrote {output}", err=True)
         else:
-            typer.echo(content.decode(), nl=False)
+            _show(content)
+
+
+def _show(content: bytes) -> None:
+    typer.echo(content.decode(), nl=False, color=color())  # else colours that are asked for are left out
 
 
 def _exported(document: Document, format: str, output: Path | None = None) -> dict[str, bytes]:
@@ -125,6 +173,6 @@ def write_report(found: RunReport, format: str, output: Path | None, place: Path
         disk.save(output, content)
         typer.echo(f"wrote {output}", err=True)
         return
-    typer.echo(content.decode(), nl=False)
+    _show(content)
     if format == "terminal":
         save(_exported(found, "png"), place, place.parent)

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchbench.cli.app import COMPARE, app
-from benchbench.cli.formats import print_document
+from benchbench.cli.formats import checked_any, for_people, format_of, has_pictures, print_document
 from benchbench.cli.options import ResultsOption, argument
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
-
-
-class HistoryFormat(StrEnum):
-    """What a history can be written as."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
-    PNG = "png"
-    SVG = "svg"
-
-
-PLOTS = (HistoryFormat.PNG, HistoryFormat.SVG)
 
 
 @app.command(rich_help_panel=COMPARE)
@@ -42,8 +29,13 @@ def history(
     ] = 0.03,
     results: ResultsOption = Path("results"),
     format: Annotated[
-        HistoryFormat | None,
-        typer.Option("--format", help="What to write, if -o does not say."),
+        str | None,
+        typer.Option(
+            "--format",
+            help="As report's; what -o does not say.",
+            callback=checked_any,
+            autocompletion=for_people,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -65,8 +57,8 @@ def history(
     document = history_document(
         api.history(case or (), metric=metric, by=by, threshold=threshold, results=results, observer=Lines())
     )
-    chosen = format or _ending(output)
-    if chosen in PLOTS:
+    chosen = format or format_of(output)
+    if has_pictures(chosen):
         _tell_left_out(document)
         output = output or results / f"history.{chosen}"
     print_document(document, chosen, output)
@@ -77,9 +69,3 @@ def _tell_left_out(document: Document) -> None:
     if len(plot.panels) < len(document.tables):
         count = f"{len(plot.panels)} of {len(document.tables)}"
         typer.echo(f"plotted: the {count} cases that changed most", err=True)
-
-
-def _ending(output: Path | None) -> HistoryFormat:
-    ending = output.suffix[1:].lower() if output else ""
-    known = {each.value for each in HistoryFormat} - {HistoryFormat.TERMINAL}
-    return HistoryFormat(ending) if ending in known else HistoryFormat.TERMINAL

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import INSPECT, app, signals
-from benchbench.cli.formats import print_document
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
+from benchbench.cli.options import ResultsOption
 from benchbench.model.options import MeasureOptions
 
 
@@ -29,7 +29,7 @@ class Listing(StrEnum):
 def list_(
     what: Annotated[Listing, typer.Argument(help="What to list.")],
     results: ResultsOption = Path("results"),
-    format: FormatOption = DataFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
 ) -> None:
     """What there is to run, and what has been run.
 
@@ -42,7 +42,7 @@ def list_(
 
 @app.command(rich_help_panel=INSPECT)
 @measure_options(only=("backends", "pythons"))
-def devices(*, options: MeasureOptions, format: FormatOption = DataFormat.TERMINAL) -> None:
+def devices(*, options: MeasureOptions, format: FormatOption = TERMINAL) -> None:
     """Every backend and environment with its version and devices, and why one cannot be used.
 
     Examples: accelbench devices; accelbench devices -b torch --format json

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from benchbench.errors import UsageError
-
-
-class DataFormat(StrEnum):
-    """For people, or for programs."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
 
 
 def option(*names: str, text: str, **more: Any) -> Any:
@@ -38,7 +30,6 @@ TagOption = Annotated[
 ResultsOption = Annotated[
     Path, option("--results", text="The folder that keeps runs.", envvar="ACCELBENCH_RESULTS")
 ]
-FormatOption = Annotated[DataFormat, option("--format", text="For people, or for programs.")]
 
 
 def seconds_in(text: str) -> float:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from benchbench.cli.app import EXPLAIN, app
-from benchbench.cli.formats import print_document
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, ResultsOption, option, split
-
-
-class ProfileFormat(StrEnum):
-    """What a profile can be written as."""
-
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
 
 
 @app.command(rich_help_panel=EXPLAIN)
@@ -27,9 +18,7 @@ def profile(
     new: Annotated[str | None, typer.Argument(help="Another: what explains the difference.")] = None,
     case: Annotated[Names, option("--case", "-c", text="Only cases whose id holds or matches this.")] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Operators shown of each case.")] = 15,
-    format: Annotated[
-        ProfileFormat, typer.Option("--format", help="What to write.")
-    ] = ProfileFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
     results: ResultsOption = Path("results"),
 ) -> None:
     """Where the time of a step goes, by operator; with two runs, which operators explain the difference.

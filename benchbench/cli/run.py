@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import MEASURE, app, signals
-from benchbench.cli.formats import prices, print_document, write_run
+from benchbench.cli.formats import TERMINAL, FormatOption, prices, print_document, write_run
 from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import DataFormat, FormatOption, ResultsOption
+from benchbench.cli.options import ResultsOption
 from benchbench.model.options import MeasureOptions
 
 
@@ -27,7 +27,7 @@ def run(
         bool, typer.Option("--profile", help="Then profile each case, in a pass of its own.")
     ] = False,
     results: ResultsOption = Path("results"),
-    format: FormatOption = DataFormat.TERMINAL,
+    format: FormatOption = TERMINAL,
 ) -> None:
     """Measure a suite: every case on every backend found, verified, then timed.
 
@@ -40,16 +40,16 @@ def run(
     if dry_run:
         _print_plan(options, format)
         return
-    known = prices() if format is DataFormat.JSON else None
+    known = None if format == TERMINAL else prices()
     with signals():
         shown = Lines(report="profile" if profile else "report")
         made = api.run(options=options, profile=profile, results=results, observer=shown)
-    if format is DataFormat.JSON:
-        write_run(made, "json", None, results, known)
+    if format != TERMINAL:
+        write_run(made, format, None, results, known)
     raise typer.Exit(4 if lists.failing(made.records) and not allow_failed else 0)
 
 
-def _print_plan(options: MeasureOptions, format: DataFormat) -> None:
+def _print_plan(options: MeasureOptions, format: str) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.lists import plan_document

@@ -15,6 +15,6 @@ class Json(Exporter):
     extension: ClassVar[str] = "json"
 
     def export(self, document: Document) -> dict[str, bytes]:
-        """One value; absent ones are null. A lone surrogate, which UTF-8 cannot hold, becomes an escape."""
-        text = json.dumps(document.data, indent=2, allow_nan=False, ensure_ascii=False)
-        return {f"{document.name}.json": f"{text}\n".encode(errors="backslashreplace")}
+        """One value; absent ones are null. In ASCII: no character of it acts on a terminal."""
+        text = json.dumps(document.data, indent=2, allow_nan=False)
+        return {f"{document.name}.json": f"{text}\n".encode()}

@@ -1,0 +1,457 @@
+"""Every verb's document in every format: none loses a fact, and no text from data acts in one."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from benchbench.analyse.digest import digest
+from benchbench.analyse.metrics import METRICS, metric_named
+from benchbench.analyse.roofline import Ceiling
+from benchbench.comparing.verdicts import compare
+from benchbench.diagnosis.checks.base import Level
+from benchbench.diagnosis.findings import Finding
+from benchbench.diagnosis.noise import Noise
+from benchbench.diagnosis.selftest import Result
+from benchbench.documents.baselines import baseline_document, baselines_document
+from benchbench.documents.comparison import comparison_document
+from benchbench.documents.conclusions import Gate
+from benchbench.documents.doctor import (
+    ceilings_document,
+    findings_document,
+    noise_document,
+    selftest_document,
+)
+from benchbench.documents.document import (
+    Cell,
+    Column,
+    Content,
+    Document,
+    Layout,
+    Number,
+    cell,
+    paragraph,
+    table,
+)
+from benchbench.documents.environments import download_document, environments_document
+from benchbench.documents.gate import check_document
+from benchbench.documents.history import history_document
+from benchbench.documents.lists import devices_document, list_document, plan_document
+from benchbench.documents.profile import differences_document, profile_document
+from benchbench.documents.run import report
+from benchbench.environments.build import Request
+from benchbench.environments.interpreters import Found
+from benchbench.environments.wheels import Download, Package
+from benchbench.exporters._text import marks, text
+from benchbench.exporters.base import Exporter, Format
+from benchbench.exporters.markdown import escaped
+from benchbench.exporters.terminal import Terminal
+from benchbench.gate.cases import GatePolicy
+from benchbench.gate.decide import check
+from benchbench.profiling.tables import difference
+from benchbench.profiling.tables import table as profile_table
+from benchbench.registry import load, names
+from benchbench.store import runs
+from benchbench.trends.trend import trends
+from tests.factories import (
+    a_case,
+    a_hostile_run,
+    a_left_out,
+    a_probe,
+    a_profile,
+    a_profiled,
+    a_run,
+    a_run_info,
+    an_operator,
+    some_rounds,
+)
+from tests.program import accelbench, environment
+from tests.rendering import TEXTS, rendered
+from tests.test_architecture import ROOT
+
+LATENCY = metric_named("latency_s")
+Make = Callable[[str, Path], Document]
+
+
+def the_report(name: str, _: Path) -> Document:
+    return report(a_hostile_run(name))
+
+
+def the_comparison(name: str, _: Path) -> Document:
+    found = compare(a_run(some_rounds(1e-3, 1e-3, 1e-3)), a_hostile_run(name))
+    return comparison_document(found, found.verdicts)
+
+
+def the_check(name: str, _: Path) -> Document:
+    cases = [a_case(), a_case(workload=name)]
+    sessions, run = (
+        digest(
+            a_run([each for case in cases for each in some_rounds(*[seconds] * 3, case=case)], id=f"{name}R")
+        )
+        for seconds in (1e-3, 1.2e-3)
+    )
+    found = check([sessions], run, GatePolicy(metrics=METRICS[:2], confirm=False))
+    return check_document(Gate(name=name, found=found, note=name))
+
+
+def the_profile(name: str, _: Path) -> Document:
+    profile = a_profile(an_operator(name, 0.05), profiler=name, traces=(name,), notes=(name,))
+    found = [
+        profile_table(a_profiled(profile, case=a_case(target=target)), profile, None)
+        for target in (name, "other")
+    ]
+    return profile_document(found, 5, Path(name))
+
+
+def the_difference(name: str, _: Path) -> Document:
+    profiles = [a_profile(an_operator(name, seconds)) for seconds in (0.05, 0.08)]
+    ref, new = (profile_table(a_profiled(each), each, None) for each in profiles)
+    return differences_document([difference(ref, new)], 5)
+
+
+def the_findings(name: str, _: Path) -> Document:
+    findings = [
+        Finding(check="load", status=level, seen=name, value=1.0, unit="", effect=name, remedy=name)
+        for level in Level
+    ]
+    return findings_document(findings)
+
+
+def the_ceilings(name: str, _: Path) -> Document:
+    rate = Ceiling(device=name, threads=2, quantity="memory", rate=1e10, case=name, measured=name)
+    return ceilings_document([rate], [name])
+
+
+def the_selftest(name: str, _: Path) -> Document:
+    result = Result(
+        where=name,
+        spin=name,
+        of=name,
+        asked_s=1e-3,
+        truth_s=1e-3,
+        measured_s=None,
+        error=None,
+        limit=0.01,
+        passed=False,
+        attempts=2,
+        note=name,
+    )
+    return selftest_document([result], [name])
+
+
+def the_noise(name: str, _: Path) -> Document:
+    found = Noise(
+        case=name,
+        processes=10,
+        cv=0.01,
+        detectable=20.0,
+        ratio=None,
+        alarm=False,
+        threshold=0.03,
+        reason=name,
+    )
+    return noise_document([found])
+
+
+def the_history(name: str, _: Path) -> Document:
+    levels = [1e-3] * 8 + [1.1e-3] * 8
+    stored = [
+        a_run(
+            some_rounds(level, level * 1.001, case=a_case(workload=name)),
+            id=f"{name}{number:02}",
+            started=f"2026-01-{number + 1:02}",
+        )
+        for number, level in enumerate(levels)
+    ]
+    return history_document(trends(stored, LATENCY))
+
+
+def a_list(what: str) -> Make:
+    def make(name: str, results: Path) -> Document:
+        info = a_run_info(command=(name,), plan=(a_case(),))
+        runs.keep(results, a_run(id=info.id, command=(name,)))
+        return list_document(what, results)
+
+    return make
+
+
+def the_devices(name: str, _: Path) -> Document:
+    return devices_document([a_probe(version=name, missing=(("cuda", name),))])
+
+
+def the_plan(name: str, _: Path) -> Document:
+    return plan_document(a_run_info(plan=(a_case(),), left_out=(a_left_out(reason=name),)))
+
+
+def the_environments(name: str, _: Path) -> Document:
+    found = Found(name="torch@old", backend="torch", record=None, health="incomplete", reason=name)
+    return environments_document([found])
+
+
+def the_download(name: str, results: Path) -> Document:
+    request = Request(name="torch", backend="torch", requirements=(name,), base="python", chosen=True)
+    package = Package(name=name, version="1", file=name, remote=True, bytes=None, unpacked_bytes=2**20)
+    return download_document(request, Download(packages=(package,), free_bytes=2**30), results)
+
+
+def the_baselines(name: str, _: Path) -> Document:
+    return baselines_document({name: {"machine": [digest(a_hostile_run(name))]}})
+
+
+def the_baseline(name: str, _: Path) -> Document:
+    return baseline_document(name, {"machine": [digest(a_hostile_run(name))]}, LATENCY)
+
+
+DOCUMENTS: dict[str, Make] = {
+    "report": the_report,
+    "compare": the_comparison,
+    "check": the_check,
+    "profile": the_profile,
+    "profile of two": the_difference,
+    "doctor": the_findings,
+    "doctor --ceilings": the_ceilings,
+    "doctor --selftest": the_selftest,
+    "doctor --aa": the_noise,
+    "history": the_history,
+    **{f"list {what}": a_list(what) for what in ("workloads", "backends", "suites", "metrics", "runs")},
+    "devices": the_devices,
+    "run --dry-run": the_plan,
+    "env list": the_environments,
+    "env create --dry-run": the_download,
+    "baseline list": the_baselines,
+    "baseline show": the_baseline,
+}
+every_document = pytest.mark.parametrize("verb", DOCUMENTS)
+EVERY_FORMAT = {
+    name: kind
+    for name in names("benchbench.exporters")
+    if issubclass(kind := load("benchbench.exporters", name, Format), Exporter)
+}
+
+
+@pytest.mark.parametrize("name", EVERY_FORMAT)
+@every_document
+def test_every_document_can_be_rendered_in_every_format(verb: str, name: str, tmp_path: Path) -> None:
+    document = DOCUMENTS[verb]("name", tmp_path)
+    files = EVERY_FORMAT[name]().export(document)
+    if EVERY_FORMAT[name].pictures:
+        assert list(files) == [f"{plot.name}.{EVERY_FORMAT[name].extension}" for plot in document.plots]
+    else:
+        assert list(files) == [f"{document.name}.{EVERY_FORMAT[name].extension}"]
+    assert all(files.values())
+
+
+@every_document
+def test_text_for_people_loses_no_fact(verb: str, tmp_path: Path) -> None:
+    document = DOCUMENTS[verb]("name", tmp_path)
+    known = marks(document)
+    cells = [text(each, known) for table in document.tables for each in table.cells]
+    lines = [each for table in document.tables for each in (table.title, *table.facts, *table.notes)]
+    lines += [*document.facts, *document.notes, *document.footnotes, *map(str, document.conclusions)]
+    assert cells or lines
+    shown, markdown = Terminal(10_000).render(document), rendered(document, "markdown")
+    for each in (*cells, *lines):
+        assert each in shown
+        assert escaped(each) in markdown
+
+
+@every_document
+def test_programs_get_the_data_as_it_is(verb: str, tmp_path: Path) -> None:
+    document = DOCUMENTS[verb]("name", tmp_path)
+    assert json.loads(rendered(document, "json")) == json.loads(json.dumps(document.data))
+
+
+@every_document
+def test_a_spreadsheet_gets_lines_of_one_length(verb: str, tmp_path: Path) -> None:
+    document = DOCUMENTS[verb]("name", tmp_path)
+    found = list(csv.reader(io.StringIO(rendered(document, "csv"))))
+    lengths = {len(line) for line in found if len(line) > 1}
+    tables = {len(table.columns) for table in document.tables if table.columns}
+    assert lengths == ({len(document.records.names)} if document.records else tables)
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "csv", "json"])
+@pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202egnp", "a\nb", "<script>", "a|b", "=1+1", "[/red]"])
+@every_document
+def test_no_text_from_data_acts(verb: str, name: str, hostile: str, tmp_path: Path) -> None:
+    shown = rendered(DOCUMENTS[verb](hostile, tmp_path), name)
+    assert not {"\x1b", "\u202e"} & set(shown)
+    if name == "markdown":
+        assert "<script>" not in shown
+        tables = [line.replace("\\|", "") for line in shown.splitlines() if line.startswith("|")]
+        assert all(line.endswith("|") for line in tables)
+    if name == "csv":
+        fields = [field for line in csv.reader(io.StringIO(shown)) for field in line]
+        assert not [field for field in fields if field.startswith(("=", "@"))]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+@every_document
+def test_no_line_is_wider_than_the_terminal(verb: str, width: int, tmp_path: Path) -> None:
+    lines = Terminal(width).render(DOCUMENTS[verb]("name", tmp_path)).splitlines()
+    assert max(map(cell_len, lines)) <= width
+
+
+@every_document
+def test_colour_is_only_where_it_is_asked_for(verb: str, tmp_path: Path) -> None:
+    document = DOCUMENTS[verb]("name", tmp_path)
+    assert "\x1b" in Terminal(100, color=True).render(document)
+    assert "\x1b" not in Terminal(100).render(document)
+
+
+@pytest.mark.parametrize(
+    ("force", "no", "coloured"), [("", "", False), ("1", "", True), ("1", "1", False), ("", "1", False)]
+)
+def test_the_environment_decides_on_colour(force: str, no: str, coloured: bool, tmp_path: Path) -> None:
+    done = accelbench("list", "suites", cwd=tmp_path, FORCE_COLOR=force, NO_COLOR=no)
+    assert ("\x1b[" in done.stdout) == coloured
+
+
+def test_what_a_document_is_made_of_needs_nothing_heavy() -> None:
+    code = "import sys, benchbench.documents.document; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert not {"rich", "numpy", "pandas", "matplotlib", "scipy", "typer"} & set(loaded)
+
+
+# Cells and tables
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (None, ""),
+        (3, "3"),
+        ("text", "text"),
+        (Number(0.0012, "s"), "1.20 ms"),
+        (Number(0.0012, "s", 0.0011, 0.0013), "1.20 ms [1.10, 1.30]"),
+        (Number(1.08, "×", 1.068, 1.093), "1.080× [1.068, 1.093]"),
+        (Number(1.08, "×"), "1.08×"),
+        (Number(0.05, "%"), "5.00 %"),
+        (Number(0.05, "%", exact=True), "5 %"),
+        (Number(30.0, "%"), ">1000 %"),
+        (Number(0.0001, "p"), "<0.001"),
+        (Number(2**20, "B"), "1.00 MiB"),
+        (Number(-0.003, "s", signed=True), "−3.00 ms"),
+        (Number(1e12, "FLOP/s"), "1.00 TFLOP/s"),
+        (Number(1240, "image/s"), "1.24k image/s"),
+        (Cell((Number(1.5, "×"),), unsure=True), "1.50× ?"),
+        (Cell((Number(1, "s"), "→", Number(2, "s"))), "1.00 s → 2.00 s"),
+    ],
+)
+def test_a_cell_reads_as_people_expect(content: Cell | Number | str | int | None, shown: str) -> None:
+    assert str(cell(content)) == shown
+
+
+def test_a_paragraph_has_the_labels_of_what_is_there() -> None:
+    columns = [Column("ratio", line=1), Column("p", line=1, label="p"), Column("notes", line=2)]
+    assert paragraph(columns, [cell("1.1×"), cell(Number(0.2, "p")), cell("why")]) == ["1.1×  p 0.200", "why"]
+    assert paragraph(columns, [cell("1.1×"), None, Cell()]) == ["1.1×"]
+
+
+def test_a_list_without_entries_says_so_in_every_text() -> None:
+    document = Document(name="runs", title="Runs", tables=(table([]),), data=[])
+    assert {name: rendered(document, name) for name in TEXTS} == {
+        "terminal": "none\n",
+        "markdown": "## Runs\n\nnone\n",
+        "csv": "\n",
+        "json": "[]\n",
+    }
+
+
+def test_a_column_of_one_unit_is_numbers_in_a_spreadsheet_and_a_mixed_one_is_text() -> None:
+    rows: list[dict[str, Content]] = [
+        {"time": Number(0.5, "s"), "mixed": Number(1, "s")},
+        {"time": None, "mixed": "–"},
+    ]
+    document = Document(name="x", title="x", tables=(table(rows),))
+    assert rendered(document, "csv") == "time [s],mixed\n0.5,1.00 s\n,–\n"
+
+
+def test_alternatives_that_share_their_columns_are_one_table_to_paste() -> None:
+    columns = (Column(""), Column("torch\ncpu"))
+    both = [
+        table([{"": "latency", "torch\ncpu": title}], columns, layout=Layout.SIDE_BY_SIDE, title=title)
+        for title in ("one", "two")
+    ]
+    shown = rendered(Document(name="x", title="x", tables=tuple(both)), "markdown")
+    assert shown.count("torch<br>cpu") == 1
+    assert "| **one** |  |\n| latency | one |\n| **two** |  |" in shown
+
+
+# A format more
+
+ORG = '''
+"""Org mode."""
+
+from typing import ClassVar
+
+from benchbench.documents.document import Document
+from benchbench.exporters._text import marks, text
+from benchbench.exporters.base import Exporter
+
+
+class Org(Exporter):
+    """Headings and tables."""
+
+    extension: ClassVar[str] = "org"
+
+    def export(self, document: Document) -> dict[str, bytes]:
+        known = marks(document)
+        lines = [f"* {document.title}", *document.facts]
+        for table in document.tables:
+            lines += [f"** {table.title}"] if table.title else []
+            lines += ["| " + " | ".join(text(cell, known) for cell in row) + " |" for row in table.rows]
+        return {f"{document.name}.org": "\\n".join([*lines, ""]).encode()}
+'''
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with one file more, and two runs."""
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "benchbench", folder / "benchbench", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "benchbench/exporters/org.py").write_text(ORG)
+    for number, seconds in enumerate((0.001, 0.002)):
+        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
+        runs.keep(
+            folder / "results",
+            a_run(some_rounds(seconds, seconds * 1.01, seconds), id=info.id, started=info.started),
+        )
+    return folder
+
+
+def told(folder: Path, *arguments: str) -> str:
+    """What that package prints: in a process of its own, since this one has another."""
+    command = [sys.executable, "-m", "benchbench.cli", *arguments]
+    environ = environment(PYTHONPATH=str(folder))
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("report",), "* Run 20260102-030405-abcd"),
+        (("compare", "latest~1", "latest"), "| slower | gemm"),
+        (("history",), "** gemm"),
+        (("list", "backends"), "| torch |"),
+        (("doctor",), "* What spoils measurements on this machine"),
+    ],
+)
+def test_one_file_is_a_format_of_every_verb(arguments: tuple[str, ...], shown: str, extended: Path) -> None:
+    assert shown in told(extended, *arguments, "--format", "org")
+
+
+def test_a_file_with_its_ending_is_written_in_it(extended: Path) -> None:
+    told(extended, "history", "-o", "found.org")
+    assert (extended / "found.org").read_text().startswith("* History")
