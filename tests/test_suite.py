@@ -46,7 +46,7 @@ def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_
         ({"cases": [{"workload": "gemm", "cpu": [{"mm": 1}]}]}, "no parameter 'mm'", "Did you mean 'm'?"),
         ({"cases": [{"workload": "gemm", "cpu": [{"m": "big"}]}]}, "should be of type int", "Default: 1024"),
         ({"cases": [{"workload": "gemm", "backend": ["pytroch"]}]}, "pytroch", "Did you mean 'torch'?"),
-        ({"cases": [{"workload": "gemm", "dtype": ["flaot32"]}]}, "fp32", "float32"),
+        ({"cases": [{"workload": "gemm", "dtype": ["flaot32"]}]}, "flaot32", "float32"),
         ({"policy": "quik"}, "policy 'quik'", "Did you mean 'quick'?"),
         ({"cases": 3}, "cases", "docs/suites.md"),
         ({"thresholds": {"gemm": "a lot"}}, "thresholds: 'a lot'", "0.03"),
