@@ -4,6 +4,7 @@ AccelbenchError
 ├── UsageError        2   a name, key or value that is not known
 │   └── SuiteError    2   a suite file, with file and key
 ├── NothingToMeasure  3
+├── UnsupportedSystem 3   a system that accelbench does not run on
 ├── UnreadableInput   5   a run or file that cannot be read
 ├── CannotWrite       6   a full or read-only disk
 ├── CannotBuild       7   an environment that pip cannot make, or whose framework does not import
@@ -40,6 +41,12 @@ class SuiteError(UsageError):
 
 class NothingToMeasure(AccelbenchError):
     """No case of the selection can run on this machine."""
+
+    exit_code = 3
+
+
+class UnsupportedSystem(AccelbenchError):
+    """Nothing can be measured on this system."""
 
     exit_code = 3
 

@@ -14,6 +14,7 @@ import typer.core
 from benchbench import __version__
 from benchbench.cli.usage_errors import USAGE_ERROR, explained
 from benchbench.errors import AccelbenchError
+from benchbench.machine.system import check_system
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -85,6 +86,7 @@ def signals(kept: str = "every finished case is kept") -> Iterator[None]:
 def main() -> None:
     """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
     try:
+        check_system(sys.platform)
         sys.exit(app(prog_name="accelbench", standalone_mode=False))
     except (AccelbenchError, USAGE_ERROR) as error:
         message, hint = explained(error)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchbench.environments.targets import given, targets
 from benchbench.launch.pool import WorkerPool
+from benchbench.machine.system import limits
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
@@ -45,8 +46,15 @@ def prepared(
 ) -> Iterator[tuple[WorkerPool, RunInfo]]:
     """The workers of the targets chosen, and the head of the run that is asked for. Raises UsageError."""
     with WorkerPool(request.targets(options), asked.settings, sys.executable) as pool:
+        tell_system(observer, sys.platform)
         observer.note(LOOKING)
         yield pool, rounds.prepare(pool, asked)
+
+
+def tell_system(observer: RunObserver, platform: str) -> None:
+    """What is missing where this is not Linux."""
+    if missing := limits(platform):
+        observer.note(missing)
 
 
 def measure_cases(

@@ -21,7 +21,14 @@ from typing import Any
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.model.status import Status
-from benchbench.worker.children import adopt_orphans, children, die_with_parent, end_children, supervise
+from benchbench.worker.children import (
+    LINUX,
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_children,
+    supervise,
+)
 from benchbench.worker.jobs import failed, one_line, run
 from benchbench.worker.program import Message
 
@@ -111,7 +118,9 @@ def written(path: Path) -> Message:
 
 def reap(pid: int, own: set[int]) -> int:
     """Wait for the job; end what it left running, all but `own`; its exit code, negative for a signal."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if not LINUX:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its group stays its own until it is reaped
     with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
         os.killpg(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -59,7 +59,9 @@ def adopt_orphans() -> None:
 
 
 def children() -> set[int]:
-    """Ids of this process's children, zombies included."""
+    """Ids of this process's children, zombies included; none where they cannot be told."""
+    if not LINUX:
+        return set()
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

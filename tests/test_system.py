@@ -1,0 +1,68 @@
+"""Systems other than Linux: one line says what does not work there, and what can work does."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchbench.errors import UnsupportedSystem
+from benchbench.launch.local import LocalTransport
+from benchbench.launch.transport import JobEnd
+from benchbench.machine.system import check_system, limits
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.running.measure import tell_system
+from benchbench.running.observer import RunObserver
+
+ELSEWHERE = """
+import os, runpy, sys
+sys.platform = "darwin"
+for name in ("waitid", "sched_getaffinity", "sched_setaffinity"):
+    delattr(os, name)
+sys.argv = ["worker", *sys.argv[4:]]
+runpy.run_module("benchbench.worker", run_name="__main__", alter_sys=True)
+"""
+
+
+class Notes(RunObserver):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("platform", ["win32", "cygwin", "emscripten"])
+def test_a_system_that_cannot_fork_is_refused_in_one_line(platform: str) -> None:
+    with pytest.raises(UnsupportedSystem, match=platform) as refusal:
+        check_system(platform)
+    assert "\n" not in str(refusal.value)
+    assert refusal.value.hint
+
+
+def test_what_is_missing_on_macos_is_told_when_measuring_and_nothing_on_linux() -> None:
+    observer = Notes()
+    for platform in ("linux", "darwin"):
+        check_system(platform)
+        tell_system(observer, platform)
+    (line,) = observer.notes
+    assert line == limits("darwin")
+    assert line.startswith("macOS is not tested: cases are timed and verified as on Linux, but ")
+    assert "\n" not in line
+
+
+def test_a_worker_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path / "elsewhere.py"} "$@"\n')
+    python.chmod(0o755)
+    transport = LocalTransport(Settings(threads=sys.maxsize))
+    worker = transport.start(Target(name="x", backend="fake", python=str(python)), {})
+    assert worker.ready().status == "ready"
+    for _ in range(2):
+        answer = worker.ask({"kind": "probe"}, 30, fork=True)
+        assert answer.end is JobEnd.ANSWERED, answer
+    transport.close()
+    assert not worker.alive
