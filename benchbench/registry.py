@@ -40,7 +40,7 @@ def names(package: str) -> list[str]:
     return sorted(name for module in modules for name in _names_in(module))
 
 
-def load(package: str, name: str, base: type[T]) -> type[T]:
+def load_class(package: str, name: str, base: type[T]) -> type[T]:
     """The concrete subclass of `base` that is entry `name`.
 
     Raises UsageError when there is no such entry, or when the file of that name defines none.

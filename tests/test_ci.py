@@ -23,7 +23,7 @@ from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.status import Status
-from benchbench.registry import load, names
+from benchbench.registry import load_class, names
 from benchbench.store import runs
 from tests.factories import a_case, a_cost, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
@@ -34,7 +34,7 @@ anything = st.text(max_size=30)
 
 
 def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, str]:
-    exporter = load("benchbench.exporters", name, RunExporter)()  # type: ignore[type-abstract]
+    exporter = load_class("benchbench.exporters", name, RunExporter)()  # type: ignore[type-abstract]
     files = exporter.export(report(run, judgements(found) if found else ()))
     return {file: content.decode() for file, content in files.items()}
 
@@ -101,7 +101,7 @@ def a_named_run(text: str) -> Comparison:
 
 def test_the_formats_of_ci_systems_are_those_that_out_writes() -> None:
     package = "benchbench.exporters"
-    kinds = {name: load(package, name, Format) for name in names(package)}
+    kinds = {name: load_class(package, name, Format) for name in names(package)}
     assert [name for name, kind in kinds.items() if issubclass(kind, RunExporter) and kind.ci] == CI
 
 

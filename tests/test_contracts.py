@@ -35,14 +35,14 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def workload(name: str) -> Workload:
-    return registry.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
 
 
 @cache
 def backend(name: str) -> Backend:
     if name not in INSTALLED:
         pytest.skip(f"{name} is not installed")
-    loaded = registry.load("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    loaded = registry.load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
     loaded.load()
     return loaded
 
@@ -161,7 +161,7 @@ def test_devices_are_named_and_absent_kinds_explained(framework: str) -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
-    whole = registry.load("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
+    whole = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
     tiny = whole.tiny()
     for work in (whole, tiny):
         cost = work.cost(Dtype.FLOAT32)

@@ -57,7 +57,7 @@ from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check
 from benchbench.profiling.tables import difference
 from benchbench.profiling.tables import table as profile_table
-from benchbench.registry import load, names
+from benchbench.registry import load_class, names
 from benchbench.store import runs
 from benchbench.trends.trend import trends
 from tests.factories import (
@@ -232,7 +232,7 @@ every_document = pytest.mark.parametrize("verb", DOCUMENTS)
 EVERY_FORMAT = {
     name: kind
     for name in names("benchbench.exporters")
-    if issubclass(kind := load("benchbench.exporters", name, Format), Exporter)
+    if issubclass(kind := load_class("benchbench.exporters", name, Format), Exporter)
 }
 
 

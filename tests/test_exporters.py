@@ -29,7 +29,7 @@ from benchbench.format import visible
 from benchbench.model.case import Phase
 from benchbench.model.run import Run
 from benchbench.model.status import Status
-from benchbench.registry import load, names
+from benchbench.registry import load_class, names
 from tests.factories import (
     a_case,
     a_cost,
@@ -117,7 +117,7 @@ def a_typical_run() -> Run:
 
 
 def exporter_named(name: str) -> Exporter | RunExporter:
-    made = load(PACKAGE, name, Format)()
+    made = load_class(PACKAGE, name, Format)()
     assert isinstance(made, Exporter | RunExporter)
     return made
 

@@ -382,7 +382,7 @@ def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:
     document = (Path(__file__).parent.parent / "docs/checking.md").read_text()
     path = tmp_path / "accelbench.toml"
     path.write_text(document.split("```toml\n")[1].split("```")[0])
-    found = config.load(path)
+    found = config.load_config(path)
     assert found.check.baseline == "main"
     assert [(rule.pattern, rule.value) for rule in config.threshold_rules(found)] == [
         ("attention*bfloat16", 0.1),

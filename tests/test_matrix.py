@@ -30,7 +30,7 @@ NO_KERNEL = {("onnxruntime", "conv2d", Dtype.FLOAT64), ("onnxruntime", "resnet50
 def works() -> Iterator[tuple[str, Workload]]:
     """Every workload at its tiny size, and with every truth value it has turned; by its name."""
     for name in registry.names("benchbench.workloads"):
-        tiny = registry.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+        tiny = registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
         flags = [key for key, value in tiny.params.items() if isinstance(value, bool)]
         yield name, tiny
         for flag in flags:
@@ -40,7 +40,7 @@ def works() -> Iterator[tuple[str, Workload]]:
 def matrix() -> Iterator[Any]:
     """What is not refused; large networks in further dtypes of further modes only when asked for."""
     for backend, (name, work), dtype in itertools.product(BACKENDS, works(), Dtype):
-        kind = registry.load("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+        kind = registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
         for mode in kind.modes:
             if kind().refuses(CPU, dtype, mode, Phase(work.phase)):
                 continue

@@ -248,7 +248,7 @@ def test_what_is_installed_follows_the_label_unless_it_is_said(
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = registry.load("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
+    torch = registry.load_class("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
     monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
     found = build.requested("torch@2.8", ())
     assert found.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
@@ -280,7 +280,7 @@ def test_a_path_is_made_absolute_since_pip_runs_elsewhere(
 
 def test_every_backend_says_what_its_environment_holds() -> None:
     for name in registry.names("benchbench.backends"):
-        backend = registry.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        backend = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         assert "numpy" in backend.requirements, name
 
 

@@ -37,7 +37,7 @@ def write(folder: Path, name: str, *classes: str) -> None:
 
 
 def load(name: str) -> type[Workload]:
-    return registry.load("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
 
 
 def test_a_file_of_one_workload_is_named_after_the_file(folder: Path) -> None:

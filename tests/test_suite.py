@@ -19,7 +19,7 @@ def parsed(**changes: Any) -> suite.Suite:
 
 @pytest.mark.parametrize("name", suite.names())
 def test_every_suite_that_comes_with_the_project_is_valid(name: str) -> None:
-    assert suite.load(name).cases
+    assert suite.load_suite(name).cases
 
 
 def test_the_suites_the_documentation_names_are_there() -> None:
@@ -27,7 +27,7 @@ def test_the_suites_the_documentation_names_are_there() -> None:
 
 
 def test_full_holds_what_any_other_suite_holds() -> None:
-    held = {name: {entry.workload for entry in suite.load(name).cases} for name in suite.names()}
+    held = {name: {entry.workload for entry in suite.load_suite(name).cases} for name in suite.names()}
     assert held["full"] == set().union(*held.values()) <= set(registry.names("benchbench.workloads"))
 
 
@@ -64,14 +64,14 @@ def test_a_mistake_is_named_with_its_place_and_its_remedy(
 
 def test_an_unknown_suite_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match="No suite named 'quik'") as caught:
-        suite.load("quik")
+        suite.load_suite("quik")
     assert caught.value.hint == "Did you mean 'quick'?"
 
 
 def test_a_path_is_read_as_a_file(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('description = "d"\n[[cases]]\nworkload = "gemm"\n')
-    assert suite.load(str(path)).name == "own"
+    assert suite.load_suite(str(path)).name == "own"
 
 
 @pytest.mark.parametrize("content", [b"not = = toml", b"\xff\xfe"])
@@ -79,9 +79,9 @@ def test_a_file_that_is_no_toml_is_an_error_with_its_path(tmp_path: Path, conten
     path = tmp_path / "broken.toml"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="broken"):
-        suite.load(str(path))
+        suite.load_suite(str(path))
 
 
 def test_a_name_never_reaches_outside_the_suites(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No suite named"):
-        suite.load("../suites/quick")
+        suite.load_suite("../suites/quick")

@@ -16,7 +16,7 @@ from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import Note, NoteKind, note
-from benchbench.registry import load
+from benchbench.registry import load_class
 from benchbench.stats import mean, median, quantile
 from benchbench.workloads.base import Workload
 
@@ -83,7 +83,7 @@ def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
 def _multiplications_saved(workload: str) -> float | None:
     """As the workload says; None, and so not judged by FLOPs, where it is not known here."""
     try:
-        return load("benchbench.workloads", workload, Workload).multiplications_saved  # type: ignore[type-abstract]
+        return load_class("benchbench.workloads", workload, Workload).multiplications_saved  # type: ignore[type-abstract]
     except UsageError:
         return None
 

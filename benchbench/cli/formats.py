@@ -86,7 +86,7 @@ def exporter_type(name: str) -> type[Format]:
 
     if name not in formats():
         raise UsageError(f"No format named {name!r}.", unknown("formats", name, formats()))
-    return registry.load(PACKAGE, name.replace("-", "_"), Format)
+    return registry.load_class(PACKAGE, name.replace("-", "_"), Format)
 
 
 def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:

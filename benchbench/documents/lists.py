@@ -68,7 +68,7 @@ def _workloads() -> Rows:
     """Every workload with its parameters and the frameworks it is written in."""
     rows = []
     for name in registry.names("benchbench.workloads"):
-        kind = registry.load("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+        kind = registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
         rows.append(
             {
                 "workload": name,
@@ -85,7 +85,7 @@ def _backends() -> Rows:
     """Every backend with its modes, the usual one first."""
     rows = []
     for name in registry.names("benchbench.backends"):
-        kind = registry.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         rows.append({"backend": name, "modes": ", ".join(kind.modes), "summary": kind.summary})
     return rows
 
@@ -94,7 +94,7 @@ def _suites() -> Rows:
     """Every suite by name."""
     from benchbench.plan import suite
 
-    loaded = [(name, suite.load(name)) for name in suite.names()]
+    loaded = [(name, suite.load_suite(name)) for name in suite.names()]
     return [
         {
             "suite": name,

@@ -24,7 +24,7 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.registry import load
+from benchbench.registry import load_class
 from benchbench.store import disk
 
 REQUEST = "accelbench-request.json"  # what an attempt that was cut short is gone on with
@@ -54,7 +54,7 @@ def requested(name: str, requirements: Sequence[str], base: str = "") -> Request
     base = base or (before.base if before else "") or sys.executable
     if before and before.chosen and not requirements:
         return replace(before, base=base)
-    own = load("benchbench.backends", backend, Backend).requirements  # type: ignore[type-abstract]
+    own = load_class("benchbench.backends", backend, Backend).requirements  # type: ignore[type-abstract]
     wanted = tuple(map(_requirement, requirements)) or (_of_version(name, own, label) if label else own)
     if not any(_distribution(each) == "numpy" for each in wanted):
         wanted = (*wanted, "numpy")  # the worker's own; torch comes without

@@ -98,7 +98,7 @@ def targets(
 
 
 def _is_virtual(backend: str) -> bool:
-    return registry.load("benchbench.backends", backend, Backend).virtual  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.backends", backend, Backend).virtual  # type: ignore[type-abstract]
 
 
 def _target(name: str, given: Mapping[str, str], running: str) -> Target:

@@ -179,7 +179,7 @@ class _Stages:
         return replace(session, cases=cases)
 
     def _entries(self, name: str) -> list[Entry]:
-        return [entry for _, entry in select([suite.load(name)], Selection())]
+        return [entry for _, entry in select([suite.load_suite(name)], Selection())]
 
     def _terms(self, like: Digest, rounds: int) -> Terms:
         policy = replace(like.policy, rounds=rounds)
@@ -220,7 +220,7 @@ def thresholds(
         if not suites and name not in known and name != "defaults":
             tell(f"suite {name!r} is not found by name: --suite FILE for its thresholds")
     chosen = suites or [name for name in names if name in known]
-    patterns = [rule for name in chosen for rule in suite.threshold_rules(suite.load(name))]
+    patterns = [rule for name in chosen for rule in suite.threshold_rules(suite.load_suite(name))]
     return (*config.threshold_rules(project), *patterns, *config.default_rules(project))
 
 

@@ -13,7 +13,7 @@ from benchbench.machine.sampler import Sampler, Watch
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.registry import load
+from benchbench.registry import load_class
 
 
 class LocalTransport:
@@ -46,7 +46,7 @@ class LocalTransport:
 
     def watch(self, case: Case) -> Sampler:
         """Samples of this machine: its clock is the workers'."""
-        backend = load("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+        backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
         return self._watch.over(case, virtual=backend.virtual)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
-from benchbench.registry import load
+from benchbench.registry import load_class
 
 LATE_S = 0.5  # for a message that came in while another worker was waited for
 REFERENCE = "reference"  # the name of the target without a framework
@@ -203,7 +203,7 @@ class WorkerPool:
     def _probe(self, template: Template, greeting: Greeting) -> Probe:
         target = self._targets[template.target]
         if greeting.status != "ready":
-            backend = load("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+            backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
             return Probe(
                 target=target,
                 version=None,

@@ -69,7 +69,7 @@ class RunScratch:
         self, target: Target, settings: Settings, chosen: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """What a worker of `target` is started with; `chosen`: a case's own variables, but none of ours."""
-        backend = registry.load("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
+        backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
         extra = {**backend.environment(settings, str(self._cache(target, chosen or {}))), **(chosen or {})}
         code = self._code or user_code()
         own = [str(self.path / "package")]

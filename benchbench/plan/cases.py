@@ -55,7 +55,7 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
     ]
     present = {entry.workload for _, entry in entries}
     for name in selection.workloads:
-        registry.load("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+        registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
         if name not in present:
             entries.append(("defaults", Entry(workload=name, dtype=[Dtype.FLOAT32])))
     return _overridden(entries, selection)
@@ -244,7 +244,7 @@ def footprint_bytes(case: Case) -> int:
 
 def instance(case: Case) -> Workload:
     """The workload at the case's parameters."""
-    return registry.load("benchbench.workloads", case.workload, Workload)(**case.params)  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.workloads", case.workload, Workload)(**case.params)  # type: ignore[type-abstract]
 
 
 def parse_params(texts: Sequence[str]) -> dict[str, list[Scalar]]:
@@ -273,8 +273,8 @@ def _changed(entry: Entry, **changes: object) -> Entry:
 
 
 def _backend(probe: Probe) -> type[Backend]:
-    return registry.load("benchbench.backends", probe.target.backend, Backend)  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.backends", probe.target.backend, Backend)  # type: ignore[type-abstract]
 
 
 def _workload(entry: Entry) -> type[Workload]:
-    return registry.load("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]

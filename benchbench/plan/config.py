@@ -42,7 +42,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def nearest(start: Path) -> Config:
     """What the file says, or the defaults without one. Raises UsageError."""
     path = find(start)
-    return load(path) if path else Config()
+    return load_config(path) if path else Config()
 
 
 def find(start: Path) -> Path | None:
@@ -51,7 +51,7 @@ def find(start: Path) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
-def load(path: Path) -> Config:
+def load_config(path: Path) -> Config:
     """Raises UsageError with file and key."""
     try:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Config)

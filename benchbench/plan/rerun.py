@@ -55,7 +55,7 @@ def obstacle(case: Case, probe: Probe) -> Reason:
     if device is None:
         return Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}"
     try:
-        workload = registry.load("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
+        workload = registry.load_class("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
         check_params(workload, dict(case.params))
     except UsageError as error:
         return Status.UNSUPPORTED, str(error)
@@ -100,4 +100,4 @@ def _backend(target: Target) -> type[Backend]:
 
 
 def _backend_named(name: str) -> type[Backend]:
-    return registry.load("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]

@@ -54,7 +54,7 @@ def names() -> list[str]:
     return sorted({path.stem for place in folders() for path in place.glob("*.toml")})
 
 
-def load(name: str) -> Suite:
+def load_suite(name: str) -> Suite:
     """A suite by name or by path. Raises SuiteError, UsageError."""
     path = Path(name)
     if path.suffix != ".toml":
@@ -98,7 +98,7 @@ def threshold_rules(suite: Suite) -> list[Rule]:
 
 def _check(entry: Entry, where: str) -> None:
     try:
-        workload = registry.load("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]
+        workload = registry.load_class("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]
         for backend in entry.backend or []:
             if backend not in registry.names("benchbench.backends"):
                 valid = registry.names("benchbench.backends")

@@ -18,7 +18,7 @@ from benchbench.model.measurement import CALL, Failure, Measurement, Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
-from benchbench.registry import load
+from benchbench.registry import load_class
 from benchbench.timing.sampling import measure
 
 PYTHON = "python"  # what stands for no backend
@@ -110,7 +110,7 @@ def failure(error: Exception, backend: str | None) -> Failure:
 
 def backend_named(name: str | None) -> Backend | None:
     """Raises UsageError."""
-    return load("benchbench.backends", name, Backend)() if name else None  # type: ignore[type-abstract]
+    return load_class("benchbench.backends", name, Backend)() if name else None  # type: ignore[type-abstract]
 
 
 def version(backend: str | None) -> str | None:

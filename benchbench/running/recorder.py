@@ -17,7 +17,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
-from benchbench.registry import load
+from benchbench.registry import load_class
 from benchbench.store.codec import outcome
 from benchbench.workloads.base import Workload
 
@@ -41,12 +41,12 @@ def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> R
 
 def _computes(case: Case) -> bool:
     """Whether its backend computes the workload, so that there is something to verify."""
-    workload = load("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
+    workload = load_class("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
     return _backend(case).computes(workload)
 
 
 def _backend(case: Case) -> type[Backend]:
-    return load("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+    return load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
 
 
 def verified(

@@ -44,7 +44,7 @@ class Request(Terms):
 
 def request(options: MeasureOptions) -> Request:
     """The suites named, narrowed; the first one's preset unless one is given. Raises UsageError."""
-    named = [suites.load(name) for name in options.suites or ("quick",)]
+    named = [suites.load_suite(name) for name in options.suites or ("quick",)]
     narrowed = selection(options)
     return Request(
         entries=tuple(select(named, narrowed)),

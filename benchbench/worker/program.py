@@ -99,4 +99,4 @@ def case_of(fields: Message) -> Case:
 
 def workload_of(fields: Message) -> Workload:
     """The instance that `workload` and `params` name."""
-    return registry.load("benchbench.workloads", fields["workload"], Workload)(**fields["params"])  # type: ignore[type-abstract]
+    return registry.load_class("benchbench.workloads", fields["workload"], Workload)(**fields["params"])  # type: ignore[type-abstract]

@@ -24,7 +24,7 @@ NETWORKS = ("convnet_train", "resnet50_train")
 
 def network(name: str) -> Training:
     """Its tiny size: that of the float64 reference."""
-    work = registry.load("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    work = registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
     assert isinstance(work, Training)
     return work
 
@@ -51,7 +51,7 @@ def traced(target: Target, name: str, dtype: Dtype) -> Any:
     """The case of that training."""
     from benchbench.backends.base import Backend
 
-    backend = registry.load("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+    backend = registry.load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
     work = network(name)
     return a_case(
         workload=name, params=work.params, dtype=dtype, mode=backend.modes[0], phase=work.phase,

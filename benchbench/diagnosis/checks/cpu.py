@@ -13,7 +13,7 @@ NO_STAT = "there is no /proc/stat"
 VIRTUAL = "not governed by this kernel: the firmware or the host does it"
 
 
-def load(host: Host) -> Sequence[Sight]:
+def system_load(host: Host) -> Sequence[Sight]:
     """What other processes used while this one slept, and the load average."""
     if host.before is None or host.after is None:
         return unknown(NO_STAT)

@@ -8,7 +8,7 @@ from benchbench.diagnosis.checks.base import Check
 CHECKS = (
     Check(
         "load",
-        cpu.load,
+        cpu.system_load,
         "other work takes cores from a step: it is slower, and unevenly so",
         "end it, or measure when it is done",
     ),
