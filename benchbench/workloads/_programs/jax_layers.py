@@ -20,8 +20,9 @@ def conv2d(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
 
 
 def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Product and bias, over the last axis."""
-    return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"].astype(x.dtype)
+    """Product over the last axis, and the bias where there is one."""
+    y, bias = x @ weights[f"{name}.weight"], weights.get(f"{name}.bias")
+    return y if bias is None else y + bias.astype(y.dtype)
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:

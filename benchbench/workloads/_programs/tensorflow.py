@@ -41,7 +41,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     def update(gradients: list[Any]) -> None:
         t = None if count is None else count.assign_add(1)
         for (name, p), g in zip(learnt.items(), gradients, strict=True):
-            optimizer.tensorflow(t, p, tf.convert_to_tensor(g), slots[name])
+            optimizer.tensorflow(t, p, g, slots[name])
 
     def step(*inputs: Any) -> Any:
         *inputs, targets = inputs  # type: ignore[assignment]
@@ -50,7 +50,8 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
             output = network.tensorflow(narrow, *narrow_inputs, training=True)
             loss = network.loss.tensorflow(output, targets)
             differentiated = scale.up(loss) if scale else loss
-        gradients = tape.gradient(differentiated, list(learnt.values()))
+        sparse = tape.gradient(differentiated, list(learnt.values()))
+        gradients = [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
         if scale:
             scale.apply(gradients, update)
         else:

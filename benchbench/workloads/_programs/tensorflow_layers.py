@@ -17,11 +17,11 @@ def conv2d(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
 
 
 def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Product and bias, over the last axis."""
+    """Product over the last axis, and the bias where there is one."""
     import tensorflow as tf
 
-    y = tf.matmul(x, weights[f"{name}.weight"])
-    return tf.nn.bias_add(y, tf.cast(weights[f"{name}.bias"], y.dtype))
+    y, bias = tf.matmul(x, weights[f"{name}.weight"]), weights.get(f"{name}.bias")
+    return y if bias is None else tf.nn.bias_add(y, tf.cast(bias, y.dtype))
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:

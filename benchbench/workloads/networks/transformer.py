@@ -1,0 +1,223 @@
+"""A language model of two Transformer layers, as GPT-2 has them: normalised first, causal, exact GELU.
+
+Vaswani et al. 2017; Radford et al. 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from benchbench.errors import UsageError
+from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
+from benchbench.workloads._programs import jax_layers, tensorflow_layers
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import Network
+from benchbench.workloads.steps import Inference, TrainingStep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LAYERS = 2
+HEAD = 64  # the width of one
+EXPANSION = 4  # of the hidden layer between `up` and `down`
+NAMES = [f"layers.{index}" for index in range(LAYERS)]
+
+
+@dataclass(frozen=True)
+class Transformer(Network):
+    """The logits of each next token; learnt positions, no dropout, the embedding not tied to the output."""
+
+    batch: int = 16
+    length: int = 256
+    hidden: int = 512
+    vocabulary: int = 8192
+
+    input_names = ("tokens",)
+    images = frozenset()
+    item = "token"
+    multiplications_saved = 1.0
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a hidden width that is no multiple of a head's."""
+        super().__post_init__()
+        if self.hidden % HEAD:
+            raise UsageError(f"hidden={self.hidden} must be a multiple of {HEAD}.")
+
+    @property
+    def heads(self) -> int:
+        """Of each layer."""
+        return self.hidden // HEAD
+
+    @property
+    def items(self) -> int:
+        """Tokens."""
+        return self.batch * self.length
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Samples, tokens, vocabulary."""
+        return self.batch, self.length, self.vocabulary
+
+    def layers(self) -> list[Layer]:
+        """Each of a layer's two halves is added to what it was given."""
+        width, length = self.hidden, self.length
+        return [
+            Embedding(name="tokens", count=self.vocabulary, width=width, rows=length),
+            Embedding(name="positions", count=length, width=width, rows=length),
+            *(part for name in NAMES for part in self._layer(name)),
+            Norm(name="norm", channels=width),
+            Dense(name="head", inputs=width, outputs=self.vocabulary, rows=length),
+        ]
+
+    def _layer(self, name: str) -> Iterator[Layer]:
+        width, length = self.hidden, self.length
+        yield Norm(name=f"{name}.norm1", channels=width)
+        # Softmax does not see a bias of the keys: its gradient would be rounding, which Adam makes large.
+        yield Dense(name=f"{name}.qkv", inputs=width, outputs=3 * width, rows=length, bias=False)
+        yield SelfAttention(length=length, width=width, heads=self.heads, causal=True)
+        yield Dense(name=f"{name}.out", inputs=width, outputs=width, rows=length)
+        yield Norm(name=f"{name}.norm2", channels=width)
+        yield Dense(name=f"{name}.up", inputs=width, outputs=EXPANSION * width, rows=length)
+        yield Dense(name=f"{name}.down", inputs=EXPANSION * width, outputs=width, rows=length)
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Any token is as likely as any other."""
+        return {"tokens": draw.integers("tokens", self.batch, self.length, below=self.vocabulary)}
+
+    def tiny(self) -> Self:
+        """Two heads, an odd length."""
+        return replace(self, batch=2, length=13, hidden=2 * HEAD, vocabulary=96)
+
+    def torch(self) -> Any:
+        """torch.nn's layers and F.scaled_dot_product_attention, which picks the fused kernel."""
+        return torch_model(self)
+
+    def tensorflow(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
+        """TensorFlow has no fused attention: products, mask and softmax as its users write them."""
+        import tensorflow as tf
+
+        def dense(x: Any, name: str) -> Any:
+            return tensorflow_layers.dense(x, weights, name)
+
+        def norm(x: Any, name: str) -> Any:
+            return tensorflow_layers.layer_norm(x, weights, name)
+
+        def attention(qkv: Any) -> Any:
+            parts = tf.reshape(qkv, [self.batch, self.length, 3, self.heads, HEAD])
+            q, k, v = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
+            mask = tf.linalg.band_part(tf.ones((self.length, self.length), tf.bool), -1, 0)
+            scores = tf.matmul(q * tf.constant(HEAD**-0.5, q.dtype), k, transpose_b=True)
+            y = tf.matmul(tf.nn.softmax(tf.where(mask, scores, scores.dtype.min)), v)
+            return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [self.batch, self.length, self.hidden])
+
+        x = tf.gather(weights["tokens.weight"], tokens) + weights["positions.weight"]
+        for name in NAMES:
+            x += dense(attention(dense(norm(x, f"{name}.norm1"), f"{name}.qkv")), f"{name}.out")
+            x += dense(tf.nn.gelu(dense(norm(x, f"{name}.norm2"), f"{name}.up")), f"{name}.down")
+        return dense(norm(x, "norm"), "head")
+
+    def jax(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
+        """jax.nn.dot_product_attention."""
+        import jax
+
+        def dense(x: Any, name: str) -> Any:
+            return jax_layers.dense(x, weights, name)
+
+        def norm(x: Any, name: str) -> Any:
+            return jax_layers.layer_norm(x, weights, name)
+
+        def attention(qkv: Any) -> Any:
+            q, k, v = (
+                part.reshape(*tokens.shape, self.heads, HEAD) for part in jax.numpy.split(qkv, 3, axis=-1)
+            )
+            return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(*tokens.shape, self.hidden)
+
+        x = weights["tokens.weight"][tokens] + weights["positions.weight"]
+        for name in NAMES:
+            x += dense(attention(dense(norm(x, f"{name}.norm1"), f"{name}.qkv")), f"{name}.out")
+            x += dense(
+                jax.nn.gelu(dense(norm(x, f"{name}.norm2"), f"{name}.up"), approximate=False), f"{name}.down"
+            )
+        return dense(norm(x, "norm"), "head")
+
+    def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
+        """The same in float64."""
+
+        def dense(x: Any, name: str) -> Any:
+            return ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+        def norm(x: Any, name: str) -> Any:
+            return ops.layer_norm(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+        def attention(qkv: Any) -> Any:
+            parts = qkv.reshape(-1, self.length, 3, self.heads, HEAD)
+            q, k, v = ops.np.transpose(parts, (2, 0, 3, 1, 4))
+            scores = ops.matmul(q * HEAD**-0.5, ops.np.swapaxes(k, -1, -2))
+            mask = ops.np.tril(ops.np.ones((self.length, self.length), bool))
+            y = ops.matmul(ops.softmax(ops.np.where(mask, scores, -1e30)), v)
+            return ops.np.swapaxes(y, 1, 2).reshape(-1, self.length, self.hidden)
+
+        x = ops.add(ops.embedding(weights["tokens.weight"], tokens), weights["positions.weight"])
+        for name in NAMES:
+            x = ops.add(x, dense(attention(dense(norm(x, f"{name}.norm1"), f"{name}.qkv")), f"{name}.out"))
+            x = ops.add(x, dense(ops.gelu(dense(norm(x, f"{name}.norm2"), f"{name}.up")), f"{name}.down"))
+        return dense(norm(x, "norm"), "head")
+
+
+@dataclass(frozen=True)
+class TransformerInfer(Inference, Transformer):
+    """Logits of every position: prefill, without a cache."""
+
+    summary = "inference with a two-layer Transformer, all positions at once"
+
+
+@dataclass(frozen=True)
+class TransformerTrain(TrainingStep, Transformer):
+    """Forward, backward and update, with Adam unless said otherwise."""
+
+    optimizer: str = "adam"
+
+    summary = "train a two-layer Transformer on the next token"
+
+
+def torch_model(network: Transformer) -> Any:
+    """As a user of PyTorch writes it."""
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    width = network.hidden
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, EXPANSION * width), nn.Linear(EXPANSION * width, width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            qkv = self.qkv(self.norm1(x)).unflatten(-1, (3, network.heads, HEAD))
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(attended.transpose(1, 2).flatten(2))
+            return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(network.vocabulary, width)
+            self.positions = nn.Embedding(network.length, width)
+            self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, network.vocabulary)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            at = torch.arange(network.length, device=tokens.device)
+            x = self.tokens(tokens) + self.positions(at)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(self.norm(x))
+
+    return Model()
