@@ -64,9 +64,10 @@ AMP = {Dtype.AMP_BF16: Dtype.BFLOAT16, Dtype.AMP_FP16: Dtype.FLOAT16}  # mixed p
 
 
 class Phase(StrEnum):
-    """`forward`: outputs from inputs. `train`: forward, backward and the optimizer's update."""
+    """`forward`: outputs from inputs. `backward`: their gradients too. `train`: an optimizer's update too."""
 
     FORWARD = "forward"
+    BACKWARD = "backward"
     TRAIN = "train"
 
 

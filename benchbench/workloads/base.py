@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from zlib import crc32
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], NDArray[Any]]
 
 SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
+OUTPUT = "output"  # the name of an operation's only one
 LEARNING_RATE, MOMENTUM = 0.001, 0.9  # SGD of every training workload
 
 
@@ -47,7 +48,8 @@ class Program:
     """`step(*state, *inputs)`; with a state its result is `(*next state, output)`, else the output.
 
     `axes` permutes the reference's axes into the output's: (0, 2, 3, 1) for an NHWC output of an NCHW
-    reference. Several outputs come as a tuple, in the order of `Operation.output_shapes`, unpermuted.
+    reference; `input_axes` those of an input, by name, and so of its gradient. Several outputs come as a
+    tuple, in the order of `Operation.output_shapes`. `held` are tensors that the step reads besides inputs.
 
     Of a training step, verification reads by PyTorch's names and in PyTorch's layout: `parameters(*state)`,
     and after the first step `gradients(*state)`, as the optimizer's own state tells them.
@@ -57,11 +59,17 @@ class Program:
     inputs: tuple[Any, ...] = ()
     state: tuple[Any, ...] = ()
     axes: tuple[int, ...] | None = None
+    input_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    held: tuple[Any, ...] = ()
     momenta: Callable[..., Sequence[Any]] | None = None
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
     compiles: bool = True  # False: the step is called as it is in every mode
     simulated: bool = False  # nothing is computed, so there is nothing to verify
+
+    def axes_of(self, output: str) -> tuple[int, ...] | None:
+        """Of an output, or of the gradient of an input; None where they are the reference's."""
+        return self.axes if output == OUTPUT else self.input_axes.get(output)
 
 
 class Draw:
@@ -214,6 +222,11 @@ class Operation(Workload):
     """Outputs from inputs: verified at the timed shape, on sampled output elements."""
 
     phase = Phase.FORWARD
+    differentiated: ClassVar[bool] = False  # whether gradients will be asked of its program
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """The whole output by the operations `ops` (`_reference/ops.py`); what has a backward needs it."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -231,17 +244,17 @@ class Operation(Workload):
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name → shape of each of the reference's outputs."""
-        return {"output": self.output_shape}
+        return {OUTPUT: self.output_shape}
 
     def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
         """Output → which of its elements to verify, as in `sample`."""
-        return {"output": self.sample(source, count)}
+        return {OUTPUT: self.sample(source, count)}
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]]
     ) -> dict[str, NDArray[np.float64]]:
         """Output → its elements at `indices`, in float64."""
-        return {"output": self.reference(arrays, indices["output"])}
+        return {OUTPUT: self.reference(arrays, indices[OUTPUT])}
 
 
 def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ class Attention(Operation):
         """(batch, heads, length, dim)."""
         return self.batch, self.heads, self.length, self.dim
 
-    def tiny(self) -> Attention:
+    def tiny(self) -> Self:
         """Odd length, distinct sizes."""
-        return Attention(2, 3, 37, 16, self.causal)
+        return replace(self, batch=2, heads=3, length=37, dim=16)
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """q, k and v, each (batch, heads, length, dim)."""
@@ -84,6 +85,13 @@ class Attention(Operation):
             return float(weights @ arrays["v"][b, h, :seen, d].astype(np.float64) / weights.sum())
 
         return np.array([output(*at) for at in index])
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """All rows."""
+        scores = ops.matmul(arrays["q"] / math.sqrt(self.dim), ops.np.swapaxes(arrays["k"], -1, -2))
+        if self.causal:
+            scores = ops.np.where(ops.np.tril(ops.np.ones(scores.shape, bool)), scores, -1e30)
+        return ops.matmul(ops.softmax(scores), arrays["v"])
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """F.scaled_dot_product_attention picks the fused kernel."""
@@ -128,7 +136,8 @@ class Attention(Operation):
             return jax.nn.dot_product_attention(q, k, v, is_causal=self.causal, implementation=fused)
 
         inputs = tuple(context.put(each.transpose(BTHD_OF_BHTD)) for each in (q, k, v))
-        return Program(step, inputs, axes=BTHD_OF_BHTD)
+        axes = dict.fromkeys("qkv", BTHD_OF_BHTD)
+        return Program(step, inputs, axes=BTHD_OF_BHTD, input_axes=axes)
 
     def _jax_products(self) -> Callable[..., Any]:
         import jax
@@ -141,3 +150,10 @@ class Attention(Operation):
             return jnp.matmul(jax.nn.softmax(scores, where=mask), v)
 
         return step
+
+
+@dataclass(frozen=True)
+class AttentionBackward(Backward, Attention):
+    """Of queries, keys and values."""
+
+    summary = "gradients of scaled dot-product attention"

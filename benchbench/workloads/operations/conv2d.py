@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 NHWC_OF_NCHW = (0, 2, 3, 1)
+INPUT_AXES = {"images": NHWC_OF_NCHW, "filters": (2, 3, 1, 0)}
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ class Conv2d(Operation):
         columns = (self.width + 2 * self.padding - self.kernel) // self.stride + 1
         return self.batch, self.filters, rows, columns
 
-    def tiny(self) -> Conv2d:
+    def tiny(self) -> Self:
         """Odd sizes; kernel, stride and padding as they are."""
         side = 2 * self.kernel + 3
-        return Conv2d(2, 5, side, side + 2, 7, self.kernel, self.stride, self.padding)
+        return replace(self, batch=2, channels=5, height=side, width=side + 2, filters=7)
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Images NCHW, filters KCRS."""
@@ -84,6 +86,10 @@ class Conv2d(Operation):
         patches = np.stack([patch(n, p, q) for n, _, p, q in index]).astype(np.float64)
         filters = arrays["filters"][index[:, 1]].astype(np.float64)
         return np.asarray(np.einsum("scij,scij->s", patches, filters))
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """The whole batch."""
+        return ops.conv2d(arrays["images"], arrays["filters"], stride=self.stride, padding=self.padding)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """F.conv2d on channels-last memory; the result's shape stays NCHW."""
@@ -109,7 +115,7 @@ class Conv2d(Operation):
 
         images = context.put(arrays["images"].transpose(NHWC_OF_NCHW))
         filters = context.put(arrays["filters"].transpose(2, 3, 1, 0))
-        return Program(step, (images, filters), axes=NHWC_OF_NCHW)
+        return Program(step, (images, filters), axes=NHWC_OF_NCHW, input_axes=INPUT_AXES)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """lax.conv_general_dilated, NHWC and HWIO."""
@@ -128,4 +134,12 @@ class Conv2d(Operation):
 
         images = context.put(arrays["images"].transpose(NHWC_OF_NCHW))
         filters = context.put(arrays["filters"].transpose(2, 3, 1, 0))
-        return Program(step, (images, filters), axes=NHWC_OF_NCHW)
+        return Program(step, (images, filters), axes=NHWC_OF_NCHW, input_axes=INPUT_AXES)
+
+
+@dataclass(frozen=True)
+class Conv2dBackward(Backward, Conv2d):
+    """Of images and filters, neither of which depends on the output."""
+
+    summary = "gradients of a 2-D convolution"
+    needs_forward = False

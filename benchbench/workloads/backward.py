@@ -1,0 +1,142 @@
+"""The gradients of an operation's inputs, by each framework's own differentiation.
+
+    @dataclass(frozen=True)
+    class AttentionBackward(Backward, Attention):
+        summary = "gradients of attention"
+
+The operation must give `forward` and a builder for each of torch, TensorFlow and JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.measurement import Cost
+from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, sampled
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays
+
+UPSTREAM = "upstream"  # the gradient of the output, N(0, 1)
+
+
+class Backward(Operation):
+    """A step gives the gradient of every input, the forward pass included."""
+
+    phase = Phase.BACKWARD
+    differentiated = True
+    needs_forward: ClassVar[bool] = True  # False: no gradient depends on the output
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Twice the operation's, and once more where the output enters a gradient."""
+        forward = super().cost(dtype)  # type: ignore[safe-super]
+        passes = 3 if self.needs_forward else 2
+        return replace(forward, flops=passes * forward.flops, bytes=passes * forward.bytes)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """The operation's, and the gradient of its output."""
+        forward = super().arrays(draw)  # type: ignore[safe-super]
+        return {**forward, UPSTREAM: draw.normal(UPSTREAM, *self.output_shape)}
+
+    def is_input(self, name: str) -> bool:
+        """The gradient of the output is one, too."""
+        return name == UPSTREAM or super().is_input(name)  # type: ignore[misc]
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the gradients, which are named after the inputs."""
+        arrays = self.arrays(Draw(Dtype.FLOAT32))
+        return {name: arrays[name].shape for name in self.gradient_names(arrays)}
+
+    def gradient_names(self, arrays: Arrays) -> list[str]:
+        """The inputs that have a gradient: all of floating type."""
+        return [name for name, array in arrays.items() if array.dtype.kind == "f" and name != UPSTREAM]
+
+    @property
+    def reduction(self) -> int:
+        """Forward, then what is summed into an element of the smallest input that is multiplied."""
+        forward = super().reduction  # type: ignore[safe-super]
+        smallest = min(prod(shape) for shape in self.output_shapes.values() if len(shape) > 1)
+        return forward + prod(self.output_shape) * forward // smallest
+
+    @property
+    def roundings(self) -> int:
+        """Forward, and as many back."""
+        return 2 * super().roundings
+
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+        """Of every gradient."""
+        return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
+
+    def references(
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]]
+    ) -> dict[str, NDArray[np.float64]]:
+        """By automatic differentiation of `forward`, all elements at once."""
+        import numpy as np
+        from autograd import grad
+
+        from benchbench.workloads._reference.ops import Ops
+
+        wide = {name: arrays[name].astype(float) for name in self.gradient_names(arrays)}
+        upstream = arrays[UPSTREAM].astype(float)
+
+        def along_upstream(differentiated: Any) -> Any:
+            return (self.forward(Ops(), {**arrays, **differentiated}) * upstream).sum()
+
+        gradients = grad(along_upstream)(wide)
+        return {name: np.asarray(gradients[name][tuple(index.T)]) for name, index in indices.items()}
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """torch.autograd.grad."""
+        import torch
+
+        forward: Program = super().build_torch(context, arrays)  # type: ignore[misc]
+
+        def step(upstream: Any, *inputs: Any) -> Any:
+            leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+            return torch.autograd.grad(forward.step(*leaves), (*leaves, *forward.held), upstream)
+
+        return _backward(step, context, arrays, forward)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """A gradient tape."""
+        import tensorflow as tf
+
+        forward: Program = super().build_tensorflow(context, arrays)  # type: ignore[misc]
+
+        def step(upstream: Any, *inputs: Any) -> Any:
+            sources = [*inputs, *forward.held]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(sources)
+                output = forward.step(*inputs)
+            return tuple(tape.gradient(output, sources, upstream))
+
+        return _backward(step, context, arrays, forward)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """jax.vjp."""
+        import jax
+
+        forward: Program = super().build_jax(context, arrays)  # type: ignore[misc]
+
+        def step(upstream: Any, *inputs: Any) -> Any:
+            _, back = jax.vjp(forward.step, *inputs)
+            return back(upstream)
+
+        return _backward(step, context, arrays, forward)
+
+
+def _backward(step: Any, context: DeviceContext, arrays: Arrays, forward: Program) -> Program:
+    import numpy as np
+
+    upstream = arrays[UPSTREAM]
+    if forward.axes:
+        upstream = np.ascontiguousarray(upstream.transpose(forward.axes))
+    return Program(step, (context.put(upstream), *forward.inputs), input_axes=forward.input_axes)
