@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker.tolerance import LAMBDA, tolerance
-from benchbench.worker.verify import STEPS, sample_index
+from benchbench.worker.verify import STEPS, sample_indices
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._optimizers import OPTIMIZERS
@@ -226,7 +226,7 @@ def test_running_variances_are_positive() -> None:
 
 
 def test_inference_is_verified_on_one_image() -> None:
-    index = sample_index(Resnet50Infer(batch=32))
+    index = sample_indices(Resnet50Infer(batch=32))["output"]
     assert len(set(index[:, 0])) == 1
     assert len(set(index[:, 1])) > 100
 

@@ -123,9 +123,17 @@ class OnnxSession(TorchSession):
             if not running:
                 self._work = step, inputs
                 running.append(self._bound(self._start(step, inputs), inputs))
-            return running[0]()
+            try:
+                return running[0]()
+            except RuntimeError as error:  # some kernels refuse a dtype only when they run
+                if "does not support" not in str(error):
+                    raise
+                raise self._without_kernel(error) from error
 
         return run
+
+    def _without_kernel(self, error: Exception) -> Unsupported:
+        return Unsupported(f"no kernel for {self._case}: {str(error).splitlines()[0][:200]}")
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
         """What is bound is overwritten."""
@@ -160,9 +168,7 @@ class OnnxSession(TorchSession):
             try:
                 session = self._session(path, trace=trace)
             except (faults.NotImplemented, faults.InvalidGraph) as error:
-                raise Unsupported(
-                    f"no kernel for {self._case}: {str(error).splitlines()[0][:200]}"
-                ) from error
+                raise self._without_kernel(error) from error
             self._check_kernels(path)
         return session
 

@@ -147,7 +147,7 @@ def check_waited(workload: Workload, runner: Runner, session: Session, timer: Ti
 
     def finish(output: Any) -> None:
         if isinstance(workload, Operation):
-            session.take(output, verify.index_in(workload, runner.program))
+            verify.output_elements(workload, runner.program, output, session)
         else:
             session.fetch(output)
 

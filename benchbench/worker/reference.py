@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchbench.model.case import Dtype
 from benchbench.worker.tolerance import LAMBDA, tolerance
-from benchbench.worker.verify import STEPS, Reference, checked_at, sample_index
+from benchbench.worker.verify import STEPS, Reference, checked_at, sample_indices
 from benchbench.workloads.base import Draw, Operation, Training, Workload
 
 if TYPE_CHECKING:
@@ -28,15 +28,16 @@ def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None
 
 
 def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) -> Reference:
-    """Sampled elements of the output, of the first inputs and of `others`."""
-    index = sample_index(workload)
+    """Sampled elements of each output, of the first inputs and of `others`."""
+    indices = sample_indices(workload)
 
     def output(draw: Draw) -> dict[str, list[float]]:
-        return {"output": [float(value) for value in workload.reference(workload.arrays(draw), index)]}
+        elements = workload.references(workload.arrays(draw), indices)
+        return {name: values.tolist() for name, values in elements.items()}
 
     return Reference(
         expected=output(Draw(dtype, standard=standard)),
-        tolerance={"output": tolerance(workload, dtype)},
+        tolerance=dict.fromkeys(indices, tolerance(workload, dtype)),
         others=output(Draw(dtype, standard=standard, renewed=workload.is_input)),
         stretch=UNCALIBRATED if dtype is Dtype.INT8 else 1.0,
     )

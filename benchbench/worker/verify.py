@@ -88,24 +88,28 @@ def checked_at(workload: Workload) -> Workload:
     return workload.tiny() if isinstance(workload, Training) else workload
 
 
-def sample_index(workload: Operation) -> NDArray[np.int64]:
-    """The sampled output elements, the same in every process: shape (SAMPLES, ndim)."""
+def sample_indices(workload: Operation) -> dict[str, NDArray[np.int64]]:
+    """Output → its sampled elements, the same in every process: shape (SAMPLES, ndim)."""
     import numpy as np
 
-    return workload.sample(np.random.default_rng(SEED), SAMPLES)
-
-
-def index_in(workload: Operation, program: Program) -> NDArray[np.int64]:
-    """`sample_index` in the order of the axes of the program's output."""
-    index = sample_index(workload)
-    return index if program.axes is None else index[:, program.axes]
+    return workload.samples(np.random.default_rng(SEED), SAMPLES)
 
 
 def output_elements(
     workload: Operation, program: Program, output: Any, reader: Reader
 ) -> dict[str, NDArray[np.float64]]:
-    """The sampled elements of the output."""
-    return {"output": reader.take(output, index_in(workload, program))}
+    """The sampled elements of each output."""
+    indices = sample_indices(workload)
+    outputs = output if len(indices) > 1 else (output,)
+    return {
+        name: reader.take(tensor, _in_order(index, program.axes_of(name)))
+        for (name, index), tensor in zip(indices.items(), outputs, strict=True)
+    }
+
+
+def _in_order(index: NDArray[np.int64], axes: tuple[int, ...] | None) -> NDArray[np.int64]:
+    """`index` with its columns in the order of the axes that the program's tensor has."""
+    return index if axes is None else index[:, axes]
 
 
 def trained_elements(

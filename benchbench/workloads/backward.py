@@ -47,7 +47,7 @@ class Backward(Operation):
 
     def is_input(self, name: str) -> bool:
         """The gradient of the output is one, too."""
-        return name == UPSTREAM or super().is_input(name)  # type: ignore[misc]
+        return name == UPSTREAM or super().is_input(name)
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -56,8 +56,8 @@ class Lstm(Operation):
 
     @property
     def roundings(self) -> int:
-        """Of each of these steps: gates, cell and output."""
-        return 3 * MEMORY
+        """Of each of these steps: gates, their activations, two products and their sum, its tanh, output."""
+        return 7 * MEMORY
 
     def tiny(self) -> Self:
         """Odd sizes, none equal."""
@@ -130,7 +130,8 @@ class Lstm(Operation):
         import tensorflow as tf
 
         with tf.device(context.device):
-            layer = keras.layers.LSTM(self.hidden, return_sequences=True, dtype=context.dtype.name)
+            given = {"kernel_initializer": "zeros", "recurrent_initializer": "zeros"}  # overwritten below
+            layer = keras.layers.LSTM(self.hidden, return_sequences=True, dtype=context.dtype.name, **given)
             layer.build((self.batch, self.length, self.inputs))
             weights = [arrays["weight_ih"].T, arrays["weight_hh"].T, arrays["bias"]]
             for variable, array in zip(layer.trainable_variables, weights, strict=True):
@@ -165,3 +166,8 @@ class LstmBackward(Backward, Lstm):
     """Of the input and of the weights."""
 
     summary = "gradients of an LSTM layer"
+
+    @property
+    def roundings(self) -> int:
+        """Also the gradients of weights, summed step by step."""
+        return super().roundings + self.length
