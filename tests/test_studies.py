@@ -1,0 +1,50 @@
+"""The studies that the documentation quotes: each still begins, in a small size."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.program import environment
+from tests.studies import check_speed, history_speed, isolation, real_checks, spin_comparison
+from tests.test_architecture import ROOT
+
+STUDIES = sorted(path.stem for path in (ROOT / "tests/studies").glob("[!_]*.py"))
+FAKE = ["-b", "fake", "-d", "cpu", "-w", "gemm", "-p", "m=1000", "--quick"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_can_be_imported_and_says_what_it_is(name: str) -> None:
+    assert importlib.import_module(f"tests.studies.{name}").__doc__
+
+
+def kept_repository(folder: Path) -> list[Path]:
+    real_checks.repository(folder)
+    return list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(lambda folder: check_speed.timed(2, 2), id="check_speed"),
+        pytest.param(lambda folder: history_speed.analysed(30, 1), id="history_speed"),
+        pytest.param(lambda folder: history_speed.made(0).records, id="history_speed-made"),
+        pytest.param(lambda folder: isolation.compared(FAKE, folder)["verdicts"], id="isolation"),
+        pytest.param(kept_repository, id="real_checks"),
+    ],
+)
+def test_a_study_takes_its_first_step(
+    begin: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    assert begin(tmp_path)
+
+
+def test_the_harness_is_held_against_a_bare_loop(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spin_comparison, "CALLS", 1000)
+    spin_comparison.harness(1)
+    assert "median_ratio" in capsys.readouterr().out
