@@ -1,0 +1,45 @@
+"""Notes: a kind with data, put into words when it is shown."""
+
+import string
+
+import pytest
+
+from benchbench.model.note import CLAUSES, FORMATS, NoteKind, note, plain
+
+SAMPLES = {"count": 2, "rounds": 3, "copies": 4, "processes": 2, "samples": 22, "cores": 0.5}
+
+
+@pytest.mark.parametrize("kind", NoteKind)
+def test_every_kind_has_words_for_its_data(kind: NoteKind) -> None:
+    names = [name for _, name, _, _ in string.Formatter().parse(CLAUSES[kind]) if name]
+    data = {name: 0.5 if name in FORMATS else SAMPLES.get(name, name) for name in names}
+    text = note(kind, **data).text
+    assert text
+    assert not {"{", "}"} & set(text)
+
+
+def test_shares_ratios_and_sizes_are_shown_as_people_read_them() -> None:
+    launching = note(NoteKind.LAUNCH_BOUND, share=0.97, count=2, rounds=3)
+    assert launching.text == (
+        "launch-bound: launching took the host 97.0 % of the device's time, in 2 of 3 rounds"
+    )
+    assert note(NoteKind.CLEARING_IN_PEAKS, bytes=2**26).text == (
+        "memory peaks hold 64.0 MiB that clear the caches"
+    )
+
+
+def test_a_clause_leaves_out_what_the_note_is_called() -> None:
+    other = note(NoteKind.OTHER_PROCESSES, cores=0.53)
+    assert (other.clause, other.text) == (
+        "other processes used 0.5 of a core",
+        "contended: other processes used 0.5 of a core",
+    )
+
+
+def test_braces_in_a_sentence_are_not_taken_for_data() -> None:
+    assert plain("{count} of {rounds}").text == "{count} of {rounds}"
+
+
+def test_notes_are_equal_by_kind_and_data_and_can_be_told_once() -> None:
+    notes = [note(NoteKind.RECOMPILED, count=1), note(NoteKind.RECOMPILED, count=2)] * 2
+    assert list(dict.fromkeys(notes)) == notes[:2]
