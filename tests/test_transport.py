@@ -168,6 +168,29 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     assert 0.007 not in times
 
 
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN, Isolation.SHARED])
+def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
+    local: Callable[[Isolation], WorkerPool], isolation: Isolation
+) -> None:
+    pool = local(isolation)
+    cases = [fake_case(workload=name, params={"size": 16}) for name in ("demolishing", "honest")]
+    info = a_run_info(plan=tuple(cases), policy=QUICK, probes=tuple(pool.probe()))
+    records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
+    assert {record.outcome.status for record in records if record.case.workload == "honest"} == {"ok"}
+    assert [record.round for record in records if record.case.workload == "honest"] == [0, 1]
+
+
+def test_an_interpreter_that_is_no_program_is_broken_and_its_jobs_fail(tmp_path: Path) -> None:
+    transport = LocalTransport(Settings(threads=1))
+    worker = transport.start(Target(name="x", backend="fake", python=str(tmp_path / "none")), {})
+    greeting, answer = worker.ready(), worker.ask({"kind": "probe"}, 1.0, fork=True)
+    assert greeting.status == "broken"
+    assert "No such file" in greeting.reason
+    assert (answer.reply, answer.end, worker.alive) == (None, JobEnd.CRASHED, False)
+    worker.close()
+    transport.close()
+
+
 @pytest.mark.parametrize(
     "reply",
     [

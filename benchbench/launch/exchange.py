@@ -17,7 +17,7 @@ class JobFolder:
 
     def __init__(self, path: Path, files: Files) -> None:
         self.path = path
-        path.mkdir()
+        path.mkdir(parents=True)
         for name, content in files.items():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_bytes(content)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from benchbench.backends.base import Backend
 from benchbench.launch.process import LocalWorker
 from benchbench.launch.scratch import RunScratch, UserCode
-from benchbench.launch.transport import Worker
+from benchbench.launch.transport import NotStarted, Worker
 from benchbench.machine.environment import oom_kills
 from benchbench.machine.sampler import Sampler, Watch
 from benchbench.model.case import Case
@@ -33,14 +33,17 @@ class LocalTransport:
         self._started: list[Worker] = []  # all of them, so that none is left
 
     def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
-        """A template process of the target's interpreter."""
-        worker = LocalWorker(
-            [target.python, "-P", "-m", "benchbench.worker", target.backend],
-            self.scratch.environment(target, self._settings, environment),
-            self.scratch.worker_folder(),
-            self._settings.threads,
-            self._count_oom_kills,
-        )
+        """A template process of the target's interpreter; one that is dead already if it cannot start."""
+        try:
+            worker = LocalWorker(
+                [target.python, "-P", "-m", "benchbench.worker", target.backend],
+                self.scratch.environment(target, self._settings, environment),
+                self.scratch.worker_folder(),
+                self._settings.threads,
+                self._count_oom_kills,
+            )
+        except OSError as error:  # no such program, no more processes or descriptors, a full disk
+            return NotStarted(f"no process of {target.python}: {error.strerror}")
         self._started.append(worker)
         return worker
 

@@ -196,6 +196,8 @@ class WorkerPool:
         """A fresh one where there is none, or none that can take another job."""
         worker = self._workers.get(template)
         if worker is None or not worker.alive:
+            if worker is not None:
+                worker.close()
             worker = self._workers[template] = self._started(template)
             worker.ready()
         return worker

@@ -60,7 +60,7 @@ class LocalWorker(Worker):
         threads: int,
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
-        """`command`: to which the channel's descriptor and this process's id are added."""
+        """`command`: to which the channel's descriptor and this process's id are added. Raises OSError."""
         self._count_oom_kills = count_oom_kills
         self._threads = threads
         self._folder = folder
@@ -68,10 +68,23 @@ class LocalWorker(Worker):
         self._started = monotonic()
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours)
-        with theirs, self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid())],
-                cwd=folder,
+        try:
+            with theirs:
+                own = [str(theirs.fileno()), str(os.getpid())]
+                self._process = self._begun([*command, *own], environment, theirs)
+        except OSError:
+            self._channel.close()
+            raise
+        self._oom_kills = self._log_start = self._jobs = 0
+        self._closed = False
+
+    def _begun(
+        self, command: list[str], environment: dict[str, str], theirs: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self._folder,
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -79,8 +92,6 @@ class LocalWorker(Worker):
                 stderr=log,
                 start_new_session=True,
             )
-        self._oom_kills = self._log_start = self._jobs = 0
-        self._closed = False
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
         """Its first message."""
@@ -101,7 +112,7 @@ class LocalWorker(Worker):
         self._jobs += 1
         self._stamp = {"job": self._jobs, "case": job.get("case_id"), "nonce": secrets.token_hex(8)}
         self._job_folder = JobFolder(self._folder / f"job-{self._jobs}", files or {})
-        self._log_start = self._log.stat().st_size
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self._oom_kills = self._count_oom_kills()
         own = {"stamp": self._stamp, "fork": fork, "folder": str(self._job_folder.path)}
         self._channel.send({**job, **own, "threads": self._threads, "affinity": self._affinity()})
@@ -133,8 +144,8 @@ class LocalWorker(Worker):
 
     @property
     def alive(self) -> bool:
-        """Whether it can take another job."""
-        return self._process.poll() is None
+        """Whether it runs and still has its folder."""
+        return self._process.poll() is None and self._folder.is_dir()
 
     def close(self) -> None:
         """End it and what it started; returns within seconds."""
@@ -146,7 +157,7 @@ class LocalWorker(Worker):
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(2 * GRACE_S)
-        if self.alive:
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE_S)
@@ -186,9 +197,16 @@ class LocalWorker(Worker):
             return self._failed(JobEnd.UNREADABLE, f"its answer cannot be read: {error}")
 
     def _failed(self, end: JobEnd, message: str) -> Answer:
-        with self._log.open("rb") as log:
-            log.seek(max(self._log_start, self._log.stat().st_size - LOG_TAIL))
-            return Answer(None, end, message, log.read().decode(errors="replace"))
+        return Answer(None, end, message, self._log_tail())
+
+    def _log_tail(self) -> str:
+        """The end of what the job printed; empty where the job removed the folder."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(max(self._log_start, self._log.stat().st_size - LOG_TAIL))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
 
     def _end_job(self, pid: int | None) -> None:
         """SIGTERM, a grace period, SIGKILL; the template goes too when it does not report the end."""

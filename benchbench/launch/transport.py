@@ -108,6 +108,29 @@ class Worker(ABC):
         return self.collect(timeout_s)
 
 
+class NotStarted(Worker):
+    """A worker that could not be started, and why."""
+
+    alive = False
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
+        """It is broken."""
+        return Greeting(status="broken", reason=self._reason)
+
+    def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
+        """Nothing begins."""
+
+    def collect(self, timeout_s: float) -> Answer:
+        """As of a worker that died."""
+        return Answer(None, JobEnd.CRASHED, self._reason)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
 class Observer(Protocol):
     """Watches the machine that a worker runs on while a case is measured there."""
 
