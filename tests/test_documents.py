@@ -43,7 +43,8 @@ from benchbench.documents.document import (
 from benchbench.documents.environments import download_document, environments_document
 from benchbench.documents.gate import check_document
 from benchbench.documents.history import history_document
-from benchbench.documents.lists import devices_document, list_document, plan_document
+from benchbench.documents.lists import devices_document, list_document
+from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report
 from benchbench.environments.build import Request

@@ -11,7 +11,7 @@ from benchbench.analyse.columns import COLUMNS, flatten
 from benchbench.analyse.plausible import implausible, interruption_notes, too_parallel
 from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare
-from benchbench.documents import lists
+from benchbench.documents import summary
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
@@ -187,6 +187,6 @@ def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
 
 def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
     wild = a_wild_run()
-    assert lists.failing(wild.records)
-    assert not lists.failing(a_wild_run(2.0).records)
-    assert lists.summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")
+    assert summary.failing(wild.records)
+    assert not summary.failing(a_wild_run(2.0).records)
+    assert summary.summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")

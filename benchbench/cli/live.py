@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from benchbench.cli.screen import tell
-from benchbench.documents import lists
+from benchbench.documents import plan, summary
 from benchbench.format import visible
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
@@ -43,7 +43,7 @@ class Lines(RunObserver):
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
         for info in infos:
-            tell(lists.left_out(info.left_out))
+            tell(plan.left_out(info.left_out))
         self._labels = ["A ", "B "] if len(infos) > 1 else [""]
         if sys.stderr.isatty() and infos[0].plan:
             self._bar = Bar(infos)
@@ -64,9 +64,9 @@ class Lines(RunObserver):
             self._bar.stop()
             self._bar = None
         for each in runs if self._summary else ():
-            typer.echo(lists.summary(each.records, each.info, each.wall_s), err=True, nl=False)
+            typer.echo(summary.summary(each.records, each.info, each.wall_s), err=True, nl=False)
             if self._report:
-                typer.echo(f"time: {lists.time_split(each.records, each.stages_s)}", err=True)
+                typer.echo(f"time: {summary.time_split(each.records, each.stages_s)}", err=True)
                 typer.echo(f"next: accelbench {self._report} {each.info.id}", err=True)
 
 
@@ -79,7 +79,7 @@ class Bar:
 
         columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._forecasts = [lists.forecast(info) for info in infos]
+        self._forecasts = [plan.forecast(info) for info in infos]
         total = sum(len(info.plan) * info.policy.rounds for info in infos)
         self._task = self._progress.add_task("", total=total, left=self._left)
         self._progress.start()

@@ -35,7 +35,7 @@ def run(
     """
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents import lists
+    from benchbench.documents import summary
 
     if dry_run:
         _print_plan(options, format)
@@ -46,13 +46,13 @@ def run(
         made = api.run(options=options, profile=profile, results=results, observer=shown)
     if format != TERMINAL:
         write_run(made, format, None, results, known)
-    raise typer.Exit(4 if lists.failing(made.records) and not allow_failed else 0)
+    raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
 
 
 def _print_plan(options: MeasureOptions, format: str) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.lists import plan_document
+    from benchbench.documents.plan import plan_document
 
     with signals():
         info = api.dry_run(options=options, observer=Lines())

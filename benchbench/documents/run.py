@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,19 +11,14 @@ from benchbench.analyse.columns import COLUMNS, flatten, params_text
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import Row, rows
-from benchbench.documents import document
 from benchbench.documents.document import (
-    Cell,
     Column,
     Document,
-    Layout,
-    Number,
     Records,
     Table,
-    Tone,
-    number,
 )
 from benchbench.documents.run_plots import Alternatives, run_plots
+from benchbench.documents.run_table import work_table
 from benchbench.format import visible
 from benchbench.model.case import Cache
 from benchbench.model.run import Run, RunInfo
@@ -31,10 +26,8 @@ from benchbench.model.status import Verdict
 from benchbench.timing.policy import in_words
 
 SCHEMA = 1  # of the JSON. 1: first
-INLINE = 40  # a longer reason becomes a footnote
 CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
 UNSURE = "? intervals overlap or are missing: cannot tell"
-LABEL = Column("")
 Place = tuple[str, str, str]
 
 
@@ -76,7 +69,7 @@ def report(
     planned = made[: len(run.info.plan)]
     columns = _columns(planned)
     works = _works([row for row in made if _place(row) in columns], list(columns))
-    tables = tuple(_table(work, tuple(columns.values())) for work in works)
+    tables = tuple(work_table(work, tuple(columns.values())) for work in works)
     flat = tuple(flatten(row) for row in made)
     return RunReport(
         name="report",
@@ -134,96 +127,6 @@ def _title(row: Row) -> str:
     head = f"{case.workload} {params_text(case.params)}".strip()
     caches = CACHES.get(case.cache) if case.dtype else None
     return ", ".join(filter(None, (head, case.dtype, case.phase, caches)))
-
-
-def _table(work: Alternatives, columns: tuple[Column, ...]) -> Table:
-    """A line per quantity that any alternative has."""
-    rows = (
-        (document.cell(label), *(of(row) if row else None for row in work.rows))
-        for label, of in _quantities(work).items()
-    )
-    return Table(
-        columns=(LABEL, *columns),
-        rows=tuple(cells for cells in rows if any(each and each.parts for each in cells[1:])),
-        layout=Layout.SIDE_BY_SIDE,
-        title=work.title,
-    )
-
-
-def _quantities(work: Alternatives) -> dict[str, Callable[[Row], Cell]]:
-    """Label → its cell. Only work that computes nothing shows bytes/s; a single speed is not compared."""
-    measured = [row for row in work.rows if row and row.ok]
-    computes = any(row.value("flops_per_s") is not None for row in measured)
-    found = dict(QUANTITIES)
-    if computes:
-        del found["bytes/s"]
-    if len(measured) > 1:
-        fastest = min(measured, key=_latency_s)
-        found["vs fastest"] = lambda row: _versus(row, fastest)
-    return found
-
-
-def _latency_s(row: Row) -> float:
-    value = row.value("latency_s")
-    assert value is not None
-    return value
-
-
-def _latency(row: Row) -> Cell:
-    """Of a case without a speed its status, and why; why another number is absent is in JSON and CSV."""
-    if row.ok:
-        latency = row.metric("latency_s")
-        parts = (Number(_latency_s(row), "s", latency.low, latency.high),)
-        return Cell(parts, footnotes=tuple(note.text for note in row.notes))
-    reason = f"{row.status}: {row.message}" if row.message else str(row.status)
-    if len(reason) > INLINE:
-        return Cell((str(row.status),), Tone.BAD, footnotes=(reason,))
-    return Cell((reason,), Tone.BAD)
-
-
-def _of_roof(row: Row, flops: float | None, moved: float | None) -> Cell:
-    """Of the FLOP/s, or of the bytes where the work only moves data."""
-    return number(flops if row.cost and row.cost.flops else moved, "%")
-
-
-def _bound(row: Row) -> Cell:
-    value = row.position.attainable_flops_per_s
-    return Cell((f"{row.position.bound},", Number(value, "FLOP/s"))) if value else Cell()
-
-
-def _memory(row: Row) -> Cell:
-    for where in ("device", "host"):
-        value = row.value(f"peak_{where}_bytes")
-        if value is not None:
-            return Cell((Number(value, "B"), where))
-    return Cell()
-
-
-def _versus(row: Row, fastest: Row) -> Cell:
-    """Surely slower only where the intervals do not overlap."""
-    if not row.ok:
-        return Cell()
-    times = (Number(_latency_s(row) / _latency_s(fastest), "×"),)
-    if row is fastest:
-        return Cell(times, Tone.GOOD)
-    low, high = row.metric("latency_s").low, fastest.metric("latency_s").high
-    return Cell(times, unsure=low is None or high is None or low <= high)
-
-
-QUANTITIES: dict[str, Callable[[Row], Cell]] = {
-    "latency": _latency,
-    "rate": lambda row: number(row.value("items_per_s"), f"{row.item}/s"),
-    "FLOP/s": lambda row: number(row.value("flops_per_s"), "FLOP/s"),
-    "of ceiling": lambda row: _of_roof(row, row.position.flops_of_ceiling, row.position.bytes_of_ceiling),
-    "of datasheet": lambda row: _of_roof(
-        row, row.position.flops_of_datasheet, row.position.bytes_of_datasheet
-    ),
-    "bound by": _bound,
-    "memory": _memory,
-    "cold start": lambda row: number(row.value("cold_s"), "s"),
-    "per cost": lambda row: number(row.price.items_per_cost, f"{row.item}/{row.price.currency}"),
-    "bytes/s": lambda row: number(row.value("bytes_per_s"), "B/s"),
-}
 
 
 def _facts(run: Run, made: Sequence[Row]) -> list[str]:

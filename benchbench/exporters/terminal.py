@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, ClassVar
 
@@ -40,7 +40,8 @@ class Terminal(Exporter):
     def render(self, document: Document) -> str:
         """What to print; no line ends in spaces."""
         known = marks(document)
-        widest = max((_widest(table, known) for table in document.tables if _is_wide(table)), default=0)
+        wide = [table for table in document.tables if table.layout is Layout.SIDE_BY_SIDE]
+        widest = max((_widest(table, known) for table in wide), default=0)
         blocks = [
             self._printed(_lines(document.facts)),
             *(self._printed(self._table(table, known, widest)) for table in document.tables),
@@ -74,13 +75,15 @@ class Terminal(Exporter):
     def _table(self, table: Table, known: Marks, widest: int) -> list[RenderableType]:
         """Its title, facts, rows and notes; `widest`: of the alternatives of all tables."""
         title = [_line(table.title, "bold")] if table.title else []
-        rows: list[RenderableType] = []
-        if table.rows and _is_wide(table):
-            rows += self._alternatives(table, known, widest)
-        elif table.rows:
-            lay_out = _paragraphs if table.layout is Layout.PARAGRAPHS else _grid
-            rows.append(lay_out(table, known))
+        rows = self._rows(table, known, widest) if table.rows else []
         return [*title, *_lines(table.facts), *rows, *_lines(table.notes)] or [_line(EMPTY)]
+
+    def _rows(self, table: Table, known: Marks, widest: int) -> Iterable[RenderableType]:
+        if table.layout is Layout.SIDE_BY_SIDE:
+            return self._alternatives(table, known, widest)
+        if table.layout is Layout.PARAGRAPHS:
+            return [_paragraphs(table, known, self._console())]
+        return [_grid(table, known)]
 
     def _alternatives(self, table: Table, known: Marks, widest: int) -> Iterator[Grid]:
         """Each has the labels and as many of the columns as fit; all columns line up."""
@@ -92,10 +95,6 @@ class Terminal(Exporter):
         widths = labels, max(1, min(room, widest))
         for start in range(0, len(present), count):
             yield _side_by_side(table, present[start : start + count], widths, known)
-
-
-def _is_wide(table: Table) -> bool:
-    return table.layout is Layout.SIDE_BY_SIDE
 
 
 def _line(content: str, style: str = "") -> Text:
@@ -123,17 +122,31 @@ def _grid(table: Table, known: Marks) -> Grid:
     return grid
 
 
-def _paragraphs(table: Table, known: Marks) -> Grid:
+def _paragraphs(table: Table, known: Marks, console: Console) -> Text:
     """The first cell, the others beside it: a hanging indent, so that it can be scanned."""
-    from rich.table import Table as Grid
+    from rich.text import Text
 
-    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for row in table.rows:
+    first = [_cell(row[0], known) for row in table.rows]
+    indent = max(each.cell_len for each in first) + GAP
+    shown = Text()
+    for heading, row in zip(first, table.rows, strict=True):
+        heading.pad_right(indent - heading.cell_len)
         lines = paragraph(table.columns[1:], row[1:])
-        grid.add_row(_cell(row[0], known), "\n".join(map(visible, lines)))
-    return grid
+        folded = [part for line in lines for part in _folded(visible(line), console, indent)]
+        shown.append_text(heading).append(f"\n{' ' * indent}".join(folded) + "\n")
+    shown.rstrip()
+    return shown
+
+
+def _folded(line: str, console: Console, indent: int) -> list[str]:
+    """In the room beside the indent."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    room = max(1, console.width - indent)
+    if cell_len(line) <= room:  # to wrap a short one would take longer than all else
+        return [line]
+    return [part.plain for part in Text(line).wrap(console, room, overflow="fold")]
 
 
 def _widest(table: Table, known: Marks) -> int:

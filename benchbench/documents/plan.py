@@ -1,0 +1,75 @@
+"""A plan as a document: what would be measured, what is left out and why, and what it will take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from benchbench.documents import document
+from benchbench.documents.document import Content, Document, number
+from benchbench.format import size
+from benchbench.model.case import LeftOut
+from benchbench.model.run import RunInfo
+from benchbench.plan.cases import estimate_s, footprint_bytes
+from benchbench.running.progress import Forecast, duration
+from benchbench.timing.policy import in_words
+
+
+def _plan_fields(info: RunInfo) -> dict[str, Any]:
+    return {
+        "cases": [{"case": case.id, "bytes": footprint_bytes(case)} for case in info.plan],
+        "left_out": [
+            {"case": each.case.id, "status": each.status.value, "reason": each.reason}
+            for each in info.left_out
+        ],
+        "rounds": info.policy.rounds,
+        "budget_s": info.policy.budget_s,
+        "estimated_s": _estimated_s(info),
+    }
+
+
+def forecast(info: RunInfo) -> Forecast:
+    """The time left of a run that has not begun."""
+    return Forecast(_estimates(info), info.policy.rounds, info.policy.budget_s)
+
+
+def _estimated_s(info: RunInfo) -> float:
+    """Of the rounds that all cases have, or the budget where that is more."""
+    return max(info.policy.rounds * sum(_estimates(info).values()), info.policy.budget_s or 0.0)
+
+
+def _estimates(info: RunInfo) -> dict[str, float]:
+    classes = {
+        (probe.target.name, device.name): device.device_class
+        for probe in info.probes
+        for device in probe.devices
+    }
+    return {case.id: estimate_s(case, info.policy, classes[case.target, case.device]) for case in info.plan}
+
+
+def plan_document(info: RunInfo) -> Document:
+    """The cases, what is left out and why, and what it will take."""
+    rows: list[dict[str, Content]] = [
+        {"case": case.id, "at least": number(footprint_bytes(case), "B")} for case in info.plan
+    ]
+    memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
+    total = (
+        f"{len(info.plan)} cases, {len(info.left_out)} left out; {in_words(info.policy)}, "
+        f"about {duration(_estimated_s(info))}; largest case at least {memory} and its framework"
+    )
+    return Document(
+        name="plan",
+        title="What would be measured",
+        tables=(document.table(rows, notes=[*left_out(info.left_out), total]),),
+        data=_plan_fields(info),
+    )
+
+
+def left_out(cases: Sequence[LeftOut]) -> list[str]:
+    """One line for each reason, with how many cases it leaves out."""
+    counted = Counter((each.case.target, each.case.device, each.status.value, each.reason) for each in cases)
+    return [
+        f"left out: {count} on {target}:{device}, {status}: {reason}"
+        for (target, device, status, reason), count in counted.items()
+    ]
