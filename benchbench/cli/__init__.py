@@ -12,6 +12,7 @@ from benchbench.cli import (
     profile,
     report,
     run,
+    runs,
 )
 from benchbench.cli.app import main
 
@@ -28,4 +29,5 @@ __all__ = [
     "profile",
     "report",
     "run",
+    "runs",
 ]

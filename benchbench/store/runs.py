@@ -302,6 +302,27 @@ def find(root: Path, selector: str) -> Path:
     raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(selector, ids))
 
 
+def find_stored(root: Path, selector: str) -> str:
+    """The id of the run in `root` that `selector` names, which may not be a path. Raises UnreadableInput."""
+    folder = find(root, selector)
+    if folder.parent != root / RUNS:
+        message = f"{selector!r} is not among the runs in {root / RUNS}."
+        raise UnreadableInput(message, "accelbench list runs shows what there is.")
+    return folder.name
+
+
+def remove(root: Path, name: str) -> None:
+    """Remove a stored run with all it keeps; of a link only the link. Raises CannotWrite."""
+    folder = root / RUNS / name
+    with disk.writing(folder):
+        if folder.is_symlink():
+            folder.unlink()
+            return
+        gone = folder.with_name(f".{name}.removed")  # first the name: a run is there whole or not at all
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
 def _back(root: Path, ids: list[str], steps: int) -> str:
     if not ids:
         raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite quick")

@@ -1,0 +1,50 @@
+"""`accelbench runs`: stored runs removed, one by one or all but the newest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchbench.cli.app import INSPECT, app
+from benchbench.cli.options import ResultsOption
+
+runs = typer.Typer(no_args_is_help=True, help="Stored runs: remove those no longer needed.")
+app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
+
+
+@runs.command("rm")
+def remove(
+    names: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs: an id, its start, latest~1.")],
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Remove stored runs, with their profiles and plots. Baselines made of them stay.
+
+    Examples: accelbench runs rm latest; accelbench runs rm 01M7YM00 01M7YM01
+    """
+    from benchbench.store import runs as store
+
+    chosen = [store.find_stored(results, name) for name in names]
+    for name in dict.fromkeys(chosen):
+        store.remove(results, name)
+        typer.echo(f"removed {name}", err=True)
+
+
+@runs.command()
+def prune(
+    keep: Annotated[int, typer.Option("--keep", min=0, help="How many of the newest runs stay.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which runs would go.")] = False,
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Remove all stored runs but the newest. Baselines made of them stay.
+
+    Example: accelbench runs prune --keep 50 --dry-run
+    """
+    from benchbench.store import runs as store
+
+    stored = store.runs(results)
+    for name in stored[: max(len(stored) - keep, 0)]:
+        if not dry_run:
+            store.remove(results, name)
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {name}", err=True)
