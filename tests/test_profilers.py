@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchbench.backends.onnxruntime import WARM_STEPS
+from benchbench.profiling.tables import CUT_OFF
 from tests.program import accelbench, rows
 
 ONCE = ("run", "-d", "cpu", "--quick", "--rounds", "1", "--profile")
@@ -42,6 +43,16 @@ def calls(found: dict[str, Any]) -> dict[str, float]:
     return {each["name"]: each["calls"] for each in found["rows"]}
 
 
+def has_calls(found: dict[str, Any], part: str, expected: int) -> bool:
+    """Whether operators so named ran so often a step, or the profile itself says that events were lost.
+
+    A busy machine makes a profiler lose some. At the ends of the recording calls may be cut off untold.
+    """
+    counted = sum(count for name, count in calls(found).items() if part in name)
+    told = any("may have lost events" in note for note in found["notes"])
+    return abs(counted - expected) * found["steps"] <= CUT_OFF or (told and 0 < counted < expected)
+
+
 @pytest.mark.real
 def test_torch_profiler(tmp_path: Path) -> None:
     found = trained(tmp_path, "torch")
@@ -56,8 +67,8 @@ def test_torch_profiler(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_tensorflow_profiler(tmp_path: Path) -> None:
     found = trained(tmp_path, "tensorflow")
-    assert sum(count for name, count in calls(found).items() if "Conv2DBackpropFilter" in name) == 2
-    assert calls(found)["ResourceApplyMomentum"] == 8
+    assert has_calls(found, "Conv2DBackpropFilter", 2)
+    assert has_calls(found, "ResourceApplyMomentum", 8)
     assert found["memory_peak_bytes"] > 0
     assert any(name.endswith(".xplane.pb.gz") for name in found["traces"])
 
@@ -65,8 +76,7 @@ def test_tensorflow_profiler(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_jax_profiler(tmp_path: Path) -> None:
     found = trained(tmp_path, "jax")
-    convolutions = [name for name in calls(found) if "convolution" in name]
-    assert sum(calls(found)[name] for name in convolutions) == 5  # two forward, three back
+    assert has_calls(found, "convolution", 5)  # two forward, three back
     assert any(name.endswith(".xplane.pb.gz") for name in found["traces"])
 
 
