@@ -61,10 +61,13 @@ class Backward(Operation):
 
     @property
     def reduction(self) -> int:
-        """Forward, then what is summed into an element of the smallest input that is multiplied."""
-        forward = super().reduction  # type: ignore[safe-super]
-        smallest = min(prod(shape) for shape in self.output_shapes.values() if len(shape) > 1)
-        return forward + prod(self.output_shape) * forward // smallest
+        """Forward, then what is summed into an element of a gradient; a vector meets each output once."""
+        forward, outputs = super().reduction, prod(self.output_shape)  # type: ignore[safe-super]
+        summed = [
+            outputs * (forward if len(shape) > 1 else 1) // prod(shape)
+            for shape in self.output_shapes.values()
+        ]
+        return forward + max(summed)
 
     @property
     def roundings(self) -> int:
@@ -97,7 +100,7 @@ class Backward(Operation):
         """torch.autograd.grad."""
         import torch
 
-        forward: Program = super().build_torch(context, arrays)  # type: ignore[misc]
+        forward: Program = super().build_torch(context, _without_upstream(arrays))  # type: ignore[misc]
 
         def step(upstream: Any, *inputs: Any) -> Any:
             leaves = [tensor.detach().requires_grad_() for tensor in inputs]
@@ -109,7 +112,7 @@ class Backward(Operation):
         """A gradient tape."""
         import tensorflow as tf
 
-        forward: Program = super().build_tensorflow(context, arrays)  # type: ignore[misc]
+        forward: Program = super().build_tensorflow(context, _without_upstream(arrays))  # type: ignore[misc]
 
         def step(upstream: Any, *inputs: Any) -> Any:
             sources = [*inputs, *forward.held]
@@ -124,13 +127,17 @@ class Backward(Operation):
         """jax.vjp."""
         import jax
 
-        forward: Program = super().build_jax(context, arrays)  # type: ignore[misc]
+        forward: Program = super().build_jax(context, _without_upstream(arrays))  # type: ignore[misc]
 
         def step(upstream: Any, *inputs: Any) -> Any:
             _, back = jax.vjp(forward.step, *inputs)
             return back(upstream)
 
         return _backward(step, context, arrays, forward)
+
+
+def _without_upstream(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name != UPSTREAM}
 
 
 def _backward(step: Any, context: DeviceContext, arrays: Arrays, forward: Program) -> Program:
