@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check
+from benchbench.gate.decide import GateResult, check, check_interleaved
 from benchbench.gate.endings import exit_code
+from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
 from tests.simulator import Array, a_session, allowed, session_medians
 
@@ -101,3 +103,59 @@ def test_a_lone_case_of_a_runner_whose_weather_lasts_rarely_alarms(
         one_stage = replace(RULES, confirm=False)
         alarms += exit_code(check(digests[last - 10 : last], digests[last], one_stage)) != 0
     assert alarms / runs <= allowed(0.02, runs)
+
+
+REPEATS, MONTE_CARLO = 100, 0.04  # one standard error
+
+
+def first_slower(pilot: GateResult) -> Array:
+    """Factors that make the first case slower by the smallest change that a check before printed for it."""
+    factors = np.ones((len(pilot.findings), 1))
+    first = pilot.findings[0].first
+    assert first
+    factors[0] += first.mde
+    return factors
+
+
+def is_slower(result: GateResult) -> bool:
+    return result.findings[0].verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("sessions", "spread", "processes"), [(10, 0.0, 3), (10, 0.005, 5), (10, 0.02, 3), (5, 0.02, 3)]
+)
+@pytest.mark.parametrize("policy", [RULES, replace(RULES, confirm=False)], ids=["two stages", "one"])
+def test_the_smallest_change_printed_is_called_slower_four_times_in_five(
+    sessions: int, spread: float, processes: int, policy: GatePolicy
+) -> None:
+    """Averaged over baselines: what is printed differs from one to the next, as their spreads do."""
+    source, hits = np.random.default_rng([sessions, int(1000 * spread), processes]), 0
+    for _ in range(REPEATS):
+        hours = session_medians(source, (sessions + 2, 5, 2 * processes), spread, 0.01, count=10)
+        stored = [a_session(hour[:, :processes], day=number) for number, hour in enumerate(hours[:-2])]
+        slower = first_slower(check(stored, a_session(hours[-2][:, :processes]), policy)) * hours[-1]
+        run, again = a_session(slower[:, :processes]), a_session(slower[:, processes:])
+        hits += is_slower(check(stored, run, policy, Confirmation(new=again)))
+    assert 0.75 - MONTE_CARLO <= hits / REPEATS <= 0.9 + MONTE_CARLO
+
+
+@pytest.mark.parametrize(("processes", "between"), [(3, 0.01), (5, 0.02), (10, 0.005)])
+@pytest.mark.parametrize("confirm", [True, False], ids=["two stages", "one"])
+def test_so_is_the_one_printed_for_pairs(processes: int, between: float, confirm: bool) -> None:
+    source, hits, policy = np.random.default_rng(processes), 0, replace(RULES, confirm=confirm)
+    for _ in range(REPEATS):
+        medians = session_medians(source, (6, 5, processes), 0.0, between, count=10)
+        factors = first_slower(check_interleaved(*partners(medians[0], medians[1]), policy))
+        ref, new = partners(medians[2], factors * medians[3])
+        again = Confirmation(ref=a_session(medians[4]), new=a_session(factors * medians[5]))
+        hits += is_slower(check_interleaved(ref, new, policy, again if confirm else None))
+    assert 0.75 - MONTE_CARLO <= hits / REPEATS <= 0.9 + MONTE_CARLO
+
+
+def partners(before: Array, after: Array) -> tuple[Digest, Digest]:
+    ref, new = a_session(before, id="A"), a_session(after, id="B")
+    same = {case: case for case in ref.cases}
+    return (
+        replace(ref, partner=Partner(label="old", run="B", cases=same)),
+        replace(new, partner=Partner(label="new", run="A", cases=same)),
+    )

@@ -14,44 +14,44 @@ SPREAD_TOO_LARGE = "sessions differ too much for this threshold: interleave with
 TOO_CLOSE = f"too close to the threshold to be told in {MOST_ROUNDS} rounds"
 
 
-def advice(estimate: Estimate, deviation: SessionDeviation | None, margin: float, family: Family) -> str:
+def advice(estimate: Estimate, deviation: SessionDeviation | None, family: Family) -> str:
     """How many more sessions or rounds would tell, if the estimate and the noise stay as they are.
 
-    `deviation`: from the sessions; None where the two sides were interleaved. `margin`: log(1 + threshold).
+    `deviation`: from the sessions; None where the two sides were interleaved.
     """
     if deviation is None or estimate.interleaved:
-        return _pairs(estimate, margin, family)
+        return _pairs(estimate, family)
     if deviation.provisional:
         missing = ENOUGH - deviation.days
         return f"{missing} more session{'s' if missing > 1 else ''} on other days would tell how they differ"
-    return _sessions(estimate, deviation, margin, family) or _rounds(estimate, deviation, margin, family)
+    return _sessions(estimate, deviation, family) or _rounds(estimate, deviation, family)
 
 
-def _pairs(estimate: Estimate, margin: float, family: Family) -> str:
+def _pairs(estimate: Estimate, family: Family) -> str:
     count, error = estimate.against, estimate.difference.error
     for rounds in range(count + 1, MOST_ROUNDS + 1):
-        if _tells(estimate, error * math.sqrt(count / rounds), rounds - 1, margin, family):
+        if _tells(estimate, error * math.sqrt(count / rounds), rounds - 1, family):
             return f"about {rounds} rounds would tell"
     return TOO_CLOSE
 
 
-def _sessions(estimate: Estimate, deviation: SessionDeviation, margin: float, family: Family) -> str:
+def _sessions(estimate: Estimate, deviation: SessionDeviation, family: Family) -> str:
     """Where the sessions explain the error, and more of them would make it small enough."""
     for days in range(deviation.days + 1, MOST_SESSIONS + 1):
         error = deviation.further * math.sqrt(1 + 1 / days)
         small = error >= _processes_error(deviation, estimate.processes)
-        if small and _tells(estimate, error, days - 1, margin, family):
+        if small and _tells(estimate, error, days - 1, family):
             more = days - deviation.days
             return f"about {more} more session{'s' if more > 1 else ''} on other days would tell"
     return ""
 
 
-def _rounds(estimate: Estimate, deviation: SessionDeviation, margin: float, family: Family) -> str:
+def _rounds(estimate: Estimate, deviation: SessionDeviation, family: Family) -> str:
     """Where the processes explain the error, and more of them would make it small enough."""
     floor = deviation.further * math.sqrt(1 + 1 / deviation.days)
     for rounds in range(estimate.processes + 1, MOST_ROUNDS + 1):
         error = max(floor, _processes_error(deviation, rounds))
-        if _tells(estimate, error, deviation.days - 1, margin, family):
+        if _tells(estimate, error, deviation.days - 1, family):
             return f"about {rounds} rounds would tell"
     return SPREAD_TOO_LARGE
 
@@ -61,9 +61,9 @@ def _processes_error(deviation: SessionDeviation, rounds: int) -> float:
     return math.sqrt(deviation.process_variance / rounds + deviation.stored_variance)
 
 
-def _tells(estimate: Estimate, error: float, degrees: float, margin: float, family: Family) -> bool:
+def _tells(estimate: Estimate, error: float, degrees: float, family: Family) -> bool:
     """Whether the same estimate would be within the threshold, or significant beyond it."""
     size = abs(estimate.difference.mid)
-    if size < margin:
-        return size + t_quantile(0.95, degrees) * error < margin
+    if size < estimate.margin:
+        return size + t_quantile(0.95, degrees) * error < estimate.margin
     return size >= t_quantile(1 - family.level, degrees) * error

@@ -56,7 +56,7 @@ class CaseTest:
         Where the spread is assumed, and a new experiment with the baseline's code will decide, the estimate
         alone is.
         """
-        if self.estimate is None or not self.estimate.beyond(self.limit.value):
+        if self.estimate is None or not self.estimate.beyond:
             return False
         return first.p < ALPHA or (self.provisional and policy.interleaved)
 
@@ -93,12 +93,17 @@ def _against_sessions(match: BaselineMatch, policy: GatePolicy) -> CaseTest:
     if deviation.spread and 2 * deviation.spread > limit.value:
         limit = Threshold(2 * deviation.spread, f"{limit.source}, raised to twice the sessions' spread")
     return CaseTest(
-        match=match, limit=limit, deviation=deviation, estimate=estimate(match, deviation.difference)
+        match=match,
+        limit=limit,
+        deviation=deviation,
+        estimate=estimate(
+            match, deviation.difference, limit.value, deviation.process_variance / len(match.logs)
+        ),
     )
 
 
 def _interleaved(match: BaselineMatch, policy: GatePolicy) -> CaseTest:
     limit = threshold(match.suite, match.case, policy.thresholds)
-    return CaseTest(
-        match=match, limit=limit, estimate=None if match.verdict else estimate(match, paired(match.pairs))
-    )
+    if match.verdict:
+        return CaseTest(match=match, limit=limit)
+    return CaseTest(match=match, limit=limit, estimate=estimate(match, paired(match.pairs), limit.value))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.comparing.match import ELSEWHERE
-from benchbench.gate.cases import GatePolicy
+from benchbench.gate.cases import CaseTest, GatePolicy
 from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions
 from benchbench.gate.significance import Estimate, Family, TestResult, estimate, family_size, results
 from benchbench.gate.spread import session_deviation
@@ -35,10 +35,10 @@ class Remeasured:
 
 
 def remeasured(
-    flagged: Sequence[BaselineMatch], confirmation: Confirmation, family: Family, policy: GatePolicy
+    flagged: Sequence[CaseTest], confirmation: Confirmation, family: Family, policy: GatePolicy
 ) -> dict[tuple[str, str], Remeasured]:
     """By case and metric. `family`: of the first tests, which stored sessions are adjusted for."""
-    again = {match.key: _again(match, confirmation, policy) for match in flagged}
+    again = {test.match.key: _again(test, confirmation, policy) for test in flagged}
     tested = {key: each.estimate for key, each in again.items() if each.estimate}
     estimates = list(tested.values())
     if confirmation.ref:
@@ -47,25 +47,26 @@ def remeasured(
     return {key: replace(each, result=shown.get(key)) for key, each in again.items()}
 
 
-def _again(match: BaselineMatch, confirmation: Confirmation, policy: GatePolicy) -> Remeasured:
-    none = CaseDigest(absent=ELSEWHERE)
+def _again(test: CaseTest, confirmation: Confirmation, policy: GatePolicy) -> Remeasured:
+    match, none = test.match, CaseDigest(absent=ELSEWHERE)
     new = confirmation.new.cases.get(match.case, none)
     if confirmation.ref:
         ref = confirmation.ref.cases.get(match.case, none)
-        return _interleaved(match_interleaved(match.case, ref, new, match.metric))
+        return _interleaved(match_interleaved(match.case, ref, new, match.metric), test.limit.value)
     if new.failure or new.absent:
         return _nothing(Verdict.BROKEN, new.failure or new.absent, new)
     again = match_sessions(match.case, match.sides, new, match.metric)
     if again.verdict:
         return _nothing(again.verdict, again.reason, new)
     deviation = session_deviation(again.days, again.logs, policy.assumed_of(match.metric))
-    return Remeasured(estimate=estimate(again, deviation.difference), side=new)
+    own = deviation.process_variance / len(again.logs)
+    return Remeasured(estimate=estimate(again, deviation.difference, test.limit.value, own), side=new)
 
 
-def _interleaved(match: BaselineMatch) -> Remeasured:
+def _interleaved(match: BaselineMatch, threshold: float) -> Remeasured:
     if match.verdict:
         return _nothing(match.verdict, match.reason, match.new)
-    return Remeasured(estimate=estimate(match, paired(match.pairs)), side=match.new)
+    return Remeasured(estimate=estimate(match, paired(match.pairs), threshold), side=match.new)
 
 
 def _nothing(verdict: Verdict, reason: str, side: CaseDigest) -> Remeasured:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -106,12 +105,12 @@ def _decided(
 ) -> GateResult:
     first, family = _first(tests, policy)
     flagged = [
-        test.match
+        test
         for test in tests
         if policy.confirm and test.match.key in first and test.flags(first[test.match.key], policy)
     ]
     again = remeasured(flagged, confirmation, family, policy) if confirmation else {}
-    pending = {match.key for match in flagged}
+    pending = {test.match.key for test in flagged}
     return GateResult(
         sessions=tuple(sessions),
         new=new,
@@ -134,7 +133,7 @@ def _first(tests: Sequence[CaseTest], policy: GatePolicy) -> tuple[dict[tuple[st
     estimates = {test.match.key: test.estimate for test in tests if test.estimate}
     stored = not any(each.interleaved for each in estimates.values())
     size = family_size(list(estimates.values()))
-    family = family_of(size, stored=stored, twice=policy.confirm and policy.interleaved)
+    family = family_of(size, stored=stored, confirmed=policy.confirm, interleaved=policy.interleaved)
     return dict(zip(estimates, results(list(estimates.values()), family), strict=True)), family
 
 
@@ -186,12 +185,11 @@ def _judged(
     test: CaseTest, estimate: Estimate, result: TestResult, new: CaseDigest, family: Family
 ) -> tuple[Verdict, str]:
     """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
-    margin = math.log1p(test.limit.value)
-    if result.p_holm < ALPHA and abs(estimate.worse.mid) >= margin:
+    if result.p_holm < ALPHA and abs(estimate.worse.mid) >= estimate.margin:
         return (Verdict.FASTER, "") if estimate.worse.mid < 0 else _slower(test, estimate, new)
-    if tost(estimate.difference, margin) < ALPHA:
+    if tost(estimate.difference, estimate.margin) < ALPHA:
         return Verdict.SAME, ""
-    return Verdict.INCONCLUSIVE, advice(estimate, test.deviation, margin, family)
+    return Verdict.INCONCLUSIVE, advice(estimate, test.deviation, family)
 
 
 def _slower(test: CaseTest, estimate: Estimate, new: CaseDigest) -> tuple[Verdict, str]:

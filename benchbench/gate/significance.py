@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from benchbench.analyse.metrics import Metric, Rate
 from benchbench.comparing.verdicts import ALPHA, LARGEST
 from benchbench.gate.match import BaselineMatch
-from benchbench.stats import Difference, detectable, holm, mean
+from benchbench.gate.power import POWER, levels_of_pairs, visible_to_pairs, visible_to_sessions
+from benchbench.stats import Difference, holm, mean
 
-POWER = 0.8
 FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
 
 
@@ -20,7 +20,7 @@ class TestResult:
     """One comparison. `ref` and `new` are geometric means, `ratio` is new / ref with its own 95 % interval.
 
     `p` is one-sided, of becoming worse; `p_holm` of the direction of the change, adjusted for a `family` of
-    tests. `mde` (0.02: 2 %): the smallest change found four times in five, by both tests where both decide.
+    tests. `mde` (0.02: 2 %): the smallest change called slower four times in five, by all that decides.
     `against` counts sessions or, where measured `in_turn`, pairs of processes.
     """
 
@@ -45,7 +45,8 @@ class TestResult:
 class Estimate:
     """A tested case before its p is adjusted: logarithms, `worse` turned so that above 0 is worse.
 
-    `quantity`: the case and the metric that was measured, latency for a rate.
+    `quantity`: the case and the metric that was measured, latency for a rate. `margin`: log(1 + threshold).
+    `own_variance`: what the processes of the run itself add to the square of the error.
     """
 
     quantity: tuple[str, str]
@@ -53,16 +54,21 @@ class Estimate:
     new: float
     difference: Difference
     worse: Difference
+    margin: float
+    own_variance: float
     processes: int
     against: int
     interleaved: bool
 
-    def beyond(self, threshold: float) -> bool:
-        """Whether the estimate is worse by as much; alike in both directions, as a ratio."""
-        return self.worse.mid >= math.log1p(threshold)
+    @property
+    def beyond(self) -> bool:
+        """Whether it is worse by the threshold; alike in both directions, as a ratio."""
+        return self.worse.mid >= self.margin
 
 
-def estimate(match: BaselineMatch, difference: Difference) -> Estimate:
+def estimate(
+    match: BaselineMatch, difference: Difference, threshold: float, own_variance: float = 0.0
+) -> Estimate:
     """Of a case against its sessions, or against the one it was measured interleaved with."""
     sign = 1 if match.metric.better == "lower" else -1
     return Estimate(
@@ -71,6 +77,8 @@ def estimate(match: BaselineMatch, difference: Difference) -> Estimate:
         new=mean(match.logs),
         difference=difference,
         worse=Difference(sign * difference.mid, difference.error, difference.degrees),
+        margin=math.log1p(threshold),
+        own_variance=own_variance,
         processes=len(match.logs),
         against=len(match.logs) if match.interleaved else len(match.days),
         interleaved=match.interleaved,
@@ -84,20 +92,40 @@ def _measured(metric: Metric) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Tests adjusted together, as `fewest` at least; an `mde` is for a one-sided `level` and this power."""
+    """Tests adjusted together, as `fewest` at least; `level`: one-sided, of the most significant.
+
+    `confirmed`: a second test decides as well. `interleaved`: in new pairs with the baseline's code.
+    """
 
     size: int
     fewest: int
     level: float
-    power: float
+    confirmed: bool
+    interleaved: bool
 
 
-def family_of(size: int, *, stored: bool, twice: bool) -> Family:
-    """`stored`: against sessions. `twice`: an interleaved second test, a new experiment, decides too."""
-    if twice:
-        return Family(size, FEWEST if stored else 1, ALPHA / 2, math.sqrt(POWER))
-    fewest = FEWEST if stored else 2  # no p is below the test's own two-sided one
-    return Family(size, fewest, ALPHA / max(size, fewest), POWER)
+def family_of(size: int, *, stored: bool, confirmed: bool, interleaved: bool) -> Family:
+    """`stored`: against sessions; else the first test is of pairs as well."""
+    fewest = FEWEST if stored else 1 if confirmed else 2  # no p is below the test's own two-sided one
+    level = ALPHA if confirmed and interleaved else ALPHA / max(size, fewest)
+    return Family(size, fewest, level, confirmed, interleaved)
+
+
+def _visible(each: Estimate, family: Family) -> float:
+    """The smallest change called slower four times in five, as a logarithm.
+
+    Both tests against sessions share these, and differ in the run's own processes: where the processes
+    explain all of the error, each test needs the root of the power, where they explain none, the power.
+    """
+    error, degrees = each.difference.error, each.difference.degrees
+    if each.interleaved:
+        levels = levels_of_pairs(family.size, twice=family.confirmed)
+        return visible_to_pairs(each.margin, error, degrees, levels)
+    own = min(each.own_variance / error**2, 1.0)
+    power = POWER
+    if family.confirmed:
+        power = POWER ** (1 / 2 if family.interleaved else 1 / (1 + own))
+    return visible_to_sessions(each.margin, error, degrees, family.level, power)
 
 
 def family_size(estimates: Sequence[Estimate]) -> int:
@@ -131,7 +159,7 @@ def _result(each: Estimate, p_holm: float, family: Family) -> TestResult:
         p=each.worse.p_above(),
         p_holm=p_holm,
         family=family.size,
-        mde=math.expm1(min(detectable(each.difference, family.level, family.power), LARGEST)),
+        mde=math.expm1(min(_visible(each, family), LARGEST)),
         degrees=each.difference.degrees,
         processes=each.processes,
         against=each.against,
