@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import pytest
 
 import benchbench
 from benchbench.analyse.columns import COLUMNS, NUMBERS
-from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.documents.conclusions import Gate
+from benchbench.errors import AccelbenchError, NotComparable, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
-from benchbench.model.run import Run
+from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
+from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench, rows
@@ -186,6 +190,73 @@ def test_the_difference_of_profiles_is_that_of_the_command_line(folder: Path) ->
     (shown,) = json.loads(accelbench(*command, cwd=folder).stdout)["differences"]
     assert found.change_s == shown["change_s"] > 0
     assert [change.name for change in found.changes] == [change["name"] for change in shown["changes"]]
+
+
+class Diary(RunObserver):
+    """Writes down what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[str] = []
+
+    def begin(self, infos: Sequence[RunInfo]) -> None:
+        self.events.append(f"begin {len(infos)}")
+
+    def record(self, record: Record, side: int) -> None:
+        stored = sum(len(path.read_text().splitlines()) for path in self.folder.rglob("records.jsonl"))
+        self.events.append(f"{'AB'[side]}{record.round} {stored}")
+
+    def end(self, runs: Sequence[RunProgress]) -> None:
+        self.events.append(f"end {[len(each.records) for each in runs]}")
+
+
+def test_a_comparison_of_two_sides_stores_each_record_before_it_tells_it(folder: Path) -> None:
+    diary = Diary(folder)
+    asked = MeasureOptions(workloads=("gemm",), backends=("fake",), devices=("cpu",), rounds=3)
+    found = benchbench.compare_ab("mode=eager", "mode=compile", options=asked, observer=diary)
+    assert diary.events == ["begin 2", "A0 1", "B0 2", "B1 3", "A1 4", "A2 5", "B2 6", "end [3, 3]"]
+    assert found.interleaved
+    assert [benchbench.load(run.info.id) for run in (found.ref, found.new)] == [found.ref, found.new]
+    assert found.new.info.partner is not None
+    assert found.new.info.partner.run == found.ref.info.id
+
+
+def test_an_observer_is_told_of_the_end_when_a_run_is_cut_short(folder: Path) -> None:
+    class Impatient(Diary):
+        def record(self, record: Record, side: int) -> None:
+            super().record(record, side)
+            raise KeyboardInterrupt
+
+    diary = Impatient(folder)
+    with pytest.raises(KeyboardInterrupt):
+        benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=2, observer=diary)
+    assert diary.events == ["begin 1", "A0 1", "end [1]"]
+
+
+def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
+    for name, factor in (("A1", 1.0), ("B2", 1.0), ("C3", 1.5)):
+        runs.keep(folder / "results", a_run(some_rounds(*(factor * each for each in STEADY)), id=name))
+    accelbench("baseline", "set", "main", "A1", cwd=folder)
+    for name in ("B2", "C3"):
+        done = benchbench.check(name, baseline="main", confirm=False, max_slowdown="9%")
+        command = ("check", name, "--baseline", "main", "--no-confirm", "--max-slowdown", "9%")
+        code = Gate(name="main", found=done.result).exit_code
+        shown = json.loads(accelbench(*command, "--format", "json", cwd=folder, code=code).stdout)
+        assert done.run == benchbench.load(name)
+        assert [str(each.verdict) for each in done.result.findings] == [
+            each["verdict"] for each in shown["findings"]
+        ]
+    with pytest.raises(NotComparable):
+        benchbench.check("B2", baseline="nosuch")
+    with pytest.raises(UsageError, match="2 rounds cannot be tested"):
+        benchbench.check(baseline="main", rounds=2)
+    with pytest.raises(UsageError, match="workloads cannot be chosen"):
+        benchbench.check(baseline="main", workloads="gemm")
+
+
+def test_what_can_be_called_is_listed() -> None:
+    assert set(benchbench.__all__) < set(dir(benchbench))
+    assert all(name in benchbench.__all__ or name.startswith("__") for name in dir(benchbench))
 
 
 def test_a_run_without_profiles_or_without_such_a_case_has_none_to_give(folder: Path) -> None:

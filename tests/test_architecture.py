@@ -96,3 +96,19 @@ def test_the_top_level_holds_what_was_agreed_and_what_tools_need() -> None:
         "tests",
         "docs",
     }
+
+
+MOST_PARAMETERS = 8
+
+
+def test_no_function_hands_many_options_on_by_hand() -> None:
+    """A function that defines options, for the command line or for Python, may have more."""
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            defines = {"command", "takes_keywords"}
+            made_by = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list}
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            count = sum(each.arg not in ("self", "cls") for each in given)
+            assert count <= MOST_PARAMETERS or made_by & defines, f"{path}: {node.name} takes {count}"

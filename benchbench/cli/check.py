@@ -74,7 +74,7 @@ def check_(
             observer=Lines(),
             options=options,
         )
-    shown = Gate(name=ended.baseline, found=ended.found, strict=strict, exit_zero=exit_zero, note=ended.note)
+    shown = Gate(name=ended.baseline, found=ended.result, strict=strict, exit_zero=exit_zero, note=ended.note)
     print_document(gate.check_document(shown), format)
-    write_outputs(files, ended.run, gate.case_verdicts(ended.found))
+    write_outputs(files, ended.run, gate.case_verdicts(ended.result))
     raise typer.Exit(shown.exit_code)

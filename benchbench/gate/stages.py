@@ -59,13 +59,13 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRun:
-    """What was found of `run`; `baseline` is a name, empty where the baseline is code measured with it.
+    """The gate's `result` on `run`; `baseline` is a name, empty where it is code measured with the run.
 
     `note`: why nothing was measured again, and whether the run is itself a session, if so.
     """
 
     baseline: str
-    found: GateResult
+    result: GateResult
     run: Run
     note: str = ""
 
@@ -129,7 +129,7 @@ class _Stages:
                 policy = replace(policy, confirm=False, interleaved=False)
                 note = "; ".join(filter(None, (note, ELSEWHERE)))
             result = check(sessions, new, policy, again)
-        return CheckedRun(baseline=name, found=result, run=run, note=note)
+        return CheckedRun(baseline=name, result=result, run=run, note=note)
 
     def against_code(self, ab: str, policy: GatePolicy) -> CheckedRun:
         sides = _sides(ab, self.asked.measure)
@@ -138,9 +138,9 @@ class _Stages:
         ref, new = digest(before), digest(after)
         first = check_interleaved(ref, new, policy)
         if not first.flagged:
-            return CheckedRun(baseline="", found=first, run=after)
+            return CheckedRun(baseline="", result=first, run=after)
         again = self._measured_again(first, sides)
-        return CheckedRun(baseline="", found=check_interleaved(ref, new, policy, again), run=after)
+        return CheckedRun(baseline="", result=check_interleaved(ref, new, policy, again), run=after)
 
     def _run(self, name: str, sides: tuple[Variant, Variant] | None) -> tuple[list[Digest], Run]:
         """The sessions of a baseline, and the run: stored, or measured now as the newest of them was."""

@@ -1,0 +1,145 @@
+"""One definition of what can be asked of a measurement: flags, keywords and what becomes of them."""
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+import benchbench
+from benchbench.cli.measure_options import flag_of, measure_options
+from benchbench.errors import UsageError
+from benchbench.model.case import Cache, Dtype
+from benchbench.model.options import (
+    Allocator,
+    Isolation,
+    MeasureKeywords,
+    MeasureOptions,
+    from_keywords,
+)
+from benchbench.running import request
+
+FLAGS = [each for each in fields(MeasureOptions) if each.metadata]
+
+
+def read(*arguments: str, **chosen: Any) -> MeasureOptions:
+    """What a command is given for these arguments; the command itself does nothing."""
+    seen: list[MeasureOptions] = []
+    app = typer.Typer()
+
+    @app.command()
+    @measure_options(**chosen)
+    def command(*, options: MeasureOptions) -> None:
+        seen.append(options)
+
+    app(list(arguments), standalone_mode=False)
+    (options,) = seen
+    return options
+
+
+def test_every_field_has_a_flag_and_a_keyword_and_no_other_does() -> None:
+    names = [each.name for each in FLAGS]
+    assert set(names) == {"suites", *MeasureKeywords.__annotations__}
+    assert set(names) == {each.name for each in fields(MeasureOptions)} - {"command"}
+    typed = [name for each in FLAGS for flag in each.metadata["flags"] for name in flag.names]
+    assert len(set(typed)) == len(typed)
+
+
+def test_nothing_typed_is_nothing_given() -> None:
+    assert read() == MeasureOptions(command=read().command)
+    assert read().given == set()
+    assert from_keywords((), {}, "f") == MeasureOptions(command=("f",))
+
+
+def test_what_is_typed_is_what_python_is_given() -> None:
+    typed = read(
+        *("-s", "conv,quick", "-w", "gemm", "-w", "copy", "-b", "torch,jax", "-d", "cpu"),
+        *("--python", "torch=/usr/bin/python", "--dtype", "float32", "--mode", "eager"),
+        *("-p", "m=1,2", "-p", "causal=true", "--cache", "hot,cold", "--quick", "--rounds", "4"),
+        *("--timeout", "7", "--threads", "2", "--allocator", "system", "--isolation", "spawn"),
+        *("--seed", "0", "--tag", "branch=main"),
+    )
+    keywords = from_keywords(
+        ["conv", "quick"],
+        {
+            "workloads": ["gemm", "copy"],
+            "backends": ("torch", "jax"),
+            "devices": "cpu",
+            "pythons": {"torch": Path("/usr/bin/python")},
+            "dtypes": "float32",
+            "modes": "eager",
+            "params": {"m": [1, 2], "causal": [True]},
+            "caches": ["hot", "cold"],
+            "preset": "quick",
+            "rounds": 4,
+            "timeout_s": 7.0,
+            "threads": 2,
+            "allocator": "system",
+            "isolation": Isolation.SPAWN,
+            "seed": 0,
+            "tags": {"branch": "main"},
+        },
+        "f",
+    )
+    assert typed.given == keywords.given == {each.name for each in FLAGS} - {"budget_s"}
+    for each in FLAGS:
+        assert getattr(typed, each.name) == getattr(keywords, each.name), each.name
+    assert read("--budget", "2m").budget_s == 120.0
+
+
+def test_two_presets_exclude_each_other_and_a_budget_excludes_both() -> None:
+    with pytest.raises(UsageError, match="--quick and --rigorous exclude each other"):
+        read("--quick", "--rigorous")
+    for more in ({"preset": "quick"}, {"rounds": 3}):
+        with pytest.raises(UsageError, match="exclude each other"):
+            request.request(MeasureOptions(budget_s=9.0, **more))
+
+
+def test_a_command_takes_only_the_flags_it_is_for() -> None:
+    assert read("-b", "torch", only=("backends", "threads")).backends == ("torch",)
+    for chosen in ({"only": ("backends",)}, {"without": ("seed",)}):
+        with pytest.raises(typer.BadParameter.__mro__[1], match="No such option"):
+            read("--seed", "1", **chosen)
+    assert flag_of("preset") == "--quick/--rigorous"
+
+
+@given(st.lists(st.text("abc@._", min_size=1, max_size=5), max_size=4))
+def test_one_name_is_as_good_as_several(names: list[str]) -> None:
+    many = from_keywords((), {"backends": names}, "f")
+    assert many.backends == tuple(names)
+    assert read("--backend", ",".join(names)).backends == many.backends
+    for name in names:
+        assert from_keywords((), {"backends": name}, "f").backends == (name,)
+
+
+def test_names_are_checked_when_a_request_is_made() -> None:
+    asked = request.request(MeasureOptions(dtypes=("float64",), caches=("cold",), params={"m": 3}, threads=1))
+    assert asked.selection.dtypes == (Dtype.FLOAT64,)
+    assert asked.selection.caches == (Cache.COLD,)
+    assert asked.selection.params == {"m": [3]}
+    assert asked.settings.allocator is Allocator.STEADY
+    wrongs: list[dict[str, Any]] = [
+        {"allocator": "steedy"},
+        {"isolation": "frk"},
+        {"dtypes": ("float31",)},
+        {"caches": ("warm",)},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(UsageError) as caught:
+            request.request(MeasureOptions(**wrong))
+        assert caught.value.hint
+
+
+def test_a_function_takes_the_keywords_it_shows_and_no_other() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'backend'"):
+        benchbench.run(backend="fake")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'seed'"):
+        benchbench.devices(seed=1)
+    shown = inspect.signature(benchbench.run).parameters
+    assert next(iter(shown)) == "suite"
+    assert {*MeasureKeywords.__annotations__} < set(shown)
+    assert shown["timeout_s"].default == MeasureOptions().timeout_s
