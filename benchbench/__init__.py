@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchbench.api import (
+        baseline_set,
         check,
         compare,
         compare_ab,
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
         measure_ceilings,
         measure_noise,
         profile,
+        report,
         run,
         selftest,
     )
 
 __version__ = "0.1.0"
 __all__ = [
+    "baseline_set",
     "check",
     "compare",
     "compare_ab",
@@ -43,6 +46,7 @@ __all__ = [
     "measure_ceilings",
     "measure_noise",
     "profile",
+    "report",
     "run",
     "selftest",
 ]

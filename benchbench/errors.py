@@ -85,6 +85,14 @@ def member(kind: type[E], name: str) -> E:
         raise UsageError(f"No {word} named {name!r}.", hint) from None
 
 
+class AccelbenchWarning(UserWarning):
+    """Something a result does without; carries a hint: what to do about it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 def unknown(kind: str, name: str, valid: list[str]) -> str:
     """A hint for an unknown name: the nearest valid one, else all of them."""
     from difflib import get_close_matches

@@ -14,9 +14,21 @@ from benchbench.api.measuring import (
     run,
     selftest,
 )
-from benchbench.api.stored import compare, compare_profiles, folder, frame, history, load, profile
+from benchbench.api.stored import (
+    baseline_set,
+    compare,
+    compare_profiles,
+    folder,
+    frame,
+    history,
+    known_prices,
+    load,
+    profile,
+    report,
+)
 
 __all__ = [
+    "baseline_set",
     "check",
     "compare",
     "compare_ab",
@@ -27,10 +39,12 @@ __all__ = [
     "folder",
     "frame",
     "history",
+    "known_prices",
     "load",
     "measure_ceilings",
     "measure_noise",
     "profile",
+    "report",
     "run",
     "selftest",
 ]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchbench.analyse import columns, metrics
+from benchbench.analyse import columns, metrics, pricing
+from benchbench.analyse.pricing import Prices
+from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import case_key, rows
 from benchbench.comparing import attribution, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
 from benchbench.diagnosis import ceilings
-from benchbench.errors import UnreadableInput, UsageError
+from benchbench.documents import run as run_document
+from benchbench.documents.run import RunReport
+from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
+from benchbench.gate import acceptance
+from benchbench.gate.acceptance import Acceptance
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Names, several
 from benchbench.model.run import Run
@@ -129,6 +136,52 @@ def compare_profiles(
     return [tables.difference(*pair) for pair in tables.pairs(before, after)]
 
 
+def report(
+    run: Run | str | Path = "latest", *, prices: Prices | None = None, results: str | Path | None = None
+) -> RunReport:
+    """What `accelbench report` shows of a run: its rows as tables, with facts, plots and notes.
+
+    `prices`: of its devices, else those of the nearest accelbench.toml. Ceilings are those measured on this
+    machine; a file of them that cannot be read is an AccelbenchWarning. Raises UsageError, UnreadableInput.
+    """
+    known = prices or known_prices()
+    shown = run if isinstance(run, Run) else load(run, results)
+    return run_document.report(shown, ceilings=_ceilings(shown), prices=known)
+
+
+def known_prices(typed: Sequence[str] = ()) -> Prices | None:
+    """`["*H100*=2.5 EUR"]`, then the prices of the nearest accelbench.toml. Raises UsageError."""
+    return pricing.typed(typed, config.prices(config.nearest(Path())))
+
+
+def _ceilings(run: Run) -> tuple[Ceiling, ...]:
+    """Of the run's machine. A report can do without."""
+    try:
+        return ceilings.stored(run.info.machine)
+    except UnreadableInput as error:
+        warnings.warn(AccelbenchWarning(str(error), error.hint), stacklevel=3)
+        return ()
+
+
+def baseline_set(
+    name: str,
+    run: str | Path = "latest",
+    *,
+    replace: bool = False,
+    accept: bool = False,
+    results: str | Path | None = None,
+    observer: RunObserver | None = None,
+) -> Acceptance:
+    """Add a stored run to the sessions of a baseline, as `accelbench baseline set` does.
+
+    `replace`: as the only session of its machine. `accept`: though it failed its check, its code is not
+    committed, or it is half of a comparison. Raises UsageError, UnreadableInput, CannotWrite.
+    """
+    told = observer or RunObserver()
+    root = results_folder(results)
+    return acceptance.accept(root, name, str(run), told.note, replace=replace, anyway=accept)
+
+
 def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
     """`case`: the rows of `report --format json`. `block`: a row per timed block of each process.
 
@@ -137,18 +190,13 @@ def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
     (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
 
     Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
-    a warning. Raises UsageError where the nearest accelbench.toml is wrong.
+    an AccelbenchWarning. Raises UsageError where the nearest accelbench.toml is wrong.
     """
     import pandas as pd
 
     if per == "block":
         return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
-    try:
-        known = ceilings.stored(run.info.machine)
-    except UnreadableInput as error:
-        warnings.warn(f"{error} {error.hint}", stacklevel=2)
-        known = ()
-    found = columns.frame(rows(run, known, config.prices(config.nearest(Path()))))
+    found = columns.frame(rows(run, _ceilings(run), known_prices()))
     for name in columns.NUMBERS:
         found[name] = pd.to_numeric(found[name])
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import typer.core
 
 from benchbench import __version__
 from benchbench.cli.usage_errors import USAGE_ERROR, explained
-from benchbench.errors import AccelbenchError
+from benchbench.errors import AccelbenchError, AccelbenchWarning
 from benchbench.machine.system import check_system
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def signals(kept: str = "every finished case is kept") -> Iterator[None]:
 
 def main() -> None:
     """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
+    warnings.simplefilter("always", AccelbenchWarning)
+    warnings.showwarning = _show_warning
     try:
         check_system(sys.platform)
         sys.exit(app(prog_name="accelbench", standalone_mode=False))
@@ -101,6 +104,13 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told apart from a regression
         typer.echo(f"internal error: {type(error).__name__}; details in {saved_traceback()}", err=True)
         sys.exit(70)
+
+
+def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
+    """Ours as an error is told, with its hint."""
+    typer.echo(f"warning: {message}", err=True)
+    if isinstance(message, AccelbenchWarning) and message.hint:
+        typer.echo(f"hint: {message.hint}", err=True)
 
 
 def saved_traceback() -> str:

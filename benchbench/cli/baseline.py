@@ -33,10 +33,11 @@ def set_(
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
+    from benchbench import api
+    from benchbench.cli.live import Lines
     from benchbench.documents.baselines import accepted_lines
-    from benchbench.gate import acceptance
 
-    done = acceptance.accept(results, name, run, _tell, replace=replace, anyway=accept)
+    done = api.baseline_set(name, run, replace=replace, accept=accept, results=results, observer=Lines())
     for each in done.dropped:
         _tell(f"dropped {each}")
     for line in accepted_lines(name, done):

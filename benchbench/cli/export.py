@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import EXCHANGE, app
-from benchbench.cli.formats import exporter_type, formats, prices, write_run
+from benchbench.cli.formats import exporter_type, formats, write_run
 from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
 
@@ -27,12 +27,11 @@ def export(
 
     Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --to bmf
     """
-    from benchbench.store import runs
+    from benchbench import api
 
     exporter_type(to)
-    known = prices()
-    path = runs.find(results, run)
-    write_run(runs.read(path), to, output, path, known)
+    folder = api.folder(run, results)
+    write_run(api.report(folder), to, output, folder)
 
 
 @app.command("import", rich_help_panel=EXCHANGE)

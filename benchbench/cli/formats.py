@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench import registry
-from benchbench.cli.options import Names, option
+from benchbench.cli.options import option
 from benchbench.cli.screen import color, save, width
-from benchbench.errors import UnreadableInput, UsageError, unknown
+from benchbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from benchbench.analyse.pricing import Prices
-    from benchbench.analyse.roofline import Ceiling
     from benchbench.documents.document import Document
     from benchbench.documents.run import RunReport
     from benchbench.exporters.base import Exporter, Format, RunExporter
-    from benchbench.model.run import Run
 
 PACKAGE = "benchbench.exporters"
 PLOTS = ("terminal", "png", "svg")  # what they save goes to the run's folder `plots`
@@ -130,34 +127,9 @@ def _exported(document: Document, format: str, output: Path | None = None) -> di
     raise UsageError(f"{format} is a format of a run.", "accelbench export RUN writes it.")
 
 
-def prices(typed: Names = None) -> Prices | None:
-    """What is typed, then the nearest file's. Raises UsageError: call it before anything is measured."""
-    from benchbench.analyse import pricing
-    from benchbench.plan import config
-
-    return pricing.typed(typed or (), config.prices(config.nearest(Path())))
-
-
-def write_run(run: Run, format: str, output: Path | None, path: Path, known: Prices | None) -> None:
-    """One text goes to `output` or the screen, several files to the folder `output` or into the run's.
-
-    `known`: what its devices cost.
-    """
-    from benchbench.documents.run import report
-
-    found = report(run, ceilings=_ceilings(run), prices=known)
-    write_report(found, format, output, path / ("plots" if format in PLOTS else "exports"))
-
-
-def _ceilings(run: Run) -> tuple[Ceiling, ...]:
-    """Of the run's machine. A report can do without."""
-    from benchbench.diagnosis import ceilings
-
-    try:
-        return ceilings.stored(run.info.machine)
-    except UnreadableInput as error:
-        typer.echo(f"warning: {error}\nhint: {error.hint}", err=True)
-        return ()
+def write_run(report: RunReport, format: str, output: Path | None, folder: Path) -> None:
+    """The same of a report, whose run is in `folder`: several files go there if no `output` is named."""
+    write_report(report, format, output, folder / ("plots" if format in PLOTS else "exports"))
 
 
 def write_report(found: RunReport, format: str, output: Path | None, place: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import MEASURE, app
-from benchbench.cli.formats import exporter_type, formats, prices, write_run
+from benchbench.cli.formats import exporter_type, formats, write_run
 from benchbench.cli.options import Names, ResultsOption, option
 
 RunArgument = Annotated[
@@ -36,9 +36,9 @@ def report(
 
     Examples: accelbench report; accelbench report latest~1 --format markdown
     """
-    from benchbench.store import runs
+    from benchbench import api
 
     exporter_type(format)
-    known = prices(price)
-    path = runs.find(results, run)
-    write_run(runs.read(path), format, output, path, known)
+    folder = api.folder(run, results)
+    shown = api.report(folder, prices=api.known_prices(price or ()))
+    write_run(shown, format, output, folder)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import MEASURE, app, signals
-from benchbench.cli.formats import TERMINAL, FormatOption, prices, print_document, write_run
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document, write_report
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import ResultsOption
 from benchbench.model.options import MeasureOptions
@@ -40,12 +40,12 @@ def run(
     if dry_run:
         _print_plan(options, format)
         return
-    known = None if format == TERMINAL else prices()
+    known = None if format == TERMINAL else api.known_prices()  # a mistake in them is told before measuring
     with signals():
         shown = Lines(report="profile" if profile else "report")
         made = api.run(options=options, profile=profile, results=results, observer=shown)
     if format != TERMINAL:
-        write_run(made, format, None, results, known)
+        write_report(api.report(made, prices=known), format, None, results)
     raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
 
 
