@@ -56,8 +56,7 @@ from benchbench.exporters.markdown import escaped
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check
-from benchbench.profiling.tables import difference
-from benchbench.profiling.tables import table as profile_table
+from benchbench.profiling.tables import difference, operator_table
 from benchbench.registry import load_class, names
 from benchbench.store import runs
 from benchbench.trends.trend import trends
@@ -105,7 +104,7 @@ def the_check(name: str, _: Path) -> Document:
 def the_profile(name: str, _: Path) -> Document:
     profile = a_profile(an_operator(name, 0.05), profiler=name, traces=(name,), notes=(name,))
     found = [
-        profile_table(a_profiled(profile, case=a_case(target=target)), profile, None)
+        operator_table(a_profiled(profile, case=a_case(target=target)), profile, None)
         for target in (name, "other")
     ]
     return profile_document(found, 5, Path(name))
@@ -113,7 +112,7 @@ def the_profile(name: str, _: Path) -> Document:
 
 def the_difference(name: str, _: Path) -> Document:
     profiles = [a_profile(an_operator(name, seconds)) for seconds in (0.05, 0.08)]
-    ref, new = (profile_table(a_profiled(each), each, None) for each in profiles)
+    ref, new = (operator_table(a_profiled(each), each, None) for each in profiles)
     return differences_document([difference(ref, new)], 5)
 
 

@@ -15,7 +15,7 @@ from benchbench.documents.profile import differences_document, profile_document
 from benchbench.errors import UsageError
 from benchbench.model.profile import Operator, Profile
 from benchbench.profiling.kinds import Kind, kind
-from benchbench.profiling.tables import Table, chosen, difference, pairs, table
+from benchbench.profiling.tables import OperatorTable, chosen, difference, operator_table, pairs
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 from tests.rendering import rendered
 
@@ -23,9 +23,11 @@ HERE = Path("results/runs/R/artifacts")
 HOSTILE = "<script>`|*[x](y)\x1b[31m\u202e\n@you #1"
 
 
-def a_table(*found: Operator, measured_s: float | None = 0.01, case: Any = None, **over: Any) -> Table:
+def a_table(
+    *found: Operator, measured_s: float | None = 0.01, case: Any = None, **over: Any
+) -> OperatorTable:
     profile = a_profile(*found, **over)
-    return table(a_profiled(profile, case=case or a_case()), profile, measured_s)
+    return operator_table(a_profiled(profile, case=case or a_case()), profile, measured_s)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_operators_that_only_one_side_has_are_aligned_by_kind() -> None:
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Table:
+def tables(draw: st.DrawFn) -> OperatorTable:
     names = draw(
         st.lists(st.sampled_from(["conv", "mm", "relu", "sum", "copy", "x"]), unique=True, min_size=1)
     )
@@ -138,7 +140,9 @@ def tables(draw: st.DrawFn) -> Table:
 
 
 @given(tables(), tables())
-def test_what_operators_and_idle_time_add_is_the_whole_difference(ref: Table, new: Table) -> None:
+def test_what_operators_and_idle_time_add_is_the_whole_difference(
+    ref: OperatorTable, new: OperatorTable
+) -> None:
     found = difference(ref, new)
     total = sum(each.change_s for each in found.changes) + found.idle_change_s
     assert total == pytest.approx(found.change_s, abs=1e-12)
@@ -147,7 +151,7 @@ def test_what_operators_and_idle_time_add_is_the_whole_difference(ref: Table, ne
 
 
 @given(tables(), tables())
-def test_the_other_way_round_every_change_has_the_other_sign(ref: Table, new: Table) -> None:
+def test_the_other_way_round_every_change_has_the_other_sign(ref: OperatorTable, new: OperatorTable) -> None:
     there, back = difference(ref, new), difference(new, ref)
     assert sorted(each.change_s for each in there.changes) == pytest.approx(
         sorted(-each.change_s for each in back.changes), abs=1e-12
@@ -258,7 +262,7 @@ def test_a_difference_within_the_noise_is_not_explained() -> None:
 def test_nothing_in_a_name_becomes_markup_or_acts_on_the_terminal() -> None:
     case = a_case(workload=HOSTILE, target=HOSTILE)
     profile = a_profile(an_operator(HOSTILE, 0.05), profiler=HOSTILE, traces=(HOSTILE,), notes=(HOSTILE,))
-    found = table(a_profiled(profile, case=case), profile, None)
+    found = operator_table(a_profiled(profile, case=case), profile, None)
     change = difference(found, a_table(an_operator("other", 0.01)))
     for shown in (
         rendered(profile_document([found], 5, HERE), "markdown"),
@@ -278,5 +282,5 @@ def test_markdown_has_a_table_for_each_case() -> None:
 
 def test_a_profile_of_one_operator_shows_no_rest() -> None:
     profile: Profile = a_profile(an_operator("only", 0.1))
-    found = table(a_profiled(profile), profile, None)
+    found = operator_table(a_profiled(profile), profile, None)
     assert "others" not in rendered(profile_document([found], 1, HERE))

@@ -17,8 +17,8 @@ from benchbench.model.case import Scalar
 if TYPE_CHECKING:
     import pandas as pd
 
-Cell = tuple[Any, str]  # a value, and why there is none where it is None
-Column = Callable[[Row], Cell]
+_Cell = tuple[Any, str]  # a value, and why there is none where it is None
+_Column = Callable[[Row], _Cell]
 
 
 def params_text(params: Mapping[str, Scalar]) -> str:
@@ -41,53 +41,53 @@ def frame(rows: Iterable[Row]) -> pd.DataFrame:
     return pd.DataFrame([flatten(row) for row in rows], columns=list(COLUMNS), dtype=object)
 
 
-def _fact(of: Callable[[Row], Any]) -> Column:
+def _fact(of: Callable[[Row], Any]) -> _Column:
     """Empty without a reason."""
     return lambda row: (of(row), "")
 
 
-def _case_fact(of: Callable[[Row], Any]) -> Column:
+def _case_fact(of: Callable[[Row], Any]) -> _Column:
     """Nobody knows it of a user's function."""
     return lambda row: (of(row) or None, FOREIGN if row.ok else "")
 
 
-def _count(of: Callable[[Row], int]) -> Column:
+def _count(of: Callable[[Row], int]) -> _Column:
     """Of the work of a step."""
 
-    def column(row: Row) -> Cell:
+    def column(row: Row) -> _Cell:
         counted = row.cost and row.cost.counted
         return (of(row) if counted else None), FOREIGN if row.ok else ""
 
     return column
 
 
-def _metric(name: str, row: Row) -> Cell:
+def _metric(name: str, row: Row) -> _Cell:
     value = row.metric(name)
     return value.value, value.reason
 
 
-def _latency_end(end: str, row: Row) -> Cell:
+def _latency_end(end: str, row: Row) -> _Cell:
     value = row.metric("latency_s")
     return getattr(value, end), value.reason
 
 
-def _quantile(name: str, row: Row) -> Cell:
+def _quantile(name: str, row: Row) -> _Cell:
     return (getattr(row.steps, name) if row.steps else None), ""
 
 
-def _p99(row: Row) -> Cell:
+def _p99(row: Row) -> _Cell:
     return (row.steps.p99_s.value, row.steps.p99_s.reason) if row.steps else (None, "")
 
 
-def _position(name: str, row: Row) -> Cell:
+def _position(name: str, row: Row) -> _Cell:
     return getattr(row.position, name), row.position.reasons.get(name, "")
 
 
-def _price(name: str, row: Row) -> Cell:
+def _price(name: str, row: Row) -> _Cell:
     return getattr(row.price, name), row.price.reason
 
 
-_IDENTITY: Mapping[str, Column] = {
+_IDENTITY: Mapping[str, _Column] = {
     "case": _fact(lambda row: row.case.id),
     "suite": _fact(lambda row: row.case.suite),
     "workload": _fact(lambda row: row.case.workload),
@@ -107,7 +107,7 @@ _IDENTITY: Mapping[str, Column] = {
     "samples": _fact(lambda row: row.samples),
 }
 # Columns that are no metrics stand behind the one they belong to.
-_BEHIND: Mapping[str, Mapping[str, Column]] = {
+_BEHIND: Mapping[str, Mapping[str, _Column]] = {
     "latency_s": {
         "latency_low_s": partial(_latency_end, "low"),
         "latency_high_s": partial(_latency_end, "high"),
@@ -126,7 +126,7 @@ _BEHIND: Mapping[str, Mapping[str, Column]] = {
 }
 
 
-def _columns() -> dict[str, Column]:
+def _columns() -> dict[str, _Column]:
     columns = dict(_IDENTITY)
     for metric in METRICS:
         columns |= {metric.name: partial(_metric, metric.name)} | dict(_BEHIND.get(metric.name, {}))

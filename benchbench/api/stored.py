@@ -25,7 +25,7 @@ from benchbench.model.options import Names, several
 from benchbench.model.run import Run
 from benchbench.plan import config
 from benchbench.profiling import tables
-from benchbench.profiling.tables import Difference, Table
+from benchbench.profiling.tables import Difference, OperatorTable
 from benchbench.running.observer import RunObserver
 from benchbench.store import artifacts, runs
 from benchbench.trends.trend import Trend, trends
@@ -100,7 +100,7 @@ def profile(
     cases: Names = (),
     results: str | Path | None = None,
     observer: RunObserver | None = None,
-) -> list[Table]:
+) -> list[OperatorTable]:
     """The tables of `accelbench profile RUN`: where the time of a step went, by operator, one for each case.
 
     `cases`: parts of cases' ids, or patterns of whole ones; none means all. Why a case has no profile is in

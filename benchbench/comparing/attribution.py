@@ -10,7 +10,7 @@ from benchbench.analyse.digest import SETTLED
 from benchbench.comparing.verdicts import Comparison
 from benchbench.model.profile import Profile
 from benchbench.model.status import Verdict
-from benchbench.profiling.tables import Table, difference, table
+from benchbench.profiling.tables import OperatorTable, difference, operator_table
 from benchbench.store import artifacts
 
 MOST = 3  # operators named; `accelbench profile REF NEW` has all
@@ -35,14 +35,16 @@ def with_operators(comparison: Comparison, ref: Path, new: Path) -> Comparison:
     return replace(comparison, verdicts=verdicts)
 
 
-def _tables(run: Path) -> dict[str, Table]:
+def _tables(run: Path) -> dict[str, OperatorTable]:
     profiles, _ = artifacts.profiles(run)
     made = (
-        table(profile, profile.outcome, None) for profile in profiles if isinstance(profile.outcome, Profile)
+        operator_table(profile, profile.outcome, None)
+        for profile in profiles
+        if isinstance(profile.outcome, Profile)
     )
     return {operators.case: operators for operators in made}
 
 
-def _longer(ref: Table, new: Table) -> tuple[str, ...]:
+def _longer(ref: OperatorTable, new: OperatorTable) -> tuple[str, ...]:
     changes = [change for change in difference(ref, new).changes if change.change_s > 0]
     return tuple(f"{change.name} +{fmt.seconds(change.change_s)}" for change in changes[:MOST])

@@ -9,8 +9,7 @@ from pathlib import Path
 from benchbench import format as fmt
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Document, Number, Table, cell, number
-from benchbench.profiling import tables as profiling
-from benchbench.profiling.tables import Change, Difference, Row
+from benchbench.profiling.tables import Change, Difference, OperatorRow, OperatorTable
 
 SCHEMA = 1  # of the JSON. 1: first
 IDLE = "no operator"
@@ -19,7 +18,7 @@ LONGEST_NAME = 60  # characters of a device kernel: C++ templates have hundreds
 Cells = dict[str, Content]
 
 
-def profile_document(tables: Sequence[profiling.Table], top: int, traces: Path) -> Document:
+def profile_document(tables: Sequence[OperatorTable], top: int, traces: Path) -> Document:
     """The `top` operators of each case; then by kind, for work that several targets did."""
     works = {work: [table for table in tables if table.work == work] for work in _works(tables)}
     return Document(
@@ -43,11 +42,11 @@ def differences_document(differences: Sequence[Difference], top: int) -> Documen
     )
 
 
-def _works(tables: Sequence[profiling.Table]) -> list[str]:
+def _works(tables: Sequence[OperatorTable]) -> list[str]:
     return list(dict.fromkeys(table.work for table in tables))
 
 
-def _operators(table: profiling.Table, top: int, traces: Path) -> Table:
+def _operators(table: OperatorTable, top: int, traces: Path) -> Table:
     """Columns that say nothing are left out."""
     rows = [_row_cells(row, table) for row in table.rows[:top]]
     left = table.rows[top:]
@@ -62,7 +61,7 @@ def _operators(table: profiling.Table, top: int, traces: Path) -> Table:
     )
 
 
-def _table_facts(table: profiling.Table) -> Iterator[str]:
+def _table_facts(table: OperatorTable) -> Iterator[str]:
     yield f"{table.profiler}: a step of {fmt.seconds(table.step_s)}, mean of {table.steps} steps"
     times = ((table.plain_s, "just before"), (table.measured_s, "when it was timed"))
     plain = ", ".join(f"{fmt.seconds(seconds)} {when}" for seconds, when in times if seconds)
@@ -74,7 +73,7 @@ def _table_facts(table: profiling.Table) -> Iterator[str]:
     yield f"{place} {fmt.percent(table.busy)} of the time; {_many(gaps.count, 'gap')}{longest}{after}"
 
 
-def _table_notes(table: profiling.Table, traces: Path) -> Iterator[str]:
+def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
     if table.memory_peak_bytes is not None:
         yield f"memory of the framework's allocator, at the peak: {fmt.size(table.memory_peak_bytes)}"
     yield from table.notes
@@ -83,7 +82,7 @@ def _table_notes(table: profiling.Table, traces: Path) -> Iterator[str]:
         yield f"trace, for {viewer}: {traces / name}"
 
 
-def _row_cells(row: Row, table: profiling.Table) -> Cells:
+def _row_cells(row: OperatorRow, table: OperatorTable) -> Cells:
     return {
         "operator": row.name,
         "kind": str(row.kind),
@@ -99,7 +98,7 @@ def _row_cells(row: Row, table: profiling.Table) -> Cells:
     }
 
 
-def _total_cells(name: str, seconds: float, table: profiling.Table) -> Cells:
+def _total_cells(name: str, seconds: float, table: OperatorTable) -> Cells:
     return {
         "operator": name,
         "self": number(seconds, "s"),
@@ -107,7 +106,7 @@ def _total_cells(name: str, seconds: float, table: profiling.Table) -> Cells:
     }
 
 
-def _by_kind(work: str, tables: Sequence[profiling.Table]) -> Table:
+def _by_kind(work: str, tables: Sequence[OperatorTable]) -> Table:
     """A column per target, named by what tells it from the others."""
     kinds = dict.fromkeys(kind for table in tables for kind in table.kinds)
     rows: list[Cells] = [
@@ -119,11 +118,11 @@ def _by_kind(work: str, tables: Sequence[profiling.Table]) -> Table:
     return document.table(rows, title=f"{work}, by kind")
 
 
-def _rest(table: profiling.Table) -> str:
+def _rest(table: OperatorTable) -> str:
     return table.case.removeprefix(f"{table.work}/")
 
 
-def _part(seconds: float, table: profiling.Table) -> Cell:
+def _part(seconds: float, table: OperatorTable) -> Cell:
     return Cell((Number(seconds, "s"), f"({fmt.percent(seconds / table.step_s)})")) if seconds else Cell()
 
 

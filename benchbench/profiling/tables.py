@@ -21,7 +21,7 @@ CUT_OFF = 2  # calls, one at either end of the recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class OperatorRow:
     """An operator in one step: means over the steps. `self_s` and `total_s` are what the table is of."""
 
     name: str
@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class OperatorTable:
     """A case's profile, by the step. Operators' self times and `idle_s` add up to `step_s`."""
 
     case: str
@@ -57,7 +57,7 @@ class Table:
     busy: float  # share of the step in which an operator was running
     idle_s: float
     gaps: Gaps
-    rows: tuple[Row, ...]
+    rows: tuple[OperatorRow, ...]
     kinds: dict[str, float]  # kind → seconds
     memory_peak_bytes: int | None
     memory_at_s: tuple[float, ...]
@@ -82,19 +82,19 @@ class Change:
 class Difference:
     """Two profiles: what changed, the largest first, and how much of it operators account for."""
 
-    ref: Table
-    new: Table
+    ref: OperatorTable
+    new: OperatorTable
     change_s: float
     idle_change_s: float
     explained: float | None
     changes: tuple[Change, ...]
 
 
-def tables(run: Run, found: Iterable[Profiled]) -> list[Table]:
+def tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
     """Of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
     latency = {row.case.id: row.value("latency_s") for row in rows_of(run)}
     made = [
-        table(each, each.outcome, latency.get(each.case.id))
+        operator_table(each, each.outcome, latency.get(each.case.id))
         for each in found
         if isinstance(each.outcome, Profile)
     ]
@@ -105,7 +105,7 @@ def tables(run: Run, found: Iterable[Profiled]) -> list[Table]:
     return made
 
 
-def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
+def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -> OperatorTable:
     """`profile` is the case's; `measured_s`: what a step took when it was timed."""
     rows = tuple(_row(each, profile) for each in profile.operators)
     kinds: dict[str, float] = defaultdict(float)
@@ -113,7 +113,7 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
         kinds[row.kind] += row.self_s
     step_s = profile.wall_s / profile.steps
     plain_s = median(profile.plain_step_s) if profile.plain_step_s else None
-    return Table(
+    return OperatorTable(
         case=case.case.id,
         work=case.case.work,
         target=case.case.target,
@@ -141,14 +141,14 @@ def table(case: Profiled, profile: Profile, measured_s: float | None) -> Table:
     )
 
 
-def _row(operator: Operator, profile: Profile) -> Row:
+def _row(operator: Operator, profile: Profile) -> OperatorRow:
     steps = profile.steps
 
     def each(total: float | None) -> float | None:
         return None if total is None else total / steps
 
     self_s = operator.device_self_s if profile.on_device else operator.host_self_s
-    return Row(
+    return OperatorRow(
         name=operator.name,
         kind=kind(operator.name),
         calls=operator.calls / steps,
@@ -179,7 +179,7 @@ def _disturbed(blocks: Sequence[float], plain_s: float | None, measured_s: float
         yield f"without the profiler too, a step took {how} than when it was timed: the machine changed"
 
 
-def _lost(rows: Iterable[Row], steps: int) -> Iterator[str]:
+def _lost(rows: Iterable[OperatorRow], steps: int) -> Iterator[str]:
     """Steps are alike: a part of a call is an event that is not there; at the ends two may be cut off."""
     for row in rows:
         if row.share >= NOTABLE and round(abs(row.calls - round(row.calls)) * steps) > CUT_OFF:
@@ -206,7 +206,9 @@ def chosen(found: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]
     return wanted
 
 
-def pairs(ref: Sequence[Table], new: Sequence[Table]) -> list[tuple[Table, Table]]:
+def pairs(
+    ref: Sequence[OperatorTable], new: Sequence[OperatorTable]
+) -> list[tuple[OperatorTable, OperatorTable]]:
     """The same case in both; where none is and either has one case, these two. Raises UsageError."""
     after = {each.case: each for each in new}
     found = [(each, after[each.case]) for each in ref if each.case in after]
@@ -219,7 +221,7 @@ def pairs(ref: Sequence[Table], new: Sequence[Table]) -> list[tuple[Table, Table
     return found
 
 
-def difference(ref: Table, new: Table) -> Difference:
+def difference(ref: OperatorTable, new: OperatorTable) -> Difference:
     """What each operator adds to the difference of the two steps; with the idle time's, that is all of it."""
     total = new.step_s - ref.step_s
     before, after = ({row.name: row for row in side.rows} for side in (ref, new))
@@ -239,7 +241,7 @@ def difference(ref: Table, new: Table) -> Difference:
     )
 
 
-def _change(name: str, ref: Row | None, new: Row | None, total: float) -> Change:
+def _change(name: str, ref: OperatorRow | None, new: OperatorRow | None, total: float) -> Change:
     row = new or ref
     assert row is not None
     change = (new.self_s if new else 0.0) - (ref.self_s if ref else 0.0)
@@ -253,7 +255,9 @@ def _change(name: str, ref: Row | None, new: Row | None, total: float) -> Change
     )
 
 
-def _unmatched(kind: Kind, gone: Sequence[Row], come: Sequence[Row], total: float) -> list[Change]:
+def _unmatched(
+    kind: Kind, gone: Sequence[OperatorRow], come: Sequence[OperatorRow], total: float
+) -> list[Change]:
     """Operators of one kind that only one side has: together where both have some, else each alone."""
     if not (gone and come):
         return [_change(row.name, row, None, total) for row in gone] + [
@@ -272,7 +276,7 @@ def _unmatched(kind: Kind, gone: Sequence[Row], come: Sequence[Row], total: floa
     ]
 
 
-def _names(rows: Sequence[Row]) -> str:
+def _names(rows: Sequence[OperatorRow]) -> str:
     most = max(rows, key=lambda row: row.self_s).name
     return most if len(rows) == 1 else f"{most} and {len(rows) - 1} more"
 
