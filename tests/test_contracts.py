@@ -3,7 +3,7 @@
 import importlib.util
 import itertools
 import math
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -147,6 +147,18 @@ def test_a_product_that_is_not_waited_for_is_implausible() -> None:
         runner = build(backend("jax"), session, work, Dtype.FLOAT32)
         with pytest.raises(expected) if expected else nullcontext():
             case.check_waited(work, runner, session, timer, 1)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("framework", REAL)
+def test_data_can_stay_on_the_host_in_the_dtype_of_the_case(framework: str) -> None:
+    session = backend(framework).open("cpu", Dtype.BFLOAT16, backend(framework).modes[0], THREADS)
+    values = np.array([1.5, -2.0], np.float32)
+    kept = session.put_on_host(values)
+    assert "bfloat16" in str(kept.dtype)
+    np.testing.assert_array_equal(session.fetch(kept), values)
+    with suppress(Unsupported):  # said where the memory cannot be pinned
+        np.testing.assert_array_equal(session.fetch(session.put_on_host(values, pinned=True)), values)
 
 
 @pytest.mark.real

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Memory
+from benchbench.traces.recording import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,16 @@ class TorchSession(Session):
 
         tensor = torch.from_numpy(array)
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
+
+    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+        """A CPU tensor; only CUDA pins."""
+        import torch
+
+        tensor = torch.from_numpy(array)
+        tensor = tensor.to(self.dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+        if pinned and self.device.type != "cuda":
+            raise Unsupported(f"torch pins memory for CUDA devices, not for {self.device.type}")
+        return tensor.pin_memory() if pinned else tensor
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """The step itself."""

@@ -129,6 +129,13 @@ class Session(ABC):
     def put(self, array: NDArray[np.generic]) -> Any:
         """`array` on the device; floating values in the session's dtype, integers as they are."""
 
+    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+        """`array` in the host's memory, as `put` would have it: pageable, or pinned for the device to read.
+
+        Raises Unsupported.
+        """
+        raise Unsupported("this backend keeps no data of its own on the host")
+
     @abstractmethod
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """`step` in the session's mode; its first `state` arguments may be overwritten."""

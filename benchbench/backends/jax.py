@@ -136,6 +136,20 @@ class JaxSession(Session):
         floating = np.issubdtype(array.dtype, np.floating)
         return jax.device_put(array.astype(self.dtype if floating else np.int32), self.device)
 
+    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+        """A NumPy array; pinned, an array in the memory that the device calls pinned."""
+        import jax
+        import numpy as np
+
+        floating = np.issubdtype(array.dtype, np.floating)
+        values = array.astype(self.dtype if floating else np.int32)
+        if not pinned:
+            return values
+        if "pinned_host" not in {memory.kind for memory in self.device.addressable_memories()}:
+            raise Unsupported(f"{self.device.platform} has no pinned host memory")
+        sharding = jax.sharding.SingleDeviceSharding(self.device, memory_kind="pinned_host")
+        return jax.device_put(values, sharding)
+
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """jax.jit; the old state's memory is given to the new."""
         import jax

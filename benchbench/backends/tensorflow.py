@@ -145,6 +145,17 @@ class TensorFlowSession(Session):
         with tf.device(self.device):
             return tf.cast(tf.constant(array), self.dtype) if floating else tf.constant(array)
 
+    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+        """A tensor on the CPU, in pageable memory."""
+        import numpy as np
+        import tensorflow as tf
+
+        if pinned:
+            raise Unsupported("TensorFlow pins memory where it sees fit; nobody else can ask for it")
+        floating = np.issubdtype(array.dtype, np.floating)
+        with tf.device("CPU:0"):
+            return tf.cast(tf.constant(array), self.dtype) if floating else tf.constant(array)
+
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """tf.function, with or without XLA, or the step itself."""
         import tensorflow as tf

@@ -39,6 +39,9 @@ class DeviceContext(Protocol):
     def put(self, array: NDArray[np.generic]) -> Any:
         """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
 
+    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+        """`array` in the host's memory, pageable or pinned, else as `put`. Raises Unsupported."""
+
     def spend(self, seconds: float, operator: str = "simulated") -> None:
         """Let virtual time pass in an operator; only the fake backend has any."""
 
@@ -159,6 +162,7 @@ class Workload(ABC):
     added: ClassVar[frozenset[str]] = frozenset()  # parameters left out of ids and records at their default
     # How many times fewer multiplications than are counted an algorithm may do; None: nobody knows.
     multiplications_saved: ClassVar[float | None] = None
+    world: ClassVar[int] = 1  # devices that compute a step together
 
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""
