@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from benchbench.analyse.columns import flatten, frame
+from benchbench.analyse.columns import data_frame, flatten
 from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare
 from benchbench.documents.run import report
@@ -127,7 +127,7 @@ def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Pa
 
 def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Path]) -> None:
     run = pytest_benchmark(files)
-    table = frame(rows(run))
+    table = data_frame(rows(run))
     assert len(table) == 8
     assert set(table["rounds"]) == {3}
     assert {row.rounds for row in rows(pytest_benchmark(files[:1]))} == {1}

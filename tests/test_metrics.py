@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import COLUMNS, flatten, frame
+from benchbench.analyse.columns import COLUMNS, data_frame, flatten
 from benchbench.analyse.metrics import METRICS
 from benchbench.analyse.rows import P99_SAMPLES, rows
 from benchbench.model.measurement import Failure, Measurement, Memory
@@ -62,7 +62,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
         "items_per_cost, notes"
     )
 
-    assert list(frame(rows(a_run())).columns) == documented.split(", ")
+    assert list(data_frame(rows(a_run())).columns) == documented.split(", ")
 
 
 def test_a_row_says_what_was_measured_and_on_what() -> None:
@@ -289,14 +289,14 @@ def test_s7_a_number_that_is_none_becomes_null_with_a_note(value: float) -> None
 
 
 def test_absent_values_are_none_and_not_nan() -> None:
-    table = frame(rows(a_run(plan=(a_case(), a_case(mode="compile")))))
+    table = data_frame(rows(a_run(plan=(a_case(), a_case(mode="compile")))))
 
     assert {str(dtype) for dtype in table.dtypes} == {"object"}
     assert list(table["cold_s"]) == [0.25, None]
 
 
 def test_a_run_without_cases_has_no_rows_but_all_columns() -> None:
-    table = frame(rows(a_run([])))
+    table = data_frame(rows(a_run([])))
 
     assert (len(table), tuple(table.columns)) == (0, COLUMNS)
 

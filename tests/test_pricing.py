@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.columns import flatten
-from benchbench.analyse.pricing import FIELDS, Prices, checked, priced, typed
+from benchbench.analyse.pricing import FIELDS, Prices, parse_prices, priced, valid_prices
 from benchbench.analyse.rows import rows
 from benchbench.documents.run import report
 from benchbench.errors import UsageError
@@ -76,10 +76,10 @@ def test_twice_the_price_is_half_the_items(rate: float, price: float, times: int
 
 
 def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -> None:
-    found = typed(["Example CPU = 2", "a=b*=1.25"], EUROS)
+    found = parse_prices(["Example CPU = 2", "a=b*=1.25"], EUROS)
     assert found == Prices(currency="EUR", per_hour={"Example CPU": 2.0, "a=b*": 1.25, "Example*": 0.5})
-    assert typed([], EUROS) == EUROS
-    again = typed(["Example*=7"], Prices(currency="EUR", per_hour={"*": 1.0, "Example*": 0.5}))
+    assert parse_prices([], EUROS) == EUROS
+    again = parse_prices(["Example*=7"], Prices(currency="EUR", per_hour={"*": 1.0, "Example*": 0.5}))
     assert again
     assert again.of("Example CPU") == 7.0
 
@@ -100,14 +100,14 @@ def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -
 )
 def test_a_price_that_cannot_be_read_is_an_error(text: str, before: Prices | None, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        typed([text], before)
+        parse_prices([text], before)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("amount", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_price_is_a_number_above_zero(amount: float) -> None:
     with pytest.raises(UsageError, match="is no price of 'x'"):
-        checked(Prices(currency="EUR", per_hour={"x": amount}))
+        valid_prices(Prices(currency="EUR", per_hour={"x": amount}))
 
 
 def test_the_table_has_the_line_and_says_the_price_only_where_there_is_one() -> None:

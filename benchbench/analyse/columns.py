@@ -34,7 +34,7 @@ def flatten(row: Row) -> dict[str, Any]:
     return {name: value for name, (value, _) in cells.items()} | {"notes": notes}
 
 
-def frame(rows: Iterable[Row]) -> pd.DataFrame:
+def data_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows with their `COLUMNS`, of objects: None stays None."""
     import pandas as pd
 

@@ -32,7 +32,7 @@ def _fits(pattern: str, device: str) -> bool:
     return fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
 
 
-def checked(prices: Prices) -> Prices:
+def valid_prices(prices: Prices) -> Prices:
     """Raises UsageError for an amount that is none, or one without a currency."""
     for device, amount in prices.per_hour.items():
         if not 0 < amount < inf:
@@ -42,12 +42,12 @@ def checked(prices: Prices) -> Prices:
     return prices
 
 
-def typed(texts: Iterable[str], before: Prices | None) -> Prices | None:
+def parse_prices(texts: Iterable[str], before: Prices | None) -> Prices | None:
     """`DEVICE=AMOUNT CURRENCY`, each more binding than `before`, whose currency it may leave out.
 
     Raises UsageError.
     """
-    entries = [_typed(text) for text in texts]
+    entries = [_parsed(text) for text in texts]
     if not entries:
         return before
     named = {currency for _, _, currency in entries if currency}
@@ -57,10 +57,10 @@ def typed(texts: Iterable[str], before: Prices | None) -> Prices | None:
         raise UsageError(f"Prices in {' and '.join(sorted(currencies))}.", "Give all in one currency.")
     amounts = {device: amount for device, amount, _ in entries}
     later = {device: amount for device, amount in old.per_hour.items() if device not in amounts}
-    return checked(Prices(currency="".join(currencies), per_hour=amounts | later))
+    return valid_prices(Prices(currency="".join(currencies), per_hour=amounts | later))
 
 
-def _typed(text: str) -> tuple[str, float, str]:
+def _parsed(text: str) -> tuple[str, float, str]:
     match = re.fullmatch(r"(.+)= *([0-9]+(?:[.][0-9]+)?) *([^0-9\s]\S*)?", text.strip(), re.ASCII)
     if not match:
         raise UsageError(f"{text!r} is no price.", EXAMPLE)
@@ -68,7 +68,7 @@ def _typed(text: str) -> tuple[str, float, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class CasePrice:
     """Of an hour of a case's device, and the items it buys; all None without a price, and why."""
 
     price_per_hour: float | None = None
@@ -80,10 +80,10 @@ class Price:
 FIELDS = ("price_per_hour", "currency", "items_per_cost")
 
 
-def priced(items_per_s: float, device: str, prices: Prices | None) -> Price:
+def priced(items_per_s: float, device: str, prices: Prices | None) -> CasePrice:
     """A case on this device."""
     price = prices.of(device) if prices else None
     if prices is None or price is None:
-        return Price(reason=f"no price of {device or 'this device'} is given")
+        return CasePrice(reason=f"no price of {device or 'this device'} is given")
     items_per_cost = items_per_s * HOUR_S / price
-    return Price(price_per_hour=price, currency=prices.currency, items_per_cost=items_per_cost)
+    return CasePrice(price_per_hour=price, currency=prices.currency, items_per_cost=items_per_cost)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from benchbench.analyse.launch_bound import launch_notes
 from benchbench.analyse.metrics import FOREIGN, METRICS, Value, finite, steps_s
 from benchbench.analyse.plausible import implausible, interruption_notes
-from benchbench.analyse.pricing import Price, Prices, priced
+from benchbench.analyse.pricing import CasePrice, Prices, priced
 from benchbench.analyse.roofline import (
     Ceiling,
     Position,
@@ -65,7 +65,7 @@ class Row:
     steps: Quantiles | None = None
     relative_error: Value = UNKNOWN
     position: Position = field(default_factory=Position)
-    price: Price = field(default_factory=Price)
+    price: CasePrice = field(default_factory=CasePrice)
     notes: tuple[Note, ...] = ()
 
     @property

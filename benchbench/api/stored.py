@@ -151,7 +151,7 @@ def report(
 
 def known_prices(typed: Sequence[str] = ()) -> Prices | None:
     """`["*H100*=2.5 EUR"]`, then the prices of the nearest accelbench.toml. Raises UsageError."""
-    return pricing.typed(typed, config.prices(config.nearest(Path())))
+    return pricing.parse_prices(typed, config.prices(config.nearest(Path())))
 
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
@@ -196,7 +196,7 @@ def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
 
     if per == "block":
         return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
-    found = columns.frame(rows(run, _ceilings(run), known_prices()))
+    found = columns.data_frame(rows(run, _ceilings(run), known_prices()))
     for name in columns.NUMBERS:
         found[name] = pd.to_numeric(found[name])
     return found

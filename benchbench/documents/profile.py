@@ -9,7 +9,7 @@ from pathlib import Path
 from benchbench import format as fmt
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Document, Number, Table, cell, number
-from benchbench.profiling.tables import Change, Difference, OperatorRow, OperatorTable
+from benchbench.profiling.tables import Difference, OperatorChange, OperatorRow, OperatorTable
 
 SCHEMA = 1  # of the JSON. 1: first
 IDLE = "no operator"
@@ -158,7 +158,7 @@ def _arrow(ref_s: float, new_s: float) -> str:
     return f"a step of {fmt.seconds(ref_s)} → {fmt.seconds(new_s)}, {fmt.signed(new_s - ref_s, 's')}"
 
 
-def _change_cells(change: Change, found: Difference) -> Cells:
+def _change_cells(change: OperatorChange, found: Difference) -> Cells:
     return {
         "operator": change.name,
         "kind": change.kind,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchbench.analyse.pricing import Prices, checked
+from benchbench.analyse.pricing import Prices, valid_prices
 from benchbench.errors import UsageError, unknown
 from benchbench.plan.thresholds import Rule, fraction, rules
 
@@ -81,7 +81,7 @@ def default_rules(found: Config) -> list[Rule]:
 def prices(found: Config) -> Prices | None:
     """Of the `[price]` table. Raises UsageError."""
     table = found.price
-    return checked(Prices(currency=table.currency, per_hour=table.per_hour)) if table else None
+    return valid_prices(Prices(currency=table.currency, per_hour=table.per_hour)) if table else None
 
 
 def _hint(message: str) -> str:

@@ -67,7 +67,7 @@ class OperatorTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class OperatorChange:
     """What an operator, or a kind of them, adds to the difference of two steps."""
 
     name: str
@@ -87,7 +87,7 @@ class Difference:
     change_s: float
     idle_change_s: float
     explained: float | None
-    changes: tuple[Change, ...]
+    changes: tuple[OperatorChange, ...]
 
 
 def tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
@@ -241,11 +241,11 @@ def difference(ref: OperatorTable, new: OperatorTable) -> Difference:
     )
 
 
-def _change(name: str, ref: OperatorRow | None, new: OperatorRow | None, total: float) -> Change:
+def _change(name: str, ref: OperatorRow | None, new: OperatorRow | None, total: float) -> OperatorChange:
     row = new or ref
     assert row is not None
     change = (new.self_s if new else 0.0) - (ref.self_s if ref else 0.0)
-    return Change(
+    return OperatorChange(
         name=name,
         kind=row.kind,
         ref_s=ref.self_s if ref else None,
@@ -257,7 +257,7 @@ def _change(name: str, ref: OperatorRow | None, new: OperatorRow | None, total: 
 
 def _unmatched(
     kind: Kind, gone: Sequence[OperatorRow], come: Sequence[OperatorRow], total: float
-) -> list[Change]:
+) -> list[OperatorChange]:
     """Operators of one kind that only one side has: together where both have some, else each alone."""
     if not (gone and come):
         return [_change(row.name, row, None, total) for row in gone] + [
@@ -265,7 +265,7 @@ def _unmatched(
         ]
     ref_s, new_s = (sum(row.self_s for row in rows) for rows in (gone, come))
     return [
-        Change(
+        OperatorChange(
             name=f"{_names(gone)} → {_names(come)}",
             kind=kind,
             ref_s=ref_s,
