@@ -14,7 +14,7 @@ from benchbench.running import profile_pass
 from benchbench.timing import sampling
 from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points
-from benchbench.worker import case, tolerance
+from benchbench.worker import case, reference, tolerance, verify
 from benchbench.workloads import _amp
 from benchbench.workloads.operations.conv2d import Conv2d
 from tests.test_architecture import ROOT
@@ -31,6 +31,11 @@ QUOTED = [
     ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
     ("measuring", f"more than {NUMBER} times as long in every pair", sampling.PREMATURE),
     ("measuring", f"λ = {NUMBER} .", tolerance.LAMBDA),
+    ("measuring", f"over {NUMBER} sampled elements, and", verify.SAMPLES),
+    ("measuring", f"the losses of {WORD} steps", verify.STEPS),
+    ("measuring", f"The tolerance is {NUMBER} times the largest", reference.FACTOR),
+    ("measuring", f"error of {NUMBER} runs of the NumPy", reference.DRAWS),
+    ("measuring", f"more than {NUMBER} % off is not compared", 100 * reference.VERIFIABLE),
     ("measuring", f"more than {NUMBER} times what it changes", case.DRIFT),
     ("measuring", f"one of up to {NUMBER} other batches", case.OTHER_BATCHES),
     ("measuring", f"a half width above {NUMBER} %", 100 * (DEFAULT.continue_above or 0)),

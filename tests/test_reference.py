@@ -129,7 +129,7 @@ NUMBERS = arrays(np.float64, 20, elements=st.floats(-400, 400))
 
 def rounded(grid: rounding.Floating, values: Any, *, nearest: bool = False, seed: int = 0) -> Any:
     precision = rounding.Precision(grid, rounding.FLOAT32, grid, grid)
-    return Rounded(precision, np.random.default_rng(seed), nearest).stored(values)
+    return Rounded(precision=precision, source=np.random.default_rng(seed), nearest=nearest)._to(grid, values)
 
 
 @given(NUMBERS)
@@ -158,14 +158,14 @@ def test_stochastic_rounding_is_right_on_average() -> None:
 
 
 def test_rounding_reaches_the_gradient_too() -> None:
-    ops = Ops(Rounded(PRECISIONS[Dtype.BFLOAT16], np.random.default_rng(0), nearest=True))
+    ops = Ops(Rounded(precision=PRECISIONS[Dtype.BFLOAT16], source=np.random.default_rng(0), nearest=True))
     x, w = drawn([(3, 4), (5, 4)])
     gradient = grad(lambda x: (ops.linear(x, w) * np.pi).sum())(x)
     np.testing.assert_array_equal(gradient, rounded(rounding.BFLOAT16, gradient, nearest=True))
 
 
 def test_mixed_precision_rounds_what_is_multiplied_and_not_the_parameter() -> None:
-    ops = Ops(Rounded(PRECISIONS[Dtype.AMP_BF16], np.random.default_rng(0), nearest=True))
+    ops = Ops(Rounded(precision=PRECISIONS[Dtype.AMP_BF16], source=np.random.default_rng(0), nearest=True))
     (weight,) = drawn([(4, 4)])
     np.testing.assert_array_equal(ops.rounding.parameter(weight), weight)
     product = ops.matmul(np.eye(4), weight)
@@ -178,7 +178,7 @@ def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
     terms = (a * b).astype(np.float32)
     summed = np.cumsum(terms, axis=1, dtype=np.float32)[:, -1].astype(float)
     exact = terms.astype(float).sum(axis=1)
-    rounding = Rounded(PRECISIONS[Dtype.FLOAT32], np.random.default_rng(4))
+    rounding = Rounded(precision=PRECISIONS[Dtype.FLOAT32], source=np.random.default_rng(4))
     assert np.std(rounding.product(exact, 4096) - exact) == pytest.approx(np.std(summed - exact), rel=0.2)
 
 

@@ -7,7 +7,7 @@ import os
 import traceback
 from pathlib import Path
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, Session
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
@@ -16,9 +16,8 @@ from benchbench.traces import xla
 from benchbench.traces.recording import Recording, Unread, Unsupported
 from benchbench.worker import random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
-from benchbench.worker.program import Message, WrongResult, build, judge, open_case, workload_of
-from benchbench.worker.reference import reference
-from benchbench.workloads.base import Operation
+from benchbench.worker.program import Message, Runner, WrongResult, build, judge, open_case, workload_of
+from benchbench.workloads.base import Operation, Workload
 
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
@@ -53,6 +52,8 @@ def answer(backend: Backend, job: Message) -> Message:
         case "probe":
             return probe(backend)
         case "reference":
+            from benchbench.worker.reference import reference  # needs autograd
+
             made = reference(workload_of(job), Dtype(job["dtype"]), random_cache.kept)
             return {"reference": dataclasses.asdict(made)}
         case "verify":
@@ -92,12 +93,34 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     runner = build(backend, session, small, case.computes_in)
     if runner.program.simulated:
         return None
-    if isinstance(small, Operation):
-        elements = verify.output_elements(small, runner.program, runner.step(), session)
-    else:
-        elements = verify.trained_elements(runner.program, runner.step, lambda: runner.state, session)
-    expected = verify.Reference(**job["reference"])
-    return judge(verify.worst(elements, expected.expected, expected.tolerance))
+    reference = verify.Reference(**job["reference"])
+    error = judge(deviation(small, runner, session, reference))
+    if reference.plain:
+        verify_in_float32(backend, job, small, verify.Reference(**reference.plain))
+    return error
+
+
+def verify_in_float32(backend: Backend, job: Message, small: Workload, reference: verify.Reference) -> None:
+    """The same builder where rounding hides no mistake, in the mode that compiles least.
+
+    Raises WrongResult.
+    """
+    session = backend.open(job["case"]["device"], Dtype.FLOAT32, backend.modes[0], job["threads"])
+    session.precision()
+    found = deviation(small, build(backend, session, small, Dtype.FLOAT32), session, reference)
+    judge(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
+
+
+def deviation(
+    workload: Workload, runner: Runner, session: Session, reference: verify.Reference
+) -> verify.Deviation:
+    """Of the tensor that is furthest from the reference."""
+    elements = (
+        verify.output_elements(workload, runner.program, runner.step(), session)
+        if isinstance(workload, Operation)
+        else verify.trained_elements(runner.program, runner.step, lambda: runner.state, session)
+    )
+    return verify.worst(elements, reference.expected, reference.tolerance)
 
 
 def trace_case(backend: Backend, job: Message) -> list[float]:

@@ -5,26 +5,48 @@ Computed once a run for all backends, by a worker of our own interpreter; it tra
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from benchbench.model.case import Dtype
-from benchbench.worker.tolerance import LAMBDA, tolerance
-from benchbench.worker.verify import STEPS, Reference, checked_at, sample_indices
-from benchbench.workloads.base import Draw, Operation, Training, Workload
+from benchbench.worker.tolerance import tolerance
+from benchbench.worker.verify import (
+    STEPS,
+    Reference,
+    checked_at,
+    relative_error,
+    sample_indices,
+    sampled_elements,
+    training_elements,
+)
+from benchbench.workloads._programs.numpy import training
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import PRECISIONS, Stored, rounded
+from benchbench.workloads.base import Draw, Operation, Workload
+from benchbench.workloads.steps import Inference, TrainingStep
 
 if TYPE_CHECKING:
-    from benchbench.workloads.base import Standard
+    from benchbench.worker.verify import Tensors
+    from benchbench.workloads.base import Arrays, Standard
 
 UNCALIBRATED = 2.0  # int8's scales are of the first inputs: what exceeds their range is cut
+FULL = (Dtype.FLOAT64, Dtype.FLOAT32)
+DRAWS = 3  # of a network's rounding
+FACTOR = 4.0  # times the largest error of those draws is tolerated
+VERIFIABLE = 0.5  # relative error of a draw beyond which a tensor tells nothing in its dtype
 
 
 def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None) -> Reference:
     """Of `checked_at(workload)`, whose inputs and weights `standard` draws."""
     workload = checked_at(workload)
-    if isinstance(workload, Operation):
-        return _of_operation(workload, dtype, standard)
-    assert isinstance(workload, Training)
-    return _of_training(workload, dtype, standard)
+    if isinstance(workload, TrainingStep):
+        plain = None if dtype in FULL else asdict(of_training(workload, Dtype.FLOAT32, standard))
+        return replace(of_training(workload, dtype, standard), plain=plain)
+    assert isinstance(workload, Operation)
+    return _of_operation(workload, dtype, standard)
 
 
 def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) -> Reference:
@@ -35,21 +57,78 @@ def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) 
         elements = workload.references(workload.arrays(draw), indices)
         return {name: values.tolist() for name, values in elements.items()}
 
+    derived = isinstance(workload, Inference) and dtype is not Dtype.INT8
     return Reference(
         expected=output(Draw(dtype, standard=standard)),
-        tolerance=dict.fromkeys(indices, tolerance(workload, dtype)),
+        tolerance=dict.fromkeys(indices, (_of_inference if derived else tolerance)(workload, dtype)),
         others=output(Draw(dtype, standard=standard, renewed=workload.is_input)),
         stretch=UNCALIBRATED if dtype is Dtype.INT8 else 1.0,
     )
 
 
-def _of_training(workload: Training, dtype: Dtype, standard: Standard | None) -> Reference:
-    losses, norms = zip(
-        *workload.reference(workload.arrays(Draw(dtype, standard=standard)), STEPS), strict=True
-    )
-    limit = LAMBDA * tolerance(workload, dtype)
+def _of_inference(workload: Operation, dtype: Dtype) -> float:
+    """From the small size, which is as deep: rounding does not depend on how many pixels there are."""
+    assert isinstance(workload, Inference)
+    small = workload.tiny()
+    arrays, index = small.arrays(Draw(dtype)), sample_indices(small)["output"]
+    exact = small.reference(arrays, index)
+    errors = [relative_error(small.reference(arrays, index, ops), exact) for ops in rounding_draws(dtype)]
+    return tolerated(errors, dtype)
+
+
+def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None = None) -> Reference:
+    """Without the tensors that rounding alone takes too far in this dtype."""
+    arrays = workload.arrays(Draw(dtype, standard=standard))
+    exact = trained(workload, arrays, Ops(Stored(storage=PRECISIONS[dtype].storage)))
+    draws = [trained(workload, arrays, ops) for ops in rounding_draws(dtype)]
+    errors = {name: [relative_error(draw[name], exact[name]) for draw in draws] for name in exact}
+    for name, error in storage_errors(arrays, exact, PRECISIONS[dtype].storage.unit_roundoff).items():
+        errors[name].append(error)
+    kept = [name for name in exact if max(errors[name]) <= VERIFIABLE]
     return Reference(
-        expected={"loss": losses, "gradient norm": norms},
-        tolerance={"loss": limit, "gradient norm": limit},
+        expected={name: exact[name].tolist() for name in kept},
+        tolerance={name: tolerated(errors[name], dtype) for name in kept},
         others={},
     )
+
+
+def trained(workload: TrainingStep, arrays: Arrays, ops: Ops) -> Tensors:
+    """Sampled elements of what `STEPS` steps leave, by the reference's operations `ops`."""
+    import numpy as np
+
+    def sampled(tensors: Tensors) -> Tensors:
+        return {name: sampled_elements(name, tensor) for name, tensor in tensors.items()}
+
+    steps = list(islice(training(workload, workload.update, arrays, ops), STEPS))
+    start = sampled({name: arrays[name].astype(float) for name in steps[0].parameters})
+    losses = np.array([step.loss for step in steps])
+    return training_elements(
+        losses, sampled(steps[0].told), sampled(steps[-1].told), start, sampled(steps[-1].parameters)
+    )
+
+
+def storage_errors(arrays: Arrays, exact: Tensors, unit_roundoff: float) -> dict[str, float]:
+    """Of an update: its parameter is rounded in each step, to steps of its own size, not of the update's."""
+    import numpy as np
+
+    sizes = {
+        f"update of {name}": sampled_elements(name, array.astype(float)) for name, array in arrays.items()
+    }
+    return {
+        name: math.sqrt(STEPS) * unit_roundoff * float(np.linalg.norm(sizes[name]) / np.linalg.norm(update))
+        for name, update in exact.items()
+        if name in sizes
+    }
+
+
+def tolerated(errors: Sequence[float], dtype: Dtype) -> float:
+    """`FACTOR` times the largest error of the draws, and no less than a rounding of the result."""
+    return max(FACTOR * max(errors), PRECISIONS[dtype].result.unit_roundoff)
+
+
+def rounding_draws(dtype: Dtype) -> Iterator[Ops]:
+    """Operations that round stochastically to the dtype, each otherwise."""
+    import numpy as np
+
+    for seed in range(DRAWS):
+        yield Ops(rounded(dtype, np.random.default_rng(seed)))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
 
-from benchbench.workloads.base import MOMENTUM, SEED, Operation, Program, Training, Workload
+from benchbench.workloads.base import SEED, Operation, Program, Training, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SAMPLES = 256  # output elements: a tenth of them wrong is missed once in 10¹¹
+    Tensors = Mapping[str, NDArray[np.float64]]
+
+SAMPLES = 256  # elements of a tensor: a tenth of them wrong is missed once in 10¹¹
 STEPS = 3  # of training: the second sees the first update, the third the momentum
 
 
@@ -37,13 +40,15 @@ class Reference:
     """Tensor → its elements in float64, and the relative error up to which rounding explains a difference.
 
     `others`: the elements where the inputs are the other ones, drawn for the check after timing; `stretch`:
-    how many times the tolerance they may deviate.
+    how many times the tolerance they may deviate. `plain`: of training in less than float32, the fields of
+    the reference in float32, which rounding hides nothing from.
     """
 
     expected: Mapping[str, Sequence[float]]
     tolerance: Mapping[str, float]
     others: Mapping[str, Sequence[float]]
     stretch: float = 1.0
+    plain: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Deviation:
 
 
 def worst(
-    measured: Mapping[str, NDArray[np.float64]],
+    measured: Tensors,
     expected: Mapping[str, Sequence[float]],
     tolerance: Mapping[str, float],
 ) -> Deviation:
@@ -73,7 +78,7 @@ def worst(
     return max(deviations, key=lambda deviation: deviation.ratio)
 
 
-def relative_error(measured: NDArray[np.float64], expected: Sequence[float]) -> float:
+def relative_error(measured: NDArray[np.float64], expected: Sequence[float] | NDArray[np.float64]) -> float:
     """‖measured − expected‖₂ / ‖expected‖₂; inf where a value is not finite."""
     import numpy as np
 
@@ -95,9 +100,7 @@ def sample_indices(workload: Operation) -> dict[str, NDArray[np.int64]]:
     return workload.samples(np.random.default_rng(SEED), SAMPLES)
 
 
-def output_elements(
-    workload: Operation, program: Program, output: Any, reader: Reader
-) -> dict[str, NDArray[np.float64]]:
+def output_elements(workload: Operation, program: Program, output: Any, reader: Reader) -> Tensors:
     """The sampled elements of each output."""
     indices = sample_indices(workload)
     outputs = output if len(indices) > 1 else (output,)
@@ -117,30 +120,46 @@ def trained_elements(
     step: Callable[[], Any],
     state: Callable[[], tuple[Any, ...]],
     reader: Reader,
-) -> dict[str, NDArray[np.float64]]:
-    """Losses and gradient norms of the first steps.
+) -> Tensors:
+    """Sampled elements of what `STEPS` steps leave: see `training_elements`."""
+    import numpy as np
 
-    The gradient is what the optimizer was given: g = v − 0.9 v′, from its momentum before and after.
+    assert program.parameters is not None
+
+    def read(tensors: Callable[..., Mapping[str, Any]] | None) -> Tensors:
+        named = tensors(*state()) if tensors else {}
+        return {name: sampled_elements(name, reader.fetch(tensor)) for name, tensor in named.items()}
+
+    start = read(program.parameters)
+    losses = [float(reader.fetch(step()).reshape(-1)[0])]
+    first = read(program.gradients)
+    losses += [float(reader.fetch(step()).reshape(-1)[0]) for _ in range(STEPS - 1)]
+    return training_elements(
+        np.array(losses), first, read(program.gradients), start, read(program.parameters)
+    )
+
+
+def training_elements(
+    losses: NDArray[np.float64], first: Tensors, last: Tensors, start: Tensors, end: Tensors
+) -> Tensors:
+    """The losses, by name with what was sampled of tensors.
+
+    `first`, `last`: the gradient as the optimizer's state tells it, after the first step and the last;
+    `start`, `end`: the parameters, whose update is compared, so that its error is a fraction of the way.
     """
+    return {
+        "losses": losses,
+        **{f"gradient of {name}": values for name, values in first.items()},
+        **{f"optimizer's state of {name}": values for name, values in last.items()},
+        **{f"update of {name}": values - start[name] for name, values in end.items()},
+    }
+
+
+def sampled_elements(name: str, tensor: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`SAMPLES` elements, the same of a name in every process, or all of a smaller tensor."""
     import numpy as np
 
-    assert program.momenta is not None
-    losses, norms, before = [], [], None
-    for _ in range(STEPS):
-        losses.append(float(reader.fetch(step()).reshape(-1)[0]))
-        after = [reader.fetch(momentum) for momentum in program.momenta(*state())]
-        norms.append(_gradient_norm(before, after))
-        before = after
-    return {"loss": np.array(losses), "gradient norm": np.array(norms)}
-
-
-def _gradient_norm(
-    before: Sequence[NDArray[np.float64]] | None, after: Sequence[NDArray[np.float64]]
-) -> float:
-    import numpy as np
-
-    if before is None:
-        gradients = list(after)
-    else:
-        gradients = [new - MOMENTUM * old for old, new in zip(before, after, strict=True)]
-    return math.sqrt(sum(float(np.vdot(gradient, gradient)) for gradient in gradients))
+    flat = np.ravel(tensor)
+    if flat.size <= SAMPLES:
+        return flat
+    return flat[np.random.default_rng((SEED, crc32(name.encode()))).integers(0, flat.size, SAMPLES)]

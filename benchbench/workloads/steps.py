@@ -11,7 +11,7 @@ Casting for mixed precision, the loss, the way back, the update, and what verifi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchbench.errors import UsageError, unknown
 from benchbench.model.case import Dtype
@@ -49,8 +49,8 @@ class Inference(Network, Operation):
         index[:, 0] = index[0, 0]
         return index
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Of the samples that are asked for, and no other."""
+    def reference(self, arrays: Arrays, index: NDArray[np.int64], ops: Any = None) -> NDArray[np.float64]:
+        """Of the samples that are asked for, and no other; `ops` may round."""
         import numpy as np
 
         from benchbench.workloads._reference.ops import Ops
@@ -58,7 +58,7 @@ class Inference(Network, Operation):
         samples, rows = np.unique(index[:, 0], return_inverse=True)
         weights = {name: arrays[name].astype(float) for name in self.weights()}
         inputs = [wide(arrays[name][samples]) for name in self.input_names]
-        output = self.numpy(Ops(), weights, *inputs, training=False)
+        output = self.numpy(ops or Ops(), weights, *inputs, training=False)
         return np.asarray(output[(rows, *index[:, 1:].T)])
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: its loss, the gradients it was updated by, and the parameters after it, by name."""
+    """One step: its loss, the gradients it was updated by, and the parameters after it, by name.
+
+    `told`: the gradients as the optimizer's state tells them, true after the first step; if it has a state.
+    """
 
     loss: float
     gradients: Tensors
     parameters: Tensors
+    told: Tensors
 
     @property
     def norm(self) -> float:
@@ -37,6 +41,11 @@ def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = 
     """Steps without end; `ops` may round (`_reference/ops.py`)."""
     import numpy as np
 
+    from benchbench.workloads._reference.ops import Ops
+
+    ops = ops or Ops()
+    stored = ops.rounding.stored
+    real = np.float32 if ops.rounding.updates_in_float32 else np.float64
     layouts = network.weights()
     weights = {name: arrays[name].astype(float) for name in layouts}
     parameters = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
@@ -46,17 +55,30 @@ def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = 
         t += 1
         loss, gradients = gradients_of(network, weights | parameters, list(parameters), arrays, ops)
         after = {
-            name: optimizer.rule(np, t, p, gradients[name], slots[name]) for name, p in parameters.items()
+            name: optimizer.rule(
+                np,
+                real(t),
+                p.astype(real),
+                gradients[name].astype(real),
+                {key: s.astype(real) for key, s in slots[name].items()},
+            )
+            for name, p in parameters.items()
         }
-        parameters = {name: p for name, (p, _) in after.items()}
-        slots = {name: own for name, (_, own) in after.items()}
-        yield Step(loss, gradients, parameters)
+        parameters = {name: stored(p.astype(float)) for name, (p, _) in after.items()}
+        slots = {
+            name: {key: stored(s.astype(float)) for key, s in own.items()} for name, (_, own) in after.items()
+        }
+        told = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
+        yield Step(loss, gradients, parameters, told)
 
 
 def gradients_of(
     network: Network, weights: Tensors, learnt: list[str], arrays: Arrays, ops: Any = None
 ) -> tuple[float, Tensors]:
-    """The loss, and its gradient with respect to each weight named in `learnt`."""
+    """The loss, and its gradient with respect to each weight named in `learnt`.
+
+    What is differentiated is the loss times the scale of `ops.rounding`, as in float16.
+    """
     from autograd import value_and_grad
 
     from benchbench.workloads._reference.ops import Ops
@@ -68,8 +90,10 @@ def gradients_of(
     ]
 
     def loss(parameters: Any) -> Any:
-        output = network.numpy(operations, {**weights, **parameters}, *inputs, training=True)
-        return network.loss.numpy(operations, output, arrays[network.loss.target])
+        used = {name: operations.rounding.parameter(p) for name, p in parameters.items()}
+        output = network.numpy(operations, {**weights, **used}, *inputs, training=True)
+        return scale * network.loss.numpy(operations, output, arrays[network.loss.target])
 
+    scale = operations.rounding.scale
     value, gradients = value_and_grad(loss)({name: weights[name] for name in learnt})
-    return float(value), gradients
+    return float(value) / scale, {name: gradient / scale for name, gradient in gradients.items()}

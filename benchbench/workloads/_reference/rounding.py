@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from benchbench.model.case import Dtype
+from benchbench.workloads._amp import SCALE
 from benchbench.workloads._reference.primitives import passed
 
 if TYPE_CHECKING:
@@ -26,11 +27,22 @@ if TYPE_CHECKING:
 WALK = math.sqrt(3 / (8 * math.log(2))) / math.sqrt(6)
 
 
+NEGLIGIBLE = 1 / 16  # of rounding the result: an error of accumulation that need not be drawn
+POOL = 2**16 + 1  # random numbers that are drawn at once; odd, so that no row of a tensor meets the same
+
+
 class Grid(Protocol):
     """The values that a format can represent."""
 
+    @property
+    def unit_roundoff(self) -> float:
+        """The largest relative error of rounding to nearest."""
+
     def spacing(self, x: Array) -> Array:
         """Between the two representable values next to each element of `x`."""
+
+    def nearest(self, x: Array) -> Array:
+        """Each element rounded, ties to even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,10 @@ class Floating:
         _, exponent = np.frexp(x)
         return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, self.least) - self.bits))
 
+    def nearest(self, x: Array) -> Array:
+        """Each element rounded, ties to even."""
+        return _nearest(self, x) if self.bits < FLOAT64.bits else x
+
 
 @dataclass(frozen=True, slots=True)
 class Levels:
@@ -57,15 +73,33 @@ class Levels:
 
     count: int
 
+    @property
+    def unit_roundoff(self) -> float:
+        """Of the largest element."""
+        return 0.5 / self.count
+
     def spacing(self, x: Array) -> Array:
         """The same for all elements."""
         return np.asarray(np.abs(x).max() / self.count or 1.0)
+
+    def nearest(self, x: Array) -> Array:
+        """Each element rounded, ties to even."""
+        return _nearest(self, x)
+
+
+def _nearest(grid: Grid, x: Array) -> Array:
+    spacing = grid.spacing(x)
+    return np.asarray(np.rint(x / spacing) * spacing)
 
 
 FLOAT64, FLOAT32, TF32 = Floating(52, -1022), Floating(23, -126), Floating(10, -126)
 BFLOAT16, FLOAT16 = Floating(7, -126), Floating(10, -14)
 FLOAT8 = Floating(3, -6)  # E4M3
 INT8 = Levels(127)
+
+
+def _has_subnormals(x: Array, grid: Floating) -> bool:
+    return bool(((np.abs(x) < 2.0**grid.least) & (x != 0)).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +124,16 @@ PRECISIONS = {
 }
 
 
+@dataclass(frozen=True)
 class Exact:
     """No rounding: float64 as NumPy has it."""
+
+    scale: float = 1.0  # of the loss that is differentiated
+
+    @property
+    def updates_in_float32(self) -> bool:
+        """Whether an optimizer's arithmetic is float32, where 1 − 0.999ᵗ loses four digits."""
+        return False
 
     def operand(self, x: Array, terms: float) -> Array:
         """What is about to be multiplied."""
@@ -117,13 +159,29 @@ class Exact:
 EXACT = Exact()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
+class Stored(Exact):
+    """Exact operations on parameters, and an optimizer's state, that are kept in a format."""
+
+    storage: Floating
+
+    def stored(self, x: Array) -> Array:
+        """Rounded to nearest."""
+        return self.storage.nearest(x)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rounded(Exact):
     """Every operation's result rounded, and its gradient on the way back."""
 
     precision: Precision
     source: np.random.Generator
     nearest: bool = False
+
+    @property
+    def updates_in_float32(self) -> bool:
+        """Where not all is float64."""
+        return self.precision.storage is not FLOAT64
 
     def operand(self, x: Array, terms: float) -> Array:
         """Forward what is multiplied; back a sum of `terms` products."""
@@ -139,11 +197,11 @@ class Rounded(Exact):
 
     def parameter(self, x: Array) -> Array:
         """Its gradient is stored as it is."""
-        return self._both(x, lambda x: x, self.stored)
+        return self._both(x, lambda x: x, lambda g: self._to(self.precision.storage, g))
 
     def stored(self, x: Array) -> Array:
-        """In the parameters' own format."""
-        return self._to(self.precision.storage, x)
+        """To nearest in any case: what is too small an update for the format is lost."""
+        return self.precision.storage.nearest(x)
 
     def _both(self, x: Array, forward: Callable[[Array], Array], back: Callable[[Array], Array]) -> Array:
         rounded: Array = passed(x, (forward, back))
@@ -158,13 +216,33 @@ class Rounded(Exact):
     def _summed(self, y: Array, terms: float) -> Array:
         """With the error of accumulating, a random walk, then rounded to the result's format."""
         error = WALK * math.sqrt(terms) * self.precision.accumulate.unit_roundoff
+        if error < NEGLIGIBLE * self.precision.result.unit_roundoff:
+            return self._kept(y)
         scale = error * math.sqrt(float(np.mean(np.square(y))))
         return self._kept(y + scale * self.source.standard_normal(np.shape(y), np.float32))
 
     def _to(self, grid: Grid, x: Array) -> Array:
+        if self.nearest:
+            return grid.nearest(x)
         if grid is FLOAT64:  # what float64 cannot show is added
             return x * (1 + FLOAT64.unit_roundoff * self.source.uniform(-1, 1, np.shape(x)))
+        if isinstance(grid, Floating) and not _has_subnormals(x, grid):
+            return self._cut(np.ascontiguousarray(x, np.float64), 52 - grid.bits)
         spacing = grid.spacing(x)
-        if self.nearest:
-            return np.asarray(np.rint(x / spacing) * spacing)
         return np.asarray(np.floor(x / spacing + self.source.random(np.shape(x))) * spacing)
+
+    def _cut(self, x: Array, dropped: int) -> Array:
+        """Without the last `dropped` bits of the mantissa, after adding up to one unit of what stays."""
+        moved = x.view(np.uint64) + self._random_bits(x.shape, dropped)
+        return np.asarray((moved & ~np.uint64(2**dropped - 1)).view(np.float64))
+
+    def _random_bits(self, shape: tuple[int, ...], count: int) -> NDArray[np.uint64]:
+        """Below 2^count; a short sequence repeats, another each time, since drawing is slow."""
+        pool = self.source.integers(0, 2**count, min(POOL, math.prod(shape)) or 1, dtype=np.uint64)
+        return np.resize(pool, shape)
+
+
+def rounded(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
+    """To a dtype; float16's gradients scaled where parameters are float32, as in every framework."""
+    scale = SCALE if dtype is Dtype.AMP_FP16 else 1.0
+    return Rounded(precision=PRECISIONS[dtype], source=source, nearest=nearest, scale=scale)

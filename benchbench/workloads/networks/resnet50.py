@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, channels within a block
+DEPTHS = {50: (3, 4, 6, 3), 14: (1, 1, 1, 1)}  # blocks of each stage, by convolutions on the longest path
+WIDTHS = (64, 128, 256, 512)  # channels within a block
 EXPANSION = 4  # channels out of a block / within it
 GAIN = 4.0  # of the convolutions, over He's weights
 HALVINGS = 32  # the last stage's pixels are this much larger than the image's
@@ -47,10 +48,15 @@ class Resnet50(Network):
 
     batch: int = 32
     image: int = 224  # pixels on a side
+    depth: int = 50  # 14: a block per stage, the shortest network of the same parts
+
+    added = frozenset({"depth"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a side that cannot be halved five times."""
+        """Raise UsageError also for a side that cannot be halved five times, or a depth that is no other."""
         super().__post_init__()
+        if self.depth not in DEPTHS:
+            raise UsageError(f"depth={self.depth} must be {' or '.join(map(str, DEPTHS))}.")
         if self.image % HALVINGS:
             raise UsageError(f"image={self.image} must be a multiple of {HALVINGS}.")
 
@@ -61,13 +67,17 @@ class Resnet50(Network):
 
     def layers(self) -> list[Layer]:
         """Batch norm follows each convolution, and ReLU except where something is added first."""
-        convs = [stem(self.image), *(conv for block in blocks(self.image) for conv in block.members())]
+        convs = [stem(self.image), *(conv for block in self.blocks() for conv in block.members())]
         return [*(layer for conv in convs for layer in (conv, norm(conv))), HEAD]
 
     @property
     def roundings(self) -> int:
         """Also each sum of a block, and pooling."""
-        return super().roundings + sum(count for count, _ in STAGES) + 1
+        return super().roundings + sum(DEPTHS[self.depth]) + 1
+
+    def blocks(self) -> Iterator[Block]:
+        """In the order in which they are applied."""
+        return blocks(self.image, self.depth)
 
     def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """RGB."""
@@ -86,7 +96,7 @@ class Resnet50(Network):
         def stage(members: Iterable[Block]) -> nn.Sequential:
             return nn.Sequential(*map(bottleneck, members))
 
-        stages = {name: stage(members) for name, members in groupby(blocks(self.image), lambda b: b.stage)}
+        stages = {name: stage(members) for name, members in groupby(self.blocks(), lambda b: b.stage)}
         pool = nn.MaxPool2d(3, stride=2, padding=1)
         layers = OrderedDict(
             stem=torch_conv_norm(stem(self.image)).append(nn.ReLU(inplace=True)).append(pool),
@@ -108,7 +118,7 @@ class Resnet50(Network):
         x = tf.nn.relu(conv_norm(images, stem(self.image)))
         x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])  # with zeros: nothing is below 0
         x = tf.nn.max_pool2d(x, 3, 2, "VALID")
-        for block in blocks(self.image):
+        for block in self.blocks():
             conv1, conv2, conv3 = block.convs
             y = tf.nn.relu(conv_norm(x, conv1))
             y = tf.nn.relu(conv_norm(y, conv2))
@@ -128,7 +138,7 @@ class Resnet50(Network):
         x = jax.nn.relu(conv_norm(images, stem(self.image)))
         edges = ((0, 0), (1, 1), (1, 1), (0, 0))
         x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), edges)
-        for block in blocks(self.image):
+        for block in self.blocks():
             conv1, conv2, conv3 = block.convs
             y = jax.nn.relu(conv_norm(x, conv1))
             y = jax.nn.relu(conv_norm(y, conv2))
@@ -149,7 +159,7 @@ class Resnet50(Network):
 
         x = ops.relu(conv_norm(images, stem(self.image)))
         x = ops.max_pool2d(x, 3, stride=2, padding=1)
-        for block in blocks(self.image):
+        for block in self.blocks():
             conv1, conv2, conv3 = block.convs
             y = ops.relu(conv_norm(x, conv1))
             y = ops.relu(conv_norm(y, conv2))
@@ -170,6 +180,11 @@ class Resnet50Train(TrainingStep, Resnet50):
     """Forward, backward and update."""
 
     summary = "train ResNet-50 v1.5"
+    added = frozenset({"depth", "optimizer"})
+
+    def tiny(self) -> Self:
+        """Also as short as it can be: rounding of each layer is amplified by those after it."""
+        return replace(self, batch=4, image=64, depth=14)
 
 
 def stem(image: int) -> Conv:
@@ -177,10 +192,10 @@ def stem(image: int) -> Conv:
     return Conv(name="stem.conv", inputs=3, outputs=64, kernel=7, stride=2, side=image // 2, gain=GAIN)
 
 
-def blocks(image: int) -> Iterator[Block]:
+def blocks(image: int, depth: int = 50) -> Iterator[Block]:
     """In the order in which they are applied."""
     inputs, side = 64, image // 4
-    for stage, (count, width) in enumerate(STAGES, start=1):
+    for stage, (count, width) in enumerate(zip(DEPTHS[depth], WIDTHS, strict=True), start=1):
         for index in range(count):
             stride = 2 if stage > 1 and index == 0 else 1
             side //= stride

@@ -1,0 +1,293 @@
+"""Wrong programs are told from right ones: each mutant, in each dtype, against the tolerances of a run.
+
+`pytest tests/test_mutants.py -s -k table` prints how far each is beyond its tolerance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.model.case import Dtype
+from benchbench.worker import verify
+from benchbench.worker.reference import reference, trained
+from benchbench.workloads._layers import Conv, Dense
+from benchbench.workloads._optimizers import Momentum, Optimizer
+from benchbench.workloads._reference import rounding
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Rounded, rounded
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import Network
+from benchbench.workloads.operations.gemm import Gemm
+from benchbench.workloads.steps import TrainingStep
+
+DTYPES = [dtype for dtype in PRECISIONS if dtype is not Dtype.INT8]
+
+
+@dataclass(frozen=True)
+class Small(Network):
+    """Every part that a mutant may break: convolutions, a residual branch, pooling, biases, dense layers."""
+
+    batch: int = 8
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return self.batch, 10
+
+    def layers(self) -> Any:
+        return (
+            Conv(name="conv1", inputs=3, outputs=8, kernel=3, side=8, bias=True),
+            Conv(name="conv2", inputs=8, outputs=8, kernel=3, side=8, bias=True),
+            Dense(name="dense1", inputs=128, outputs=32),
+            Dense(name="dense2", inputs=32, outputs=10),
+        )
+
+    def inputs(self, draw: Draw) -> Any:
+        return {"images": draw.normal("images", self.batch, 3, 8, 8)}
+
+    def tiny(self) -> Any:
+        return self
+
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        x = ops.conv2d(inputs[0], weights["conv1.weight"], padding=1)
+        x = ops.relu(ops.add_bias(x, weights["conv1.bias"]))
+        y = ops.conv2d(x, weights["conv2.weight"], padding=1)
+        y = ops.relu(ops.add_bias(y, weights["conv2.bias"]))
+        x = ops.max_pool2d(ops.add(y, x), 2).reshape(self.batch, -1)
+        x = ops.relu(ops.linear(x, weights["dense1.weight"], weights["dense1.bias"]))
+        return ops.linear(x, weights["dense2.weight"], weights["dense2.bias"])
+
+    def torch(self) -> Any: ...
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any: ...
+    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class SmallTrain(TrainingStep, Small):
+    summary = "a step of training"
+
+
+@dataclass(frozen=True)
+class UpdatedBy(SmallTrain):
+    rule: Any = None
+
+    @property
+    def update(self) -> Optimizer:
+        rule: Optimizer = self.rule
+        return rule
+
+
+class LeakyRelu(Ops):
+    def relu(self, x: Any) -> Any:
+        return self.rounding.result(self.np.where(x > 0, x, 0.01 * x))
+
+
+class Gelu(Ops):
+    def relu(self, x: Any) -> Any:
+        return self.gelu(x)
+
+
+class DroppedBranch(Ops):
+    def add(self, a: Any, b: Any) -> Any:
+        return b if a.shape == b.shape else super().add(a, b)
+
+
+class MinPool(Ops):
+    def max_pool2d(self, x: Any, kernel: Any, **options: Any) -> Any:
+        return -super().max_pool2d(-x, kernel, **options)
+
+
+class AveragePool(Ops):
+    def max_pool2d(self, x: Any, kernel: Any, **options: Any) -> Any:
+        return self.avg_pool2d(x, kernel, **options)
+
+
+class ShiftedPadding(Ops):
+    """Both zeros on one side, as SAME is under a stride."""
+
+    def conv2d(self, x: Any, weight: Any, *, padding: Any = 0, **options: Any) -> Any:
+        edges = ((0, 0), (0, 0), (0, 2 * padding), (0, 2 * padding))
+        return super().conv2d(self.np.pad(x, edges, "constant"), weight, **options)
+
+
+class MissingBias(Ops):
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return super().linear(x, weight, 0.0 * bias)
+
+
+class SumForMean(Ops):
+    def cross_entropy(self, logits: Any, labels: Any) -> Any:
+        return len(labels) * super().cross_entropy(logits, labels)
+
+
+class HalfTheBatch(Ops):
+    def cross_entropy(self, logits: Any, labels: Any) -> Any:
+        half = len(labels) // 2
+        return super().cross_entropy(logits[:half], labels[:half])
+
+
+STRUCTURE = {
+    "leaky ReLU": LeakyRelu,
+    "GELU for ReLU": Gelu,
+    "dropped branch": DroppedBranch,
+    "min- for max-pool": MinPool,
+    "average for max-pool": AveragePool,
+    "shifted padding": ShiftedPadding,
+    "missing bias": MissingBias,
+    "sum for mean": SumForMean,
+    "half the batch": HalfTheBatch,
+}
+
+
+@dataclass(frozen=True)
+class Stale(Momentum):
+    """The momentum of the step before is not there."""
+
+    def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Any) -> Any:
+        return p - self.learning_rate * g, {"v": g}
+
+
+RULES: dict[str, Optimizer] = {"stale momentum": Stale(), "another rate": Momentum(learning_rate=0.00105)}
+
+
+def lower(dtype: Dtype) -> dict[str, Precision]:
+    """Precisions below what is asked for."""
+    asked = PRECISIONS[dtype]
+
+    def multiplied(grid: rounding.Floating) -> Precision:
+        return dataclasses.replace(asked, multiply=grid)
+
+    bf16, fp16, fp8, tf32 = rounding.BFLOAT16, rounding.FLOAT16, rounding.FLOAT8, rounding.TF32
+    if dtype is Dtype.FLOAT64:
+        f32 = rounding.FLOAT32
+        return {
+            "float32": multiplied(f32),
+            "float32 accumulation": dataclasses.replace(asked, accumulate=f32),
+        }
+    found = {"bfloat16 accumulation": dataclasses.replace(asked, accumulate=bf16)}
+    if dtype is Dtype.FLOAT32:
+        found |= {"TF32": multiplied(tf32)}
+    if dtype in (Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.AMP_FP16):
+        found |= {
+            "bfloat16": multiplied(bf16),
+            "float16 accumulation": dataclasses.replace(asked, accumulate=fp16),
+        }
+    return found | {"float8": multiplied(fp8)}
+
+
+UNTOLD = {  # of so small a network, whose sums are short; a product of 1024 terms tells them below
+    (Dtype.TF32, "float16 accumulation"),
+    (Dtype.BFLOAT16, "bfloat16 accumulation"),
+    (Dtype.AMP_BF16, "bfloat16 accumulation"),
+    (Dtype.FLOAT16, "float16 accumulation"),
+    (Dtype.AMP_FP16, "float16 accumulation"),
+}
+
+
+@cache
+def expected(dtype: Dtype) -> verify.Reference:
+    return reference(SmallTrain(), dtype)
+
+
+def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
+    """As a framework computes: rounded to nearest."""
+    right = rounded(dtype, np.random.default_rng(7), nearest=True)
+    return dataclasses.replace(right, precision=precision or right.precision)
+
+
+def ratio(dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, asked: Dtype | None = None) -> float:
+    """How many times the tolerance of `asked`, or of `dtype`, the training step is off."""
+    work = UpdatedBy(rule=rule or Momentum())
+    elements = trained(work, work.arrays(Draw(dtype)), ops)
+    made = expected(asked or dtype)
+    return verify.worst(elements, made.expected, made.tolerance).ratio
+
+
+def structural(dtype: Dtype) -> Iterator[tuple[str, float, float]]:
+    """Mutant, how far beyond the tolerance in the dtype, and in float32, where less is verified too."""
+    for name, ops in STRUCTURE.items():
+        yield name, ratio(dtype, ops(nearest(dtype))), ratio(Dtype.FLOAT32, ops(nearest(Dtype.FLOAT32)))
+    for name, rule in RULES.items():
+        plain = ratio(Dtype.FLOAT32, Ops(nearest(Dtype.FLOAT32)), rule)
+        yield name, ratio(dtype, Ops(nearest(dtype)), rule), plain
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_right_training_step_passes_in_every_dtype(dtype: Dtype) -> None:
+    assert ratio(dtype, Ops(nearest(dtype))) < 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
+    for name, own, plain in structural(dtype):
+        caught = own if dtype in (Dtype.FLOAT64, Dtype.FLOAT32) else max(own, plain)
+        assert caught > 1.5, f"{name} in {dtype}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_lower_precision_than_asked_is_wrong(dtype: Dtype) -> None:
+    for name, precision in lower(dtype).items():
+        if (dtype, name) not in UNTOLD:
+            assert ratio(dtype, Ops(nearest(dtype, precision))) > 1.5, f"{name} for {dtype}"
+
+
+def test_table_of_mutants(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = []
+    for dtype in DTYPES:
+        lines.append(f"{dtype}: right {ratio(dtype, Ops(nearest(dtype))):.2g}")
+        lines += [f"  {name}: {own:.3g}, in float32 {plain:.3g}" for name, own, plain in structural(dtype)]
+        precisions = lower(dtype).items()
+        lines += [f"  {name}: {ratio(dtype, Ops(nearest(dtype, asked))):.3g}" for name, asked in precisions]
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+def product(dtype: Dtype, multiply: rounding.Floating, result: rounding.Floating, k: int = 1024) -> float:
+    """How many times the tolerance a product is off whose operands are rounded to `multiply` first."""
+    work = Gemm(m=64, n=64, k=k)
+    arrays = work.arrays(Draw(dtype))
+    a, b = (multiply.nearest(arrays[name].astype(float)) for name in ("a", "b"))
+    return product_ratio(work, dtype, result.nearest(a @ b))
+
+
+def product_ratio(work: Gemm, dtype: Dtype, output: Any) -> float:
+    made = reference(work, dtype)
+    index = verify.sample_indices(work)["output"]
+    return verify.worst({"output": output[tuple(index.T)]}, made.expected, made.tolerance).ratio
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.compute is dtype])
+def test_a_right_product_passes(dtype: Dtype) -> None:
+    asked = PRECISIONS[dtype]
+    assert isinstance(asked.multiply, rounding.Floating)
+    assert isinstance(asked.result, rounding.Floating)
+    assert product(dtype, asked.multiply, asked.result) < 0.7
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.compute is dtype])
+def test_a_product_in_a_lower_precision_is_wrong(dtype: Dtype) -> None:
+    result = PRECISIONS[dtype].result
+    assert isinstance(result, rounding.Floating)
+    for name, precision in lower(dtype).items():
+        if precision.multiply is not PRECISIONS[dtype].multiply:
+            assert isinstance(precision.multiply, rounding.Floating)
+            assert product(dtype, precision.multiply, result) > 1.5, f"{name} for {dtype}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "grid"),
+    [(Dtype.BFLOAT16, rounding.BFLOAT16), (Dtype.FLOAT16, rounding.FLOAT16), (Dtype.TF32, rounding.FLOAT16)],
+)
+def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: rounding.Floating) -> None:
+    work = Gemm(m=64, n=64, k=1024)
+    arrays = work.arrays(Draw(dtype))
+    total = np.zeros((64, 64))
+    for a, b in zip(arrays["a"].T.astype(float), arrays["b"].astype(float), strict=True):
+        total = grid.nearest(total + np.outer(a, b))
+    assert product_ratio(work, dtype, total) > 1.5
