@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from zlib import crc32
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
 OUTPUT = "output"  # the name of an operation's only one
-LEARNING_RATE, MOMENTUM = 0.001, 0.9  # SGD of every training workload
 
 
 class DeviceContext(Protocol):
@@ -64,7 +63,6 @@ class Program:
     axes: tuple[int, ...] | None = None
     input_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     held: tuple[Any, ...] = ()
-    momenta: Callable[..., Sequence[Any]] | None = None
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
     compiles: bool = True  # False: the step is called as it is in every mode

@@ -71,7 +71,6 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         (parameters, slots, carried),
         parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
         gradients=gradients if optimizer.slots else None,
-        momenta=(lambda *state: list(gradients(*state).values())) if "v" in optimizer.slots else None,
     )
 
 

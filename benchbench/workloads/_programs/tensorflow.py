@@ -69,7 +69,6 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         (*network.channels_last_inputs(context, arrays), context.put(arrays[network.loss.target])),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
-        momenta=(lambda *state: list(gradients(*state).values())) if "v" in optimizer.slots else None,
     )
 
 

@@ -64,7 +64,6 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         (*inputs_of(network, context, arrays), context.put(arrays[network.loss.target])),
         parameters=lambda: named,
         gradients=gradients if optimizer.slots else None,
-        momenta=(lambda *state: list(gradients(*state).values())) if "v" in optimizer.slots else None,
     )
 
 
