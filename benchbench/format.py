@@ -100,7 +100,9 @@ def _share_measured(value: float) -> str:
     return percent(value) if value <= MOST_SHARE else MANY
 
 
-def measured(value: float, unit: str, low: float | None = None, high: float | None = None) -> str:
+def quantity_with_interval(
+    value: float, unit: str, low: float | None = None, high: float | None = None
+) -> str:
     """`quantity` with its interval, where it has one: `1.080× [1.068, 1.093]`, `18.4 ms [18.1, 18.7]`."""
     if low is None or high is None:
         return quantity(value, unit)

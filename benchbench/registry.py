@@ -28,7 +28,7 @@ FOLDERS = (f"{WORKLOADS}.operations", f"{WORKLOADS}.networks", "benchbench.expor
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH
 
 
-def names(package: str) -> list[str]:
+def entry_names(package: str) -> list[str]:
     """The entries of `package`, sorted; `base` and names with a leading underscore are not entries.
 
     Workload files are imported for it, which imports no framework. A file that cannot be imported is listed
@@ -54,7 +54,7 @@ def load_class(package: str, name: str, base: type[T]) -> type[T]:
         if not entries and name == _stem(module):
             raise UsageError(f"{import_module(module).__file__} defines no {base.__name__} class.")
     kind = package.rpartition(".")[2]
-    raise UsageError(f"No {kind[:-1]} named {name!r}.", unknown(kind, name, names(package)))
+    raise UsageError(f"No {kind[:-1]} named {name!r}.", unknown(kind, name, entry_names(package)))
 
 
 def _modules(package: str, path: Iterable[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A document as text, as the command line prints it to a file."""
 
 from benchbench.documents.document import Document
-from benchbench.exporters._text import marks, text
+from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
@@ -39,6 +39,6 @@ def lines_of(document: Document, number: int = 0) -> dict[str, tuple[str, ...]]:
     """The rows of a table as text, by their first cell."""
     known = marks(document)
     return {
-        str(label): tuple(text(cell, known) for cell in cells)
+        str(label): tuple(cell_text(cell, known) for cell in cells)
         for label, *cells in document.tables[number].rows
     }

@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.verdicts import compare
+from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
 from benchbench.gate.cases import GatePolicy
@@ -56,7 +56,7 @@ RULES = GatePolicy(metrics=METRICS[:1])
 
 
 def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
-    found = variants.parse(
+    found = variants.parse_variant(
         "mode=compile,dtype=bfloat16,threads=1,allocator=system,isolation=spawn,device=cpu"
     )
     assert found.mode == "compile"
@@ -65,13 +65,13 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
     assert found.applied(Settings(threads=2)) == Settings(
         threads=1, allocator=Allocator.SYSTEM, isolation=Isolation.SPAWN
     )
-    assert variants.parse("jax").target == Target(name="jax", backend="jax", python=sys.executable)
-    assert variants.parse("rev:HEAD~1").revision == "HEAD~1"
-    old = variants.parse(f"torch@2.12={sys.executable}").target
+    assert variants.parse_variant("jax").target == Target(name="jax", backend="jax", python=sys.executable)
+    assert variants.parse_variant("rev:HEAD~1").revision == "HEAD~1"
+    old = variants.parse_variant(f"torch@2.12={sys.executable}").target
     assert old is not None
     assert (old.name, old.backend, old.python) == ("torch@2.12", "torch", sys.executable)
-    assert variants.parse("torch@2.12", {"torch@2.12": sys.executable}).target == old
-    both = variants.parse(f"torch={sys.executable},mode=eager")
+    assert variants.parse_variant("torch@2.12", {"torch@2.12": sys.executable}).target == old
+    both = variants.parse_variant(f"torch={sys.executable},mode=eager")
     assert (both.mode, both.target is None) == ("eager", False)
 
 
@@ -90,18 +90,18 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
 )
 def test_a_side_that_cannot_be_read_says_what_could(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message.replace("?", "\\?")) as caught:
-        variants.parse(text)
+        variants.parse_variant(text)
     assert hint in caught.value.hint
 
 
 def test_a_side_without_a_target_has_those_chosen_else_the_others_backend_here() -> None:
-    old, plain = variants.parse(f"torch@old={sys.executable}"), variants.parse("mode=eager")
+    old, plain = variants.parse_variant(f"torch@old={sys.executable}"), variants.parse_variant("mode=eager")
     here = Target(name="torch", backend="torch", python=sys.executable)
-    assert variants.sides([old, plain], []) == ([old.target], [here])
-    assert variants.sides([plain, old], []) == ([here], [old.target])
+    assert variants.targets_of_variants([old, plain], []) == ([old.target], [here])
+    assert variants.targets_of_variants([plain, old], []) == ([here], [old.target])
     chosen = [Target(name="jax", backend="jax", python=sys.executable)]
-    assert variants.sides([plain, plain], chosen) == (chosen, chosen)
-    assert len(variants.sides([plain, plain], [])[0]) > 1
+    assert variants.targets_of_variants([plain, plain], chosen) == (chosen, chosen)
+    assert len(variants.targets_of_variants([plain, plain], [])[0]) > 1
 
 
 def test_a_case_under_another_backend_takes_its_usual_mode_or_the_one_of_the_same_name() -> None:
@@ -146,9 +146,9 @@ def weathered(factor: float, case: Case = EAGER, **over: Any) -> list[Record]:
 
 def test_what_both_processes_of_a_round_meet_cancels() -> None:
     ref, new = weathered(1.0), weathered(1.05, COMPILED)
-    apart = compare(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
+    apart = compare_runs(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
     assert apart.verdicts[0].verdict is Verdict.INCONCLUSIVE
-    found = compare(*partners(ref, new, [(EAGER, COMPILED)]))
+    found = compare_runs(*partners(ref, new, [(EAGER, COMPILED)]))
     assert found.interleaved
     (verdict,) = found.verdicts
     assert verdict.verdict is Verdict.SLOWER
@@ -158,7 +158,7 @@ def test_what_both_processes_of_a_round_meet_cancels() -> None:
 
 def test_the_partners_may_be_compared_the_other_way_round() -> None:
     a, b = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
-    there, back = compare(a, b).verdicts[0], compare(b, a).verdicts[0]
+    there, back = compare_runs(a, b).verdicts[0], compare_runs(b, a).verdicts[0]
     assert there.ratio is not None
     assert back.ratio == pytest.approx(1 / there.ratio)
     assert back.verdict is Verdict.FASTER
@@ -166,22 +166,24 @@ def test_the_partners_may_be_compared_the_other_way_round() -> None:
 
 def test_one_of_two_partners_is_compared_with_other_runs_as_any_run() -> None:
     a, _ = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
-    assert not compare(a, a_run(weathered(1.0), id="C")).interleaved
+    assert not compare_runs(a, a_run(weathered(1.0), id="C")).interleaved
 
 
 def test_what_the_sides_change_bars_nothing_and_other_work_does() -> None:
     half = a_case(dtype=Dtype.BFLOAT16)
     over: dict[str, Any] = {"cost": a_cost(bytes=1), "precision": {"matmul": "bfloat16"}, "timer": "events"}
     new = weathered(1.05, half, **over)
-    found = compare(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
+    found = compare_runs(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
     assert found.verdicts[0].verdict is Verdict.SLOWER
     assert found.changes == snapshot(("threads 2 → 1",))
-    other = compare(*partners(weathered(1.0), weathered(1.05, half, cost=a_cost(flops=1)), [(EAGER, half)]))
+    other = compare_runs(
+        *partners(weathered(1.0), weathered(1.05, half, cost=a_cost(flops=1)), [(EAGER, half)])
+    )
     assert other.verdicts[0].verdict is Verdict.INCOMPARABLE
 
 
 def test_rounds_that_only_one_side_has_are_no_pairs() -> None:
-    found = compare(*partners(weathered(1.0), weathered(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
+    found = compare_runs(*partners(weathered(1.0), weathered(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
     assert found.verdicts[0].verdict is Verdict.INSUFFICIENT
     assert found.verdicts[0].reason == snapshot("2 pairs have latency_s, it needs 3")
 
@@ -197,7 +199,7 @@ def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_n
         return replace(run, info=replace(run.info, left_out=left_out))
 
     ref, new = without(a, there, here), without(b, here, there)
-    found = compare(ref, new)
+    found = compare_runs(ref, new)
     assert [(each.verdict.value, each.reason) for each in found.verdicts] == snapshot(
         [
             ("same", ""),
@@ -213,7 +215,7 @@ def test_a_pair_of_which_a_side_cannot_run_is_told_and_one_that_neither_can_is_n
 
 
 def test_the_text_names_both_sides() -> None:
-    found = compare(*partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)]))
+    found = compare_runs(*partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)]))
     shown = comparison.comparison_document(found, found.verdicts)
     assert rendered(shown) == snapshot("""\
 ref: mode=eager, run A, 2026-01-02T03:04:05Z
@@ -435,7 +437,7 @@ def test_the_documentation_shows_sides_that_are_read() -> None:
     lines = [line for line in document.splitlines() if line.startswith("accelbench compare --ab")]
     assert len(lines) == 4
     for text in (side for line in lines for side in line.split()[3:5]):
-        assert variants.parse(text.replace("../old/bin/python", sys.executable))
+        assert variants.parse_variant(text.replace("../old/bin/python", sys.executable))
 
 
 # docs/ci.md, step by step

@@ -24,7 +24,7 @@ from benchbench.model.measurement import Batch
 from benchbench.stats import deviation, mean, median, median_interval
 from benchbench.store import codec
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import OVERHEAD, Samples, measure, sample, warm_up
+from benchbench.timing.sampling import OVERHEAD, Samples, measure_steps, sample, warm_up
 from benchbench.timing.spin import Shape, on_host
 from tests.factories import a_measurement, a_record
 from tests.script import Script
@@ -62,7 +62,7 @@ def test_row_1_size_count_median_interval_and_reason_are_exact(
 ) -> None:
     steps = [value / 1e3 for value in steps_ms]
     script = Script(cycle(steps))
-    found = measure(script.step, script, DEFAULT)
+    found = measure_steps(script.step, script, DEFAULT)
     kept = iterations * len(found.warmup_block_s + found.block_s)
     spent = list(islice(cycle(steps), script.calls))[-kept:]  # before: blocks that were too short
     blocks = [math.fsum(spent[i : i + iterations]) for i in range(0, kept, iterations)]
@@ -121,7 +121,7 @@ def test_row_2_a_step_costs_one_call_and_one_more_where_each_is_waited_for(
 @given(st.floats(1e-5, 0.1), st.floats(0, 2e-5))
 def test_row_3_the_timer_takes_at_most_a_thousandth_of_a_block(step_s: float, cost_s: float) -> None:
     script = Script(repeat(step_s), cost_s)
-    found = measure(script.step, script, POLICIES["quick"])
+    found = measure_steps(script.step, script, POLICIES["quick"])
     assert found.timer_cost_s == pytest.approx(cost_s, abs=1e-12)
     assert min(found.block_s) >= OVERHEAD * found.timer_cost_s * (1 - 1e-6)
 
@@ -183,7 +183,7 @@ def spun(seconds: float, busy: float, seed: int = 0) -> Samples:
         while processor.clock() < end:
             pass
 
-    return measure(spin, processor, replace(DEFAULT, max_s=2.0))
+    return measure_steps(spin, processor, replace(DEFAULT, max_s=2.0))
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [(1e-4, 0.01), (1e-3, 0.002), (1e-2, 0.001)])
@@ -287,7 +287,7 @@ def flagged(source: np.random.Generator, kind: str, step_s: float) -> bool:
     """Whether the row would say that the process was not steady, or less precise than asked."""
     series = step_s * unsteady(source, 15_000, kind) * noise(source, 15_000, source.uniform(0.005, 0.03))
     script = Script(iter(series.tolist()))
-    found = measure(script.step, script, DEFAULT)
+    found = measure_steps(script.step, script, DEFAULT)
     return not found.steady or found.stop_reason != "precision"
 
 
@@ -303,7 +303,7 @@ def test_row_6_hardly_any_that_is_steady_is_said_not_to_be() -> None:
     found = []
     for _ in range(60):
         script = Script(iter((2e-3 * noise(source, 8000, source.uniform(0.005, 0.05))).tolist()))
-        found.append(measure(script.step, script, DEFAULT).steady)
+        found.append(measure_steps(script.step, script, DEFAULT).steady)
     assert sum(found) >= 59
 
 

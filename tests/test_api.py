@@ -92,7 +92,7 @@ def test_a_run_is_stored_as_the_command_line_stores_it(
         on_record=seen.append,
         on_stage=stages.append,
     )
-    assert run == runs.read(runs.find(folder / "results", "latest"))
+    assert run == runs.read_run(runs.find_run(folder / "results", "latest"))
     assert list(run.records) == seen
     assert len(seen) == 4
     assert any("round 2: " in stage for stage in stages)

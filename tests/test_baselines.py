@@ -14,7 +14,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents.baselines import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate import acceptance, baselines
-from benchbench.gate.session_file import encode
+from benchbench.gate.session_file import encode_session
 from benchbench.model.run import Partner
 from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
@@ -31,13 +31,13 @@ def a_session(number: int = 0, **over: Any) -> Digest:
 
 
 def kept(root: Path, name: str = "main") -> list[str]:
-    return [each.id for sessions in baselines.read(root, name).values() for each in sessions]
+    return [each.id for sessions in baselines.read_baseline(root, name).values() for each in sessions]
 
 
 def test_a_session_is_read_back_as_it_was_to_seven_digits(tmp_path: Path) -> None:
     records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
     found = digest(a_run(records, left_out=(a_left_out(),)))
-    baselines.add(tmp_path, "main", found)
+    baselines.add_session(tmp_path, "main", found)
     (back,) = baselines.sessions(tmp_path, "main", found.machine)
     assert back.cases.keys() == found.cases.keys()
     assert back.cases[a_case().id].values["latency_s"] == pytest.approx((0.001, 1 / 700), rel=1e-6)
@@ -50,7 +50,7 @@ def test_a_session_is_read_back_as_it_was_to_seven_digits(tmp_path: Path) -> Non
 
 def test_a_file_has_a_line_per_case_and_says_nothing_that_is_not_needed() -> None:
     records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
-    lines = encode(digest(a_run(records))).decode().splitlines()
+    lines = encode_session(digest(a_run(records))).decode().splitlines()
     (case,) = [json.loads("{" + line.strip().rstrip(",") + "}") for line in lines if a_case().id in line]
     fields = case[a_case().id]
     assert fields.pop("case")["params"] == {"m": 64, "n": 64, "k": 64}
@@ -74,7 +74,9 @@ def test_a_file_has_a_line_per_case_and_says_nothing_that_is_not_needed() -> Non
 
 
 def test_ten_sessions_of_a_machine_are_kept_and_the_oldest_goes(tmp_path: Path) -> None:
-    dropped = [baselines.add(tmp_path, "main", a_session(number)) for number in (*range(1, 11), 0, 11)]
+    dropped = [
+        baselines.add_session(tmp_path, "main", a_session(number)) for number in (*range(1, 11), 0, 11)
+    ]
     assert dropped == [[]] * 10 + [["RUN00"], ["RUN01"]]
     assert kept(tmp_path) == [f"RUN{number:02}" for number in range(2, 12)]
 
@@ -82,51 +84,51 @@ def test_ten_sessions_of_a_machine_are_kept_and_the_oldest_goes(tmp_path: Path) 
 def test_sessions_of_one_hour_push_each_other_out_and_not_those_of_other_days(tmp_path: Path) -> None:
     days = [a_session(number) for number in range(1, 11)]
     hour = [replace(a_session(20), id=f"HOUR{n}", started=f"2026-01-21T00:{n}0:00Z") for n in range(3)]
-    dropped = [baselines.add(tmp_path, "main", each) for each in (*days, *hour)]
+    dropped = [baselines.add_session(tmp_path, "main", each) for each in (*days, *hour)]
     assert dropped[10:] == [["RUN01"], ["HOUR0"], ["HOUR1"]]
     assert kept(tmp_path) == [*(f"RUN{number:02}" for number in range(2, 11)), "HOUR2"]
 
 
 def test_machines_do_not_push_each_other_out(tmp_path: Path) -> None:
     for number in range(baselines.KEPT):
-        baselines.add(tmp_path, "main", a_session(number))
-    assert baselines.add(tmp_path, "main", a_session(20, machine=OTHER)) == []
-    assert baselines.add(tmp_path, "main", a_session(21, machine=OTHER), replace=True) == ["RUN20"]
+        baselines.add_session(tmp_path, "main", a_session(number))
+    assert baselines.add_session(tmp_path, "main", a_session(20, machine=OTHER)) == []
+    assert baselines.add_session(tmp_path, "main", a_session(21, machine=OTHER), replace=True) == ["RUN20"]
     assert len(kept(tmp_path)) == baselines.KEPT + 1
     assert [each.id for each in baselines.sessions(tmp_path, "main", OTHER)] == ["RUN21"]
 
 
 def test_the_same_run_again_is_the_same_session(tmp_path: Path) -> None:
     for _ in range(2):
-        assert baselines.add(tmp_path, "main", a_session()) == []
+        assert baselines.add_session(tmp_path, "main", a_session()) == []
     assert kept(tmp_path) == ["RUN00"]
 
 
 def test_the_system_and_its_versions_do_not_make_another_machine(tmp_path: Path) -> None:
-    baselines.add(tmp_path, "main", a_session(0))
-    baselines.add(tmp_path, "main", a_session(1, machine=a_machine(os="Linux 7.0", python="3.14.0")))
+    baselines.add_session(tmp_path, "main", a_session(0))
+    baselines.add_session(tmp_path, "main", a_session(1, machine=a_machine(os="Linux 7.0", python="3.14.0")))
     assert len(baselines.sessions(tmp_path, "main", a_machine())) == 2
 
 
 def test_a_baseline_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "baselines").write_text("a file, not a folder")
     with pytest.raises(CannotWrite, match="baselines"):
-        baselines.add(tmp_path, "main", a_session())
+        baselines.add_session(tmp_path, "main", a_session())
 
 
 def test_a_run_in_which_nothing_succeeded_is_no_baseline(tmp_path: Path) -> None:
     failed = digest(a_run([a_record(a_failure())]))
     with pytest.raises(UsageError, match="no case that succeeded"):
-        baselines.add(tmp_path, "main", failed)
-    assert baselines.names(tmp_path) == []
+        baselines.add_session(tmp_path, "main", failed)
+    assert baselines.baseline_names(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["", "..", "../main", "a/b", ".hidden", "x" * 200, "a\nb"])
 def test_a_name_never_reaches_outside_the_baselines(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        baselines.add(tmp_path / "results", name, a_session())
+        baselines.add_session(tmp_path / "results", name, a_session())
     with pytest.raises(UnreadableInput):
-        baselines.remove(tmp_path / "results", name)
+        baselines.remove_baseline(tmp_path / "results", name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,7 +136,7 @@ def test_no_baseline_and_other_hardware_are_not_comparable_and_say_what_there_is
     with pytest.raises(NotComparable, match="No baseline 'main'") as none:
         baselines.sessions(tmp_path, "main", OTHER)
     assert "accelbench baseline set main" in none.value.hint
-    baselines.add(tmp_path, "main", a_session())
+    baselines.add_session(tmp_path, "main", a_session())
     with pytest.raises(NotComparable, match="Other CPU, 2 threads, 8 GiB") as other:
         baselines.sessions(tmp_path, "main", OTHER)
     assert "Example CPU, 2 threads, 8 GiB" in other.value.hint
@@ -144,7 +146,7 @@ def test_no_baseline_and_other_hardware_are_not_comparable_and_say_what_there_is
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema": 99}', '{"schema": 1}'])
 def test_a_damaged_session_is_told_counted_and_passed_over(tmp_path: Path, content: str) -> None:
     for number in range(3):
-        baselines.add(tmp_path, "main", a_session(number))
+        baselines.add_session(tmp_path, "main", a_session(number))
     (path,) = (tmp_path / "baselines").rglob("RUN01.json")
     path.write_text(content)
     told: list[str] = []
@@ -153,31 +155,31 @@ def test_a_damaged_session_is_told_counted_and_passed_over(tmp_path: Path, conte
     assert told[0].startswith("skipped ")
     assert "RUN01.json" in told[0]
     assert told[1] == snapshot("1 of 3 sessions cannot be read: restore them from version control")
-    assert baselines.remove(tmp_path, "main") == 3
+    assert baselines.remove_baseline(tmp_path, "main") == 3
 
 
 def test_a_baseline_of_which_nothing_can_be_read_is_no_pass_and_can_be_removed(tmp_path: Path) -> None:
-    baselines.add(tmp_path, "main", a_session())
+    baselines.add_session(tmp_path, "main", a_session())
     (path,) = (tmp_path / "baselines").rglob("*.json")
     path.write_text("{")
     with pytest.raises(UnreadableInput, match="no session can be read"):
         baselines.sessions(tmp_path, "main", a_machine())
-    assert baselines.read(tmp_path, "main") == {}
-    assert baselines.remove(tmp_path, "main") == 1
+    assert baselines.read_baseline(tmp_path, "main") == {}
+    assert baselines.remove_baseline(tmp_path, "main") == 1
 
 
 @pytest.mark.parametrize("name", ["../../../victim/x", "/victim/x", "..", "RUN99", ""])
 def test_a_session_that_names_another_file_is_refused_before_anything_is_touched(
     tmp_path: Path, name: str
 ) -> None:
-    baselines.add(tmp_path, "main", a_session())
+    baselines.add_session(tmp_path, "main", a_session())
     victim = tmp_path / "victim/x.json"
     victim.parent.mkdir()
     victim.write_text("mine")
     (path,) = (tmp_path / "baselines").rglob("*.json")
     path.write_text(path.read_text().replace('"RUN00"', json.dumps(name)))
     told: list[str] = []
-    baselines.add(tmp_path, "main", a_session(1), told.append, replace=True)
+    baselines.add_session(tmp_path, "main", a_session(1), told.append, replace=True)
     assert "is not named after its run" in told[0]
     assert victim.read_text() == "mine"
     assert kept(tmp_path) == ["RUN01"]
@@ -186,13 +188,13 @@ def test_a_session_that_names_another_file_is_refused_before_anything_is_touched
 @pytest.mark.parametrize("name", ["../../../victim/x", "/victim/x", "a/b"])
 def test_a_run_whose_id_is_a_path_is_never_accepted(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name"):
-        baselines.add(tmp_path / "results", "main", replace(a_session(), id=name))
+        baselines.add_session(tmp_path / "results", "main", replace(a_session(), id=name))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "dangling"])
 def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
-    baselines.add(tmp_path, "main", a_session())
+    baselines.add_session(tmp_path, "main", a_session())
     (path,) = (tmp_path / "baselines").rglob("*.json")
     other = path.with_name("OTHER.json")
     if kind == "fifo":
@@ -215,7 +217,7 @@ def stored_run(root: Path, number: int, seconds: float = 0.001, **over: Any) -> 
         started=f"2026-01-{number + 1:02}T00:00:00Z",
         **over,
     )
-    with runs.create(root, found.info) as writer:
+    with runs.create_run(root, found.info) as writer:
         for record in found.records:
             writer.append(record)
     return root / runs.RUNS / found.info.id
@@ -256,9 +258,9 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
         stored_run(tmp_path, number)
         accepted(tmp_path, f"RUN{number:02}")
     folder = stored_run(tmp_path, 5, 0.0012)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read(folder))
+    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder))
     stored_run(folder, 6, 0.001)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read(folder)) == []
+    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_the_first_session_and_the_same_run_again_have_nothing_to_fail_against(tmp_path: Path) -> None:
@@ -269,8 +271,10 @@ def test_the_first_session_and_the_same_run_again_have_nothing_to_fail_against(t
 
 def test_the_spread_shown_is_that_between_sessions(tmp_path: Path) -> None:
     for number, factor in enumerate((1.0, 1.1)):
-        baselines.add(tmp_path, "main", digest(a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}")))
-    document = baseline_document("main", baselines.read(tmp_path, "main"), LATENCY)
+        baselines.add_session(
+            tmp_path, "main", digest(a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}"))
+        )
+    document = baseline_document("main", baselines.read_baseline(tmp_path, "main"), LATENCY)
     (row,) = document.data
     assert row["value"] == pytest.approx(0.001 * 1.1**0.5, rel=1e-6)
     assert row["spread"] == pytest.approx(0.0674, rel=1e-3)
@@ -285,7 +289,7 @@ def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path)
     records = [*some_rounds(0.001, 0.001, 0.001), a_record(a_failure(), case=a_case(params={"m": 2}))]
     for name in ("A1", "B2"):
         found = a_run(records, id=name)
-        with runs.create(tmp_path / "results", found.info) as writer:
+        with runs.create_run(tmp_path / "results", found.info) as writer:
             for record in found.records:
                 writer.append(record)
     done = accelbench("baseline", "set", "main", "A1", cwd=tmp_path)

@@ -17,7 +17,7 @@ from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Measurement
 from benchbench.model.status import Status
-from benchbench.plan.suite import parse
+from benchbench.plan.suite import parse_suite
 from benchbench.stats import median
 from benchbench.store.codec import decode, to_json
 from benchbench.timing.policy import POLICIES
@@ -118,7 +118,7 @@ def test_an_unknown_way_is_an_error_that_lists_those_there_are(tmp_path: Path) -
 
     entry = {"workload": "gemm", "cache": ["tepid"]}
     with pytest.raises(SuiteError) as error:
-        parse({"description": "x", "cases": [entry]}, Path("x.toml"))
+        parse_suite({"description": "x", "cases": [entry]}, Path("x.toml"))
     assert "hot, cold, rotate" in error.value.hint
 
 
@@ -127,7 +127,7 @@ def test_energy_of_cold_steps_is_not_told_since_clearing_is_in_it() -> None:
 
 
 def test_a_profile_of_cold_steps_is_refused() -> None:
-    answer = jobs.run(Fake(), job(Cache.COLD, kind="profile", iterations=1, count=1, folder="."))
+    answer = jobs.run_job(Fake(), job(Cache.COLD, kind="profile", iterations=1, count=1, folder="."))
     assert answer["outcome"]["status"] == Status.UNSUPPORTED
 
 

@@ -129,7 +129,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def keep(*found: Ceiling) -> Path:
-    path = ceilings.place(a_machine())
+    path = ceilings.ceilings_file(a_machine())
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(ceilings.encoded(a_machine(), found))
     return path
@@ -138,8 +138,8 @@ def keep(*found: Ceiling) -> Path:
 def test_what_is_kept_is_read_back_on_the_same_hardware_only(cache: Path) -> None:
     found = (a_ceiling(), a_ceiling("memory", 1e10, device="GPU", threads=None))
     assert keep(*found).parent == cache / "ceilings"
-    assert ceilings.stored(a_machine(python="3.14", os="Linux 7.0")) == found
-    assert ceilings.stored(a_machine(threads=1)) == ()
+    assert ceilings.read_ceilings(a_machine(python="3.14", os="Linux 7.0")) == found
+    assert ceilings.read_ceilings(a_machine(threads=1)) == ()
 
 
 def test_a_new_measurement_replaces_the_same_quantity_and_keeps_the_others() -> None:
@@ -159,12 +159,12 @@ def test_a_damaged_file_is_told_and_names_itself(cache: Path, content: bytes) ->
     path = keep()
     path.write_bytes(content)
     with pytest.raises(UnreadableInput, match=path.name):
-        ceilings.stored(a_machine())
+        ceilings.read_ceilings(a_machine())
 
 
 def test_a_newer_file_is_left_alone(cache: Path) -> None:
     keep().write_bytes(b'{"schema": 2, "ceilings": []}')
-    assert ceilings.stored(a_machine()) == ()
+    assert ceilings.read_ceilings(a_machine()) == ()
 
 
 def test_a_share_of_the_datasheet_is_shown_where_it_is_known() -> None:

@@ -21,7 +21,7 @@ from benchbench.documents.conclusions import TITLES, Gate, conclusions
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.completeness import MissingRecords
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import CaseFinding, GateResult, check
+from benchbench.gate.decide import CaseFinding, GateResult, decide
 from benchbench.gate.endings import Ending, endings, exit_code
 from benchbench.gate.spread import (
     ASSUMED_DEDICATED,
@@ -109,19 +109,19 @@ def records_of(*records: Any, **over: Any) -> Digest:
 
 def test_a_change_is_a_regression_only_once_it_is_seen_again() -> None:
     sessions = a_baseline()
-    flagged = check(sessions, a_new(1.1), RULES)
+    flagged = decide(sessions, a_new(1.1), RULES)
     assert flagged.flagged == [a_case().id]
     assert only(flagged).verdict is Verdict.INCONCLUSIVE
     assert only(flagged).reason == snapshot("flagged, and not measured again")
     assert list(endings(flagged)) == [Ending.INCONCLUSIVE]
     assert exit_code(flagged) == 0
-    confirmed = only(check(sessions, a_new(1.1), RULES, again(1.09)))
+    confirmed = only(decide(sessions, a_new(1.1), RULES, again(1.09)))
     assert confirmed.verdict is Verdict.SLOWER
     assert confirmed.first is not None
     assert confirmed.confirmation is not None
     assert confirmed.first.ratio == pytest.approx(1.1, rel=1e-3)
     assert confirmed.confirmation.ratio == pytest.approx(1.09, rel=1e-3)
-    gone = only(check(sessions, a_new(1.1), RULES, again(1.0)))
+    gone = only(decide(sessions, a_new(1.1), RULES, again(1.0)))
     assert gone.verdict is Verdict.SAME
     assert gone.reason == snapshot("flagged, not confirmed")
     assert gone.flagged
@@ -131,14 +131,14 @@ def test_a_change_is_a_regression_only_once_it_is_seen_again() -> None:
     ("factor", "wanted"), [(1.1, Verdict.SLOWER), (1 / 1.1, Verdict.FASTER), (1.01, Verdict.SAME)]
 )
 def test_one_stage_decides_where_nothing_is_to_be_measured_again(factor: float, wanted: Verdict) -> None:
-    found = check(a_baseline(), a_new(factor), ONE_STAGE)
+    found = decide(a_baseline(), a_new(factor), ONE_STAGE)
     assert only(found).verdict is wanted
     assert found.flagged == []
 
 
 def test_a_significant_change_within_the_threshold_is_not_flagged() -> None:
     rules = replace(RULES, thresholds=(Rule("", 0.1, "--max-slowdown"),))
-    found = check(a_baseline(), a_new(1.08), rules)
+    found = decide(a_baseline(), a_new(1.08), rules)
     assert only(found).first is not None
     assert only(found).first.p < 0.001  # type: ignore[union-attr]
     assert not found.flagged
@@ -156,19 +156,19 @@ def test_a_threshold_comes_from_the_first_rule_that_names_the_case() -> None:
             Rule("gemn", 0.5, "accelbench.toml 'gemn'"),
         ),
     )
-    found = check(a_baseline(*cases), a_digest([(case, STEADY) for case in cases]), rules)
+    found = decide(a_baseline(*cases), a_digest([(case, STEADY) for case in cases]), rules)
     limits = [(each.threshold, each.threshold_from) for each in found.findings]
     assert limits == snapshot(
         [(0.3, "suite own 'gemm*'"), (0.2, "suite own 'conv2d*'"), (0.07, "accelbench.toml 'm=1'")]
     )
     assert found.idle == snapshot(("accelbench.toml 'gemn'",))
-    plain = only(check(a_baseline(), a_new(1.0), RULES))
+    plain = only(decide(a_baseline(), a_new(1.0), RULES))
     assert (plain.threshold, plain.threshold_from) == (0.05, "default")
 
 
 def test_a_threshold_is_never_below_twice_what_the_sessions_differ_by() -> None:
     factors = [math.exp(0.05 * place) for place in (-1, -1, 0, 0, 1, 1)]
-    found = only(check(a_baseline(factors=factors), a_new(1.08), RULES))
+    found = only(decide(a_baseline(factors=factors), a_new(1.08), RULES))
     assert found.spread == pytest.approx(0.05 * math.sqrt(4 / 5))
     assert found.threshold == pytest.approx(2 * 0.05 * math.sqrt(4 / 5))
     assert found.threshold_from == snapshot("default, raised to twice the sessions' spread")
@@ -177,7 +177,7 @@ def test_a_threshold_is_never_below_twice_what_the_sessions_differ_by() -> None:
 def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ_less() -> None:
     few = a_baseline(factors=[1.0])
     dedicated_policy = replace(ONE_STAGE, assumed=ASSUMED_DEDICATED)
-    shared, dedicated = (only(check(few, a_new(1.2), policy)) for policy in (ONE_STAGE, dedicated_policy))
+    shared, dedicated = (only(decide(few, a_new(1.2), policy)) for policy in (ONE_STAGE, dedicated_policy))
     assert shared.provisional
     assert (shared.verdict, shared.reason) == snapshot(
         (Verdict.INCONCLUSIVE, "4 more sessions on other days would tell how they differ")
@@ -188,14 +188,14 @@ def test_few_sessions_are_provisional_and_a_dedicated_machine_is_taken_to_differ
     assert shared.first is not None
     assert dedicated.first is not None
     assert shared.first.mde > 0.4 > 0.2 > dedicated.first.mde
-    assert not only(check(a_baseline(), a_new(1.0), RULES)).provisional
+    assert not only(decide(a_baseline(), a_new(1.0), RULES)).provisional
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("confirm", [True, False])
 def test_fewer_than_five_sessions_never_fail_a_check_by_themselves(count: int, confirm: bool) -> None:
     policy = replace(RULES, confirm=confirm)
-    found = check(a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, again(3.0) if confirm else None)
+    found = decide(a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, again(3.0) if confirm else None)
     enough = count == ENOUGH
     assert only(found).verdict is (Verdict.SLOWER if enough else Verdict.PROVISIONAL)
     assert exit_code(found) == (10 if enough else 12)
@@ -203,10 +203,10 @@ def test_fewer_than_five_sessions_never_fail_a_check_by_themselves(count: int, c
 
 
 def test_interleaved_with_the_baselines_code_one_session_is_enough() -> None:
-    found = check(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True))
+    found = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True))
     assert found.flagged == [a_case().id]
     second = in_turn(STEADY, times_of(1.1))
-    found = check(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True), second)
+    found = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True), second)
     assert only(found).verdict is Verdict.SLOWER
     assert exit_code(found) == 10
 
@@ -218,14 +218,14 @@ def test_memory_is_taken_to_differ_less_than_time_between_sessions() -> None:
 
 def test_noise_that_could_hide_a_change_is_inconclusive_and_says_what_would_help() -> None:
     noisy = a_baseline(factors=[1.0, 1.2, 0.8, 1.1, 0.9])
-    assert only(check(noisy, a_new(1.3), RULES)).reason == snapshot(
+    assert only(decide(noisy, a_new(1.3), RULES)).reason == snapshot(
         "sessions differ too much for this threshold: interleave with the baseline's code (--ab)"
     )
 
 
 def test_a_case_that_worked_and_fails_is_broken() -> None:
     failing = records_of([a_record(a_failure(message="no kernel"))])
-    found = check(a_baseline(), failing, RULES)
+    found = decide(a_baseline(), failing, RULES)
     assert only(found).verdict is Verdict.BROKEN
     assert only(found).reason == snapshot("crashed: no kernel")
     assert list(endings(found)) == [Ending.NOTHING_TESTED, Ending.FAILED]
@@ -233,28 +233,28 @@ def test_a_case_that_worked_and_fails_is_broken() -> None:
 
 def test_a_case_that_fails_when_measured_again_is_broken_and_no_regression() -> None:
     second = Confirmation(new=records_of([a_record(a_failure(message="no kernel"))]))
-    found = only(check(a_baseline(), a_new(1.2), RULES, second))
+    found = only(decide(a_baseline(), a_new(1.2), RULES, second))
     assert found.verdict is Verdict.BROKEN
     assert found.reason == snapshot("measured again: crashed: no kernel")
 
 
 def test_a_failure_the_baseline_knows_is_not_held_against_a_run() -> None:
     failing = records_of([a_record(a_failure())], some_rounds(*STEADY, case=a_case(params={"m": 1})))
-    assert check([failing], failing, RULES).findings[0].verdict is Verdict.INSUFFICIENT
-    working = check([failing], a_new(1.0), RULES).findings[0]
+    assert decide([failing], failing, RULES).findings[0].verdict is Verdict.INSUFFICIENT
+    working = decide([failing], a_new(1.0), RULES).findings[0]
     assert working.verdict is Verdict.NEW
     assert working.reason == snapshot("failed before: crashed: worker killed by signal 11")
 
 
 def test_a_new_case_that_fails_is_broken_too() -> None:
     failing = records_of(some_rounds(*STEADY), [a_record(a_failure(), case=a_case(params={"m": 1}))])
-    found = check(a_baseline(), failing, RULES)
+    found = decide(a_baseline(), failing, RULES)
     assert found.findings[1].verdict is Verdict.BROKEN
     assert found.findings[1].reason.startswith("not part of the baseline")
 
 
 def test_a_new_case_is_told_and_one_that_the_run_did_not_plan_makes_it_incomplete() -> None:
-    found = check(
+    found = decide(
         a_baseline(*some_cases(2)),
         a_digest([(c, STEADY) for c in [*some_cases(1), a_case(params={"m": 7})]]),
         RULES,
@@ -280,14 +280,14 @@ def test_a_new_case_is_told_and_one_that_the_run_did_not_plan_makes_it_incomplet
 def test_a_case_that_was_asked_for_and_cannot_run_is_lost() -> None:
     case = a_case(device="cuda:0")
     new = records_of(some_rounds(*STEADY), left_out=(a_left_out(case=case),))
-    found = check(a_baseline(a_case(), case), new, RULES)
+    found = decide(a_baseline(a_case(), case), new, RULES)
     assert [each.lost for each in found.findings] == [False, True]
     assert exit_code(found) == Ending.NOT_COMPARABLE.code
 
 
 def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned() -> None:
     new = records_of(some_rounds(*STEADY), left_out=(a_left_out(),))
-    assert [each.case for each in check([new], new, RULES).findings] == [a_case().id]
+    assert [each.case for each in decide([new], new, RULES).findings] == [a_case().id]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_case_that_neither_the_baseline_nor_the_run_could_run_is_not_mentioned
     ],
 )
 def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any]) -> None:
-    found = check(a_baseline(), a_new(2.0, **over), RULES)
+    found = decide(a_baseline(), a_new(2.0, **over), RULES)
     assert only(found).verdict is Verdict.INCOMPARABLE
     assert exit_code(found) == exit_code(found, exit_zero=True) == Ending.NOT_COMPARABLE.code
     assert only(found).reason in snapshot(
@@ -322,7 +322,7 @@ def test_sessions_that_cannot_be_compared_are_passed_over() -> None:
     other = a_baseline(factors=[3.0], id="OTHER", settings=Settings(threads=1))
     warming = a_baseline(factors=[3.0], id="WARMING", side={"unsteady": 1})
     short = [a_digest([(a_case(), [3e-3, 3e-3])], id="SHORT")]
-    found = only(check([*good, *other, *warming, *short], a_new(1.0), RULES))
+    found = only(decide([*good, *other, *warming, *short], a_new(1.0), RULES))
     assert found.first is not None
     assert found.first.against == len(good)
     assert found.first.ratio == pytest.approx(1.0, abs=1e-3)
@@ -330,11 +330,11 @@ def test_sessions_that_cannot_be_compared_are_passed_over() -> None:
 
 def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
     new = a_new(1.1, frameworks={"torch": "2.14.0"}, side={"version": "2.14.0"})
-    found = check(a_baseline(), new, ONE_STAGE)
+    found = decide(a_baseline(), new, ONE_STAGE)
     assert only(found).verdict is Verdict.SLOWER
     assert only(found).reason == snapshot("suspect: torch 2.13.0 → 2.14.0")
     assert found.changes == snapshot(("torch 2.13.0 → 2.14.0",))
-    strict = check(a_baseline(), new, replace(ONE_STAGE, strict_env=True))
+    strict = decide(a_baseline(), new, replace(ONE_STAGE, strict_env=True))
     assert only(strict).verdict is Verdict.INCOMPARABLE
 
 
@@ -347,14 +347,14 @@ def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
     ],
 )
 def test_too_few_or_unsteady_processes_are_insufficient(new: Digest, reason: str) -> None:
-    found = check(a_baseline(), new, RULES)
+    found = decide(a_baseline(), new, RULES)
     assert only(found).verdict is Verdict.INSUFFICIENT
     assert only(found).reason == reason
 
 
 @pytest.mark.parametrize("name", ["items_per_s", "flops_per_s", "bytes_per_s"])
 def test_a_rate_is_worse_where_it_is_lower(name: str) -> None:
-    found = only(check(a_baseline(), a_new(1.1), replace(ONE_STAGE, metrics=(METRIC[name],))))
+    found = only(decide(a_baseline(), a_new(1.1), replace(ONE_STAGE, metrics=(METRIC[name],))))
     assert found.verdict is Verdict.SLOWER
     assert found.first is not None
     assert found.first.ratio == pytest.approx(1 / 1.1, rel=1e-3)
@@ -365,7 +365,7 @@ def test_several_metrics_are_one_family_and_each_has_its_verdict() -> None:
         return records_of(some_rounds(*STEADY, peak_host=Memory(bytes=peak)))
 
     rules = replace(ONE_STAGE, metrics=(LATENCY, METRIC["peak_host_bytes"]), assumed=0.005)
-    found = check([run(1000)], run(1200), rules)
+    found = decide([run(1000)], run(1200), rules)
     assert [(each.metric, each.verdict.value) for each in found.findings] == [
         ("latency_s", "same"),
         ("peak_host_bytes", "provisional"),
@@ -380,8 +380,8 @@ def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
 
     rules = replace(ONE_STAGE, metrics=(METRIC["cold_s"],))
     sessions = [run(0.5 * factor, day) for day, factor in enumerate(WEATHER, start=1)]
-    assert only(check(sessions, run(0.6), rules)).verdict is Verdict.SLOWER
-    few = only(check(sessions[:4], run(0.6), rules))
+    assert only(decide(sessions, run(0.6), rules)).verdict is Verdict.SLOWER
+    few = only(decide(sessions[:4], run(0.6), rules))
     assert few.verdict is Verdict.INSUFFICIENT
     assert few.reason == snapshot(
         "cold_s is measured once a run: the baseline has sessions of 4 days, this needs 5"
@@ -392,7 +392,7 @@ def test_cold_starts_have_one_value_a_run_and_need_five_sessions() -> None:
 def test_a_metric_that_nobody_measured_is_insufficient_and_passes_nothing(metric: Metric) -> None:
     nothing = CaseDigest(case=a_case(), rounds=(0, 1, 2), values={"latency_s": (None,) * 3}, cost=a_cost())
     run = replace(a_new(1.0), cases={a_case().id: nothing})
-    found = check([run], run, replace(RULES, metrics=(metric,)))
+    found = decide([run], run, replace(RULES, metrics=(metric,)))
     assert only(found).verdict is Verdict.INSUFFICIENT
     assert exit_code(found) == Ending.NOT_COMPARABLE.code
 
@@ -411,11 +411,11 @@ def test_weather_that_both_sides_meet_confirms_nothing() -> None:
     slow_hour = in_turn(
         [1.1e-3 * h for h in hour], [1.1e-3 * h * e for h, e in zip(hour, (1, 1.001, 0.999), strict=True)]
     )
-    assert only(check(a_baseline(), a_new(1.1), rules, slow_hour)).verdict is Verdict.SAME
+    assert only(decide(a_baseline(), a_new(1.1), rules, slow_hour)).verdict is Verdict.SAME
     slower_code = in_turn(
         [1e-3 * h for h in hour], [1.1e-3 * h * e for h, e in zip(hour, (1, 1.001, 0.999), strict=True)]
     )
-    found = only(check(a_baseline(), a_new(1.1), rules, slower_code))
+    found = only(decide(a_baseline(), a_new(1.1), rules, slower_code))
     assert found.verdict is Verdict.SLOWER
     assert found.confirmation is not None
     assert found.confirmation.in_turn
@@ -442,7 +442,7 @@ def test_weather_that_both_sides_meet_confirms_nothing() -> None:
 def test_what_cannot_be_paired_is_neither_confirmed_nor_passed(
     confirmation: Confirmation, wanted: Verdict
 ) -> None:
-    found = only(check(a_baseline(), a_new(1.1), replace(RULES, interleaved=True), confirmation))
+    found = only(decide(a_baseline(), a_new(1.1), replace(RULES, interleaved=True), confirmation))
     assert found.verdict is wanted
     assert found.reason.startswith("measured again: ")
     assert found.confirmation is None
@@ -475,7 +475,7 @@ COMBINATIONS = [
 
 def a_check(*wanted: Ending, verdicts: Sequence[Verdict] = ()) -> GateResult:
     """A check that comes to just those endings, beside a case that is the same."""
-    template = check(a_baseline(), a_new(1.0), RULES)
+    template = decide(a_baseline(), a_new(1.0), RULES)
     kinds = [Verdict.SAME, *verdicts, *(CAUSES[each] for each in wanted if each in CAUSES)]
     return replace(
         template,
@@ -542,7 +542,7 @@ def all_rounds(*numbers: int, rounds: int = 3, **policy: Any) -> Digest:
 def test_a_planned_case_without_all_its_records_makes_a_run_incomplete(
     new: Digest, reason: str | None
 ) -> None:
-    found = check(a_baseline(), new, RULES)
+    found = decide(a_baseline(), new, RULES)
     assert [each.reason for each in found.missing] == ([reason] if reason else [])
     assert (Ending.INCOMPLETE in endings(found)) == bool(reason)
     if reason:
@@ -552,7 +552,7 @@ def test_a_planned_case_without_all_its_records_makes_a_run_incomplete(
 
 def test_a_case_that_failed_is_no_missing_record() -> None:
     failing = records_of([a_record(a_failure())], some_rounds(*STEADY, case=a_case(params={"m": 1})))
-    assert check([failing], failing, RULES).missing == ()
+    assert decide([failing], failing, RULES).missing == ()
 
 
 # Laws
@@ -562,8 +562,8 @@ def test_a_case_that_failed_is_no_missing_record() -> None:
 @settings(max_examples=30)
 def test_the_order_of_sessions_does_not_matter(order: list[int], new: list[float]) -> None:
     sessions, run = a_baseline(), a_digest([(a_case(), new)])
-    plain = only(check(sessions, run, ONE_STAGE))
-    shuffled = only(check([sessions[index] for index in order], run, ONE_STAGE))
+    plain = only(decide(sessions, run, ONE_STAGE))
+    shuffled = only(decide([sessions[index] for index in order], run, ONE_STAGE))
     assert plain.first is not None
     assert shuffled.first is not None
     assert shuffled.first.ratio == pytest.approx(plain.first.ratio)
@@ -577,14 +577,14 @@ BUSY = {"contended": "other processes used 0.8 of a core"}
 
 def test_what_is_slower_only_beside_other_programs_cannot_be_told() -> None:
     sessions = a_baseline()
-    found = check(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
+    found = decide(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
     assert only(found).verdict is Verdict.INSUFFICIENT
     assert only(found).reason == snapshot(
         "flagged, not confirmed; slower, but other processes used 0.8 of a core meanwhile, "
         "and not in the sessions"
     )
     assert (exit_code(found), exit_code(found, strict=True)) == (0, 12)
-    once = check(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
+    once = decide(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
     assert only(once).verdict is Verdict.INSUFFICIENT
 
 
@@ -612,13 +612,13 @@ def test_other_programs_excuse_nothing_else(
     stored = [heavier(each, 1.0) for each in sessions]
     looked = again(1.2, side=second)
     looked = replace(looked, new=heavier(looked.new, 1.2))
-    found = check(stored, heavier(a_new(1.2, side=first), 1.2), rules, looked)
+    found = decide(stored, heavier(a_new(1.2, side=first), 1.2), rules, looked)
     assert only(found).verdict is Verdict.SLOWER
 
 
 def test_faster_and_the_same_are_told_beside_other_programs() -> None:
     for factor, verdict in ((0.8, Verdict.FASTER), (1.0, Verdict.SAME)):
-        assert only(check(a_baseline(), a_new(factor, side=BUSY), ONE_STAGE)).verdict is verdict
+        assert only(decide(a_baseline(), a_new(factor, side=BUSY), ONE_STAGE)).verdict is verdict
 
 
 def test_a_digest_says_what_others_took_of_the_machine() -> None:
@@ -640,13 +640,13 @@ def on_one_day(sessions: Sequence[Digest]) -> list[Digest]:
 def test_sessions_of_one_day_are_one_and_do_not_tell_how_days_differ() -> None:
     days = a_baseline(factors=(1.0, 1.0005, 0.9995, 1.001, 0.999))
     run = a_new(1.06)
-    assert only(check(days, run, ONE_STAGE)).verdict is Verdict.SLOWER
-    found = only(check(on_one_day(days), run, ONE_STAGE))
+    assert only(decide(days, run, ONE_STAGE)).verdict is Verdict.SLOWER
+    found = only(decide(on_one_day(days), run, ONE_STAGE))
     assert (found.verdict, found.provisional) == (Verdict.INCONCLUSIVE, True)
     assert found.first is not None
     assert (found.first.against, found.spread) == (1, None)
-    assert found.first.mde == pytest.approx(only(check(days[:1], run, ONE_STAGE)).first.mde, rel=0.01)  # type: ignore[union-attr]
-    assert only(check(on_one_day(days), a_new(3.0), ONE_STAGE)).verdict is Verdict.PROVISIONAL
+    assert found.first.mde == pytest.approx(only(decide(days[:1], run, ONE_STAGE)).first.mde, rel=0.01)  # type: ignore[union-attr]
+    assert only(decide(on_one_day(days), a_new(3.0), ONE_STAGE)).verdict is Verdict.PROVISIONAL
 
 
 @pytest.mark.parametrize(
@@ -682,7 +682,7 @@ def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None
             a_digest([(a_case(), [scale * v for v in times_of(each)])], started=f"2026-01-0{day}")
             for day, each in enumerate(WEATHER, start=1)
         ]
-        return only(check(sessions, a_digest([(a_case(), [scale * v for v in new])]), ONE_STAGE))
+        return only(decide(sessions, a_digest([(a_case(), [scale * v for v in new])]), ONE_STAGE))
 
     plain, scaled = found(1.0), found(factor)
     assert plain.first is not None
@@ -696,8 +696,10 @@ def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None
 @settings(max_examples=20)
 def test_more_cases_make_each_harder_to_call(others: int) -> None:
     noisy = (1.0, 1.03, 0.97, 1.02, 0.98, 1.0)
-    found = check(a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), ONE_STAGE)
-    alone = only(check(a_baseline(factors=noisy), a_new(1.07), ONE_STAGE))
+    found = decide(
+        a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), ONE_STAGE
+    )
+    alone = only(decide(a_baseline(factors=noisy), a_new(1.07), ONE_STAGE))
     assert alone.first is not None
     assert found.findings[0].first is not None
     assert found.findings[0].first.p == pytest.approx(alone.first.p)
@@ -743,7 +745,7 @@ def every_verdict() -> GateResult:
             side={"version": "2.14.0"},
         )
     )
-    return check(sessions, new, RULES, confirmation)
+    return decide(sessions, new, RULES, confirmation)
 
 
 def shown_as(name: str, checked: Gate) -> str:
@@ -906,7 +908,7 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
     ],
 )
 def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, last: str) -> None:
-    found = check(a_baseline(factors=[1.0]), a_new(1.0), RULES)
+    found = decide(a_baseline(factors=[1.0]), a_new(1.0), RULES)
     text = shown_as("terminal", Gate(name="main", found=found, **over))
     assert text.splitlines()[-1].startswith(last)
     assert "PASS" not in text
@@ -916,7 +918,7 @@ def test_where_nothing_could_be_told_no_pass_is_printed(over: Any, last: str) ->
 @pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "<b>", "line\nbreak", "[red]"])
 def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
     run = digest(a_hostile_run(text))
-    found = check([run, replace(run, id=text, frameworks={text: text * 2})], run, RULES)
+    found = decide([run, replace(run, id=text, frameworks={text: text * 2})], run, RULES)
     shown = shown_as(name, Gate(name="main", found=found, note=text))
     assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
     if name == "markdown":
@@ -944,7 +946,7 @@ def test_the_documentation_shows_what_the_program_prints() -> None:
         a_digest([(cases[0], times_of(factor)), (cases[1], times_of(1.002))], id=name, started="2026-01-09")
         for name, factor in (("01NEW", 1.13), ("01NEWER", 1.12))
     )
-    found = check(sessions, run, RULES, Confirmation(new=second))
+    found = decide(sessions, run, RULES, Confirmation(new=second))
     assert shown_as("terminal", Gate(name="main", found=found)) in document.split("```\n")
 
 

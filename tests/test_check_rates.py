@@ -10,7 +10,7 @@ from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import GateResult, check, check_interleaved
+from benchbench.gate.decide import GateResult, check_interleaved, decide
 from benchbench.gate.endings import exit_code
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
@@ -43,7 +43,7 @@ def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Gat
     sessions = [a_session(rows, day=number) for number, rows in enumerate(hours)]
     ref = a_session(old) if rules.interleaved else None
     confirmation = Confirmation(new=a_session(again), ref=ref) if rules.confirm else None
-    return [each.verdict for each in check(sessions, a_session(first), rules, confirmation).findings]
+    return [each.verdict for each in decide(sessions, a_session(first), rules, confirmation).findings]
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
@@ -101,7 +101,7 @@ def test_a_lone_case_of_a_runner_whose_weather_lasts_rarely_alarms(
     digests = [a_session(row[None], day=number) for number, row in enumerate(medians)]
     for last in range(10, len(digests)):
         one_stage = replace(RULES, confirm=False)
-        alarms += exit_code(check(digests[last - 10 : last], digests[last], one_stage)) != 0
+        alarms += exit_code(decide(digests[last - 10 : last], digests[last], one_stage)) != 0
     assert alarms / runs <= allowed(0.02, runs)
 
 
@@ -133,9 +133,9 @@ def test_the_smallest_change_printed_is_called_slower_four_times_in_five(
     for _ in range(REPEATS):
         hours = session_medians(source, (sessions + 2, 5, 2 * processes), spread, 0.01, count=10)
         stored = [a_session(hour[:, :processes], day=number) for number, hour in enumerate(hours[:-2])]
-        slower = first_slower(check(stored, a_session(hours[-2][:, :processes]), policy)) * hours[-1]
+        slower = first_slower(decide(stored, a_session(hours[-2][:, :processes]), policy)) * hours[-1]
         run, again = a_session(slower[:, :processes]), a_session(slower[:, processes:])
-        hits += is_slower(check(stored, run, policy, Confirmation(new=again)))
+        hits += is_slower(decide(stored, run, policy, Confirmation(new=again)))
     assert 0.75 - MONTE_CARLO <= hits / REPEATS <= 0.9 + MONTE_CARLO
 
 

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.comparing.verdicts import Comparison, compare
+from benchbench.comparing.verdicts import Comparison, compare_runs
 from benchbench.documents import comparison
-from benchbench.documents.run import CaseVerdict, report
+from benchbench.documents.run import CaseVerdict, report_document
 from benchbench.exporters.base import Format, RunExporter
 from benchbench.exporters.ci.github import Github
 from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.status import Status
-from benchbench.registry import load_class, names
+from benchbench.registry import entry_names, load_class
 from benchbench.store import runs
 from tests.factories import a_case, a_cost, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
@@ -35,7 +35,7 @@ anything = st.text(max_size=30)
 
 def exported(name: str, run: Run, found: Comparison | None = None) -> dict[str, str]:
     exporter = load_class("benchbench.exporters", name, RunExporter)()  # type: ignore[type-abstract]
-    files = exporter.export(report(run, judgements(found) if found else ()))
+    files = exporter.export(report_document(run, judgements(found) if found else ()))
     return {file: content.decode() for file, content in files.items()}
 
 
@@ -73,7 +73,7 @@ def one_of_each(**over: Any) -> Comparison:
     ]
     ref = [record for each in case.values() for record in some_rounds(*STEADY, case=each)]
     left_out = (a_left_out(case=a_case_of("left out", device="cuda:0", **over)),)
-    return compare(a_run(ref, id="REF", left_out=left_out), a_run(new, id="NEW", left_out=left_out))
+    return compare_runs(a_run(ref, id="REF", left_out=left_out), a_run(new, id="NEW", left_out=left_out))
 
 
 def many(count: int, factor: float) -> Comparison:
@@ -83,7 +83,7 @@ def many(count: int, factor: float) -> Comparison:
         for n in range(count)
         for r in some_rounds(*times(factor * (1 + n / 1000)), case=a_case_of(f"{n:03}"))
     ]
-    return compare(a_run(ref), a_run(new))
+    return compare_runs(a_run(ref), a_run(new))
 
 
 def a_named_run(text: str) -> Comparison:
@@ -96,12 +96,12 @@ def a_named_run(text: str) -> Comparison:
         a_record(a_failure(message=text), case=cases[1]),
         *some_rounds(*times(1.2), case=cases[2]),
     ]
-    return compare(a_run(ref), a_run(new))
+    return compare_runs(a_run(ref), a_run(new))
 
 
 def test_the_formats_of_ci_systems_are_those_that_out_writes() -> None:
     package = "benchbench.exporters"
-    kinds = {name: load_class(package, name, Format) for name in names(package)}
+    kinds = {name: load_class(package, name, Format) for name in entry_names(package)}
     assert [name for name, kind in kinds.items() if issubclass(kind, RunExporter) and kind.ci] == CI
 
 
@@ -143,7 +143,7 @@ def test_junit_of_a_run_alone_fails_nothing_that_has_a_number() -> None:
 def test_junit_counts_add_up_and_its_text_says_why() -> None:
     case = a_case_of("slower")
     ref, new = a_run(some_rounds(*STEADY, case=case)), a_run(some_rounds(*times(1.1), case=case))
-    assert only(exported("junit", new, compare(ref, new))) == snapshot("""\
+    assert only(exported("junit", new, compare_runs(ref, new))) == snapshot("""\
 <?xml version='1.0' encoding='utf-8'?>
 <testsuites name="accelbench" failures="1" errors="0" skipped="0" tests="1">
   <testsuite name="quick" timestamp="2026-01-02T03:04:05Z" failures="1" errors="0" skipped="0" tests="1">
@@ -234,7 +234,7 @@ def test_the_summary_lists_the_worst_first() -> None:
 @pytest.mark.parametrize("room", [0, 100, 500, 2_000, 10_000, 2**20])
 def test_the_summary_fits_into_what_is_left_of_the_step_and_counts_what_does_not(room: int) -> None:
     found = many(25, 1.2)
-    summary = Github(room).export(report(found.new, judgements(found)))["summary.md"]
+    summary = Github(room).export(report_document(found.new, judgements(found)))["summary.md"]
     assert len(summary) <= room
     if summary:
         shown = summary.decode().count("\n| gemm")
@@ -349,7 +349,7 @@ def test_the_same_case_in_two_suites_keeps_two_series() -> None:
 def two_runs(tmp_path: Path) -> Path:
     found = one_of_each()
     for name, run in (("A1", found.ref), ("B2", found.new)):
-        with runs.create(tmp_path / "results", replace(run.info, id=name)) as writer:
+        with runs.create_run(tmp_path / "results", replace(run.info, id=name)) as writer:
             for record in run.records:
                 writer.append(record)
     return tmp_path

@@ -18,7 +18,7 @@ from scipy import stats as oracle
 
 import benchbench
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison, compare
+from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison, compare_runs
 from benchbench.documents import comparison
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
@@ -67,7 +67,7 @@ def only(found: Comparison) -> CaseComparison:
 
 def a_comparison(ref: list[Record], new: list[Record], **over: Any) -> CaseComparison:
     """Of two runs with one case."""
-    return only(compare(a_run(ref), a_run(new), **over))
+    return only(compare_runs(a_run(ref), a_run(new), **over))
 
 
 # Each verdict
@@ -158,7 +158,7 @@ def test_memory_does_not_depend_on_warm_up() -> None:
     ],
 )
 def test_other_hardware_or_settings_are_incomparable_and_named(over: dict[str, Any]) -> None:
-    found = only(compare(a_run(), a_run(**over)))
+    found = only(compare_runs(a_run(), a_run(**over)))
     assert found.verdict is Verdict.INCOMPARABLE
     assert found.ratio is None
     assert found.new is not None
@@ -203,7 +203,7 @@ def test_another_version_is_the_suspect_and_no_bar() -> None:
     ref = a_run([replace(r, framework_version="2.12.1") for r in some_rounds(*STEADY)],
                 probes=(a_probe(version="2.12.1"),))  # fmt: skip
     new = a_run(some_rounds(*times_of(1.1)), machine=a_machine(os="Linux 6.9"))
-    found = compare(ref, new)
+    found = compare_runs(ref, new)
     assert only(found).verdict is Verdict.SLOWER
     assert only(found).reason == snapshot("suspect: torch 2.12.1 → 2.13.0")
     assert found.changes == snapshot(("torch 2.12.1 → 2.13.0", "os Linux 6.8 → Linux 6.9"))
@@ -231,7 +231,7 @@ def test_a_case_that_failed_before_is_new_and_one_that_fails_in_both_is_not_brok
 
 def test_cases_in_one_run_only_are_new_or_gone() -> None:
     small, large = a_case(), a_case(params={"m": 128})
-    found = compare(
+    found = compare_runs(
         a_run(some_rounds(*STEADY, case=small)),
         a_run(some_rounds(*STEADY, case=large), left_out=(a_left_out(case=small),)),
     )
@@ -242,7 +242,7 @@ def test_cases_in_one_run_only_are_new_or_gone() -> None:
 
 def test_a_case_left_out_of_both_runs_is_not_mentioned() -> None:
     run = a_run(left_out=(a_left_out(),))
-    assert [each.case for each in compare(run, run).verdicts] == [a_case().id]
+    assert [each.case for each in compare_runs(run, run).verdicts] == [a_case().id]
 
 
 def test_a_round_that_was_cut_short_is_missing_and_not_a_failure() -> None:
@@ -276,7 +276,7 @@ def test_cold_starts_are_those_that_found_the_cache_empty() -> None:
 def test_a_metric_that_nobody_measured_is_insufficient_and_not_an_error(metric: Metric) -> None:
     nothing = {"block_s": (0.0,), "cold_s": 0.0, "peak_host": Memory(bytes=0)}
     run = a_run([a_record(a_measurement(**nothing))])
-    found = only(compare(run, run, metric))
+    found = only(compare_runs(run, run, metric))
     assert found.verdict is Verdict.INSUFFICIENT
     assert found.ratio is None
 
@@ -289,7 +289,7 @@ def test_the_geometric_mean_is_over_compared_cases_only() -> None:
         return [r for factor, case in pairs for r in some_rounds(*times_of(factor), case=case, **over)]
 
     unsteady = records(1, 1, 7, steady=False)[-3:]
-    found = compare(a_run(records(1, 1, 1)), a_run([*records(1.1, 1.2, 7)[:-3], *unsteady]))
+    found = compare_runs(a_run(records(1, 1, 1)), a_run([*records(1.1, 1.2, 7)[:-3], *unsteady]))
     assert found.compared == 2
     assert found.geomean == pytest.approx(math.sqrt(1.1 * 1.2))
 
@@ -350,7 +350,7 @@ def test_more_cases_make_each_harder_to_call() -> None:
     noisy = some_rounds(1e-3, 1.01e-3, 0.99e-3), some_rounds(1.035e-3, 1.045e-3, 1.025e-3)
     alone = a_comparison(*noisy)
     others = [r for m in range(9) for r in some_rounds(*STEADY, case=a_case(params={"m": m}))]
-    first = compare(a_run([*noisy[0], *others]), a_run([*noisy[1], *others])).verdicts[0]
+    first = compare_runs(a_run([*noisy[0], *others]), a_run([*noisy[1], *others])).verdicts[0]
     assert alone.verdict is Verdict.SLOWER
     assert first.verdict is Verdict.INCONCLUSIVE
     assert alone.mde is not None
@@ -408,7 +408,7 @@ def test_a_change_as_large_as_the_mde_is_found_four_times_in_five(processes: int
 def shares(ref: Array, new: Array, **over: Any) -> dict[Verdict, float]:
     """How often one case, alone in its runs, gets which verdict."""
     pairs = zip(ref, new, strict=True)
-    found = [only(compare(a_suite(a[None]), a_suite(b[None]), **over)).verdict for a, b in pairs]
+    found = [only(compare_runs(a_suite(a[None]), a_suite(b[None]), **over)).verdict for a, b in pairs]
     return {each: found.count(each) / len(found) for each in Verdict}
 
 
@@ -432,7 +432,7 @@ def test_a_suite_of_unchanged_code_rarely_holds_any_alarm() -> None:
     source = np.random.default_rng(30)
     for _ in range(suites):
         ref, new = process_medians(source, (2, 30, 5), 0.05, within=0.05, count=10)
-        found = compare(a_suite(ref), a_suite(new), threshold=0.001).verdicts
+        found = compare_runs(a_suite(ref), a_suite(new), threshold=0.001).verdicts
         for kind in alarms:
             alarms[kind] += any(each.verdict is kind for each in found)
     assert max(alarms.values()) / suites <= allowed(0.05, suites)
@@ -456,7 +456,7 @@ def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> N
     for _ in range(suites):
         ref, new = process_medians(source, (2, 30, processes), noise, within=0.003)
         new[slow] *= 1.05
-        verdicts = [each.verdict for each in compare(a_suite(ref), a_suite(new)).verdicts]
+        verdicts = [each.verdict for each in compare_runs(a_suite(ref), a_suite(new)).verdicts]
         found += sum(verdicts[index] is Verdict.SLOWER for index in slow)
         alarms += sum(each in SWAPPED for each in verdicts) > sum(verdicts[i] in SWAPPED for i in slow)
     assert found / (3 * suites) >= 0.95
@@ -467,7 +467,7 @@ def test_intervals_hold_the_true_ratio_as_often_as_they_say() -> None:
     source = np.random.default_rng(95)
     ref, new = process_medians(source, (2, 800, 5), 0.02)
     pairs = zip(ref, 1.05 * new, strict=True)
-    found = [only(compare(a_suite(a[None]), a_suite(b[None]))) for a, b in pairs]
+    found = [only(compare_runs(a_suite(a[None]), a_suite(b[None]))) for a, b in pairs]
     held = [v.low is not None and v.high is not None and v.low <= 1.05 <= v.high for v in found]
     assert abs(np.mean(held) - 0.95) <= 2 * math.sqrt(0.05 * 0.95 / len(held))
 
@@ -508,7 +508,7 @@ def every_verdict() -> Comparison:
         *rounds("incomparable", *STEADY, cost=a_cost(flops=7)),
     ]
     before = [replace(record, framework_version="2.12.1") for record in ref]
-    return compare(
+    return compare_runs(
         a_run(before, id="REF", probes=(a_probe(version="2.12.1"),)),
         a_run(new, id="NEW", policy=Policy(name="default", rounds=5), damaged=("line 3: torn",)),
     )
@@ -521,7 +521,7 @@ def shown_as(name: str, found: Comparison, cases: Sequence[CaseComparison]) -> s
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
     assert {each.verdict for each in found.verdicts} == set(Verdict) - {Verdict.PROVISIONAL}  # a gate's
-    assert shown_as("terminal", found, comparison.chosen(found, (), "ratio")) == snapshot("""\
+    assert shown_as("terminal", found, comparison.select_verdicts(found, (), "ratio")) == snapshot("""\
 ref: run REF, 2026-01-02T03:04:05Z
 new: run NEW, 2026-01-02T03:04:05Z
 latency_s, lower is better; threshold 3 %
@@ -563,7 +563,7 @@ p (Holm) and MDE hold for 4 cases together; MDE: the change found 4 times in 5
 
 def test_markdown_is_a_table_to_paste() -> None:
     found = every_verdict()
-    shown = comparison.chosen(found, {Verdict.SLOWER, Verdict.BROKEN}, "case")
+    shown = comparison.select_verdicts(found, {Verdict.SLOWER, Verdict.BROKEN}, "case")
     assert shown_as("markdown", found, shown) == snapshot("""\
 ## Comparison of NEW with REF
 
@@ -595,19 +595,25 @@ def test_the_documentation_shows_what_the_program_prints() -> None:
         records = [replace(record, framework_version=version) for record in records]
         return a_run(records, id=name, probes=(a_probe(version=version),))
 
-    found = compare(run("01REF", "2.12.1", 1, 1, 1), run("01NEW", "2.13.0", 1.08, 1.002, 1.023))
-    assert document.split("```\n")[1] == shown_as("terminal", found, comparison.chosen(found, (), "ratio"))
+    found = compare_runs(run("01REF", "2.12.1", 1, 1, 1), run("01NEW", "2.13.0", 1.08, 1.002, 1.023))
+    assert document.split("```\n")[1] == shown_as(
+        "terminal", found, comparison.select_verdicts(found, (), "ratio")
+    )
 
 
 def test_the_worst_comes_first_and_a_selection_keeps_the_summary() -> None:
     found = every_verdict()
-    ratios = [v.ratio for v in comparison.chosen(found, (), "ratio") if v.ratio is not None]
+    ratios = [v.ratio for v in comparison.select_verdicts(found, (), "ratio") if v.ratio is not None]
     assert ratios == sorted(ratios, reverse=True)
     rates = replace(found, metric=METRIC["items_per_s"])
-    assert [v.ratio for v in comparison.chosen(rates, (), "ratio") if v.ratio is not None] == sorted(ratios)
-    by_case = comparison.chosen(found, (), "case")
+    assert [v.ratio for v in comparison.select_verdicts(rates, (), "ratio") if v.ratio is not None] == sorted(
+        ratios
+    )
+    by_case = comparison.select_verdicts(found, (), "case")
     assert [v.case for v in by_case] == sorted(v.case for v in by_case)
-    assert "1 same" in shown_as("terminal", found, comparison.chosen(found, {Verdict.SLOWER}, "ratio"))
+    assert "1 same" in shown_as(
+        "terminal", found, comparison.select_verdicts(found, {Verdict.SLOWER}, "ratio")
+    )
 
 
 def test_csv_and_json_hold_every_field() -> None:
@@ -625,7 +631,7 @@ def test_csv_and_json_hold_every_field() -> None:
 @pytest.mark.parametrize("text", ["\x1b[31m", "a|b", "\u202e", "=1+1", "<b>", "line\nbreak", "[red]"])
 def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
     run = a_hostile_run(text)
-    found = compare(run, replace(run, info=replace(run.info, machine=a_machine(cpu=text * 2, os="x"))))
+    found = compare_runs(run, replace(run, info=replace(run.info, machine=a_machine(cpu=text * 2, os="x"))))
     shown = shown_as(name, found, found.verdicts)
     assert not {"\x1b", "\u202e"} & set(shown.replace("\\u202e", "")) or name == "json"
     if name == "markdown":
@@ -646,7 +652,7 @@ def test_nothing_in_a_run_acts_in_the_text(name: str, text: str) -> None:
 def two_runs(tmp_path: Path) -> Path:
     for name, factor in (("A1", 1.0), ("B2", 1.2)):
         found = a_run(some_rounds(*times_of(factor)), id=name)
-        with runs.create(tmp_path / "results", found.info) as writer:
+        with runs.create_run(tmp_path / "results", found.info) as writer:
             for record in found.records:
                 writer.append(record)
     return tmp_path
@@ -687,7 +693,7 @@ def test_a_slower_case_names_the_operators_behind_it_where_both_runs_have_profil
     for name, clamp_s in (("A1", 0.02), ("B2", 0.04)):
         operators = an_operator("aten::mm", 0.05), an_operator("aten::clamp", clamp_s)
         found = a_profiled(a_profile(*operators, wall_s=0.06 + clamp_s), case=case)
-        for file, content in artifacts.files(found, {}).items():
+        for file, content in artifacts.profile_files(found, {}).items():
             disk.save(two_runs / "results/runs" / name / artifacts.ARTIFACTS / file, content)
     assert "operators: aten::clamp +2.00 ms\n" in accelbench("compare", "A1", "B2", cwd=two_runs).stdout
     shown = accelbench("compare", "A1", "B2", "--format", "json", cwd=two_runs).stdout

@@ -106,19 +106,19 @@ def test_waiting_for_memory_is_told_above_a_hundredth_of_the_time() -> None:
 )
 def test_a_sample_is_marked_with_what_held_the_gpu_back(reasons: int, wanted: tuple[str, ...]) -> None:
     telemetry = a_telemetry(reasons=(0,) * (SAMPLES - 1) + (reasons,))
-    marks = conditions.throttling(telemetry)
+    marks = conditions.throttled_samples(telemetry)
     assert marks == [frozenset()] * (SAMPLES - 1) + [frozenset(wanted)]
 
 
 def test_a_clock_below_three_quarters_of_the_usual_is_marked() -> None:
     telemetry = a_telemetry(sm_mhz=(1500,) * (SAMPLES - 1) + (1499,))
-    assert conditions.throttling(telemetry, 2000)[-2:] == [frozenset(), frozenset({"low SM clock"})]
-    assert not any(conditions.throttling(telemetry))
+    assert conditions.throttled_samples(telemetry, 2000)[-2:] == [frozenset(), frozenset({"low SM clock"})]
+    assert not any(conditions.throttled_samples(telemetry))
 
 
 def test_a_sample_is_marked_when_a_quota_has_stopped_the_group_since_the_one_before() -> None:
     telemetry = a_telemetry(throttled_s=(0.0, 0.0, 0.05) + (0.05,) * (SAMPLES - 3))
-    marks = conditions.throttling(telemetry)
+    marks = conditions.throttled_samples(telemetry)
     assert [bool(each) for each in marks] == [number == 2 for number in range(SAMPLES)]
     assert marks[2] == {"CPU quota"}
 

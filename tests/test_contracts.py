@@ -23,7 +23,7 @@ from benchbench.worker.tolerance import LAMBDA, tolerance
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
 from benchbench.workloads.operations.gemm import Gemm
 
-WORKLOADS = registry.names("benchbench.workloads")
+WORKLOADS = registry.entry_names("benchbench.workloads")
 REAL = ["torch", "tensorflow", "jax"]  # in this process, beside each other; all of them in test_matrix.py
 INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
 THREADS = 2

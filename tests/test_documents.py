@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.roofline import Ceiling
-from benchbench.comparing.verdicts import compare
+from benchbench.comparing.verdicts import compare_runs
 from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise
@@ -46,18 +46,18 @@ from benchbench.documents.history import history_document
 from benchbench.documents.lists import devices_document, list_document
 from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
-from benchbench.documents.run import report
-from benchbench.environments.build import Request
+from benchbench.documents.run import report_document
+from benchbench.environments.build import BuildRequest
 from benchbench.environments.interpreters import Found
 from benchbench.environments.wheels import Download, Package
-from benchbench.exporters._text import marks, text
+from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter, Format
 from benchbench.exporters.markdown import escaped
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import check
+from benchbench.gate.decide import decide
 from benchbench.profiling.tables import difference, operator_table
-from benchbench.registry import load_class, names
+from benchbench.registry import entry_names, load_class
 from benchbench.store import runs
 from benchbench.trends.trend import trends
 from tests.factories import (
@@ -81,11 +81,11 @@ Make = Callable[[str, Path], Document]
 
 
 def the_report(name: str, _: Path) -> Document:
-    return report(a_hostile_run(name))
+    return report_document(a_hostile_run(name))
 
 
 def the_comparison(name: str, _: Path) -> Document:
-    found = compare(a_run(some_rounds(1e-3, 1e-3, 1e-3)), a_hostile_run(name))
+    found = compare_runs(a_run(some_rounds(1e-3, 1e-3, 1e-3)), a_hostile_run(name))
     return comparison_document(found, found.verdicts)
 
 
@@ -97,7 +97,7 @@ def the_check(name: str, _: Path) -> Document:
         )
         for seconds in (1e-3, 1.2e-3)
     )
-    found = check([sessions], run, GatePolicy(metrics=METRICS[:2], confirm=False))
+    found = decide([sessions], run, GatePolicy(metrics=METRICS[:2], confirm=False))
     return check_document(Gate(name=name, found=found, note=name))
 
 
@@ -196,7 +196,7 @@ def the_environments(name: str, _: Path) -> Document:
 
 
 def the_download(name: str, results: Path) -> Document:
-    request = Request(name="torch", backend="torch", requirements=(name,), base="python", chosen=True)
+    request = BuildRequest(name="torch", backend="torch", requirements=(name,), base="python", chosen=True)
     package = Package(name=name, version="1", file=name, remote=True, bytes=None, unpacked_bytes=2**20)
     return download_document(request, Download(packages=(package,), free_bytes=2**30), results)
 
@@ -231,7 +231,7 @@ DOCUMENTS: dict[str, Make] = {
 every_document = pytest.mark.parametrize("verb", DOCUMENTS)
 EVERY_FORMAT = {
     name: kind
-    for name in names("benchbench.exporters")
+    for name in entry_names("benchbench.exporters")
     if issubclass(kind := load_class("benchbench.exporters", name, Format), Exporter)
 }
 
@@ -252,7 +252,7 @@ def test_every_document_can_be_rendered_in_every_format(verb: str, name: str, tm
 def test_text_for_people_loses_no_fact(verb: str, tmp_path: Path) -> None:
     document = DOCUMENTS[verb]("name", tmp_path)
     known = marks(document)
-    cells = [text(each, known) for table in document.tables for each in table.cells]
+    cells = [cell_text(each, known) for table in document.tables for each in table.cells]
     lines = [each for table in document.tables for each in (table.title, *table.facts, *table.notes)]
     lines += [*document.facts, *document.notes, *document.footnotes, *map(str, document.conclusions)]
     assert cells or lines

@@ -10,7 +10,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.registry import DRAWN
-from benchbench.worker.random_cache import MOST, kept
+from benchbench.worker.random_cache import MOST, cached_normal
 from benchbench.workloads.base import Draw, standard_normal
 
 KEY = (1, 2)
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 def test_what_is_kept_is_what_would_be_drawn(folder: Path, real: type) -> None:
     for _ in range(2):
-        found = kept(KEY, (3, 4), real)
+        found = cached_normal(KEY, (3, 4), real)
         np.testing.assert_array_equal(found, standard_normal(KEY, (3, 4), real))
         assert found.dtype == real
         found *= 2  # an array of its own: what a builder does to it stays there
@@ -33,10 +33,10 @@ def test_what_is_kept_is_what_would_be_drawn(folder: Path, real: type) -> None:
 
 
 def test_the_second_time_it_is_read(folder: Path) -> None:
-    kept(KEY, (2,), np.float32)
+    cached_normal(KEY, (2,), np.float32)
     (path,) = folder.iterdir()
     np.save(path, np.array([7, 8], np.float32))
-    assert kept(KEY, (2,), np.float32).tolist() == [7, 8]
+    assert cached_normal(KEY, (2,), np.float32).tolist() == [7, 8]
 
 
 def test_each_key_shape_and_type_has_its_own(folder: Path) -> None:
@@ -49,16 +49,18 @@ def test_each_key_shape_and_type_has_its_own(folder: Path) -> None:
         ((2, 2), (6,), np.float32),
     ]:
         for _ in range(2):
-            np.testing.assert_array_equal(kept(key, shape, real), standard_normal(key, shape, real))
+            np.testing.assert_array_equal(cached_normal(key, shape, real), standard_normal(key, shape, real))
     assert len(list(folder.iterdir())) == 6
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
 def test_a_damaged_file_is_drawn_again(folder: Path, content: bytes) -> None:
-    kept(KEY, (5,), np.float32)
+    cached_normal(KEY, (5,), np.float32)
     (path,) = folder.iterdir()
     path.write_bytes(content)
-    np.testing.assert_array_equal(kept(KEY, (5,), np.float32), standard_normal(KEY, (5,), np.float32))
+    np.testing.assert_array_equal(
+        cached_normal(KEY, (5,), np.float32), standard_normal(KEY, (5,), np.float32)
+    )
     assert np.load(path).shape == (5,)
 
 
@@ -66,22 +68,24 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DRAWN, str(folder / "gone"))
-    np.testing.assert_array_equal(kept(KEY, (5,), np.float32), standard_normal(KEY, (5,), np.float32))
+    np.testing.assert_array_equal(
+        cached_normal(KEY, (5,), np.float32), standard_normal(KEY, (5,), np.float32)
+    )
 
 
 def test_batches_of_images_and_what_is_drawn_without_a_run_are_not_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept(KEY, (MOST + 1,), np.float32)
+    cached_normal(KEY, (MOST + 1,), np.float32)
     monkeypatch.delenv(DRAWN)
-    kept(KEY, (5,), np.float32)
+    cached_normal(KEY, (5,), np.float32)
     assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16])
 def test_a_draw_is_the_same_by_either(folder: Path, dtype: Dtype) -> None:
     for _ in range(2):
-        found = Draw(dtype, standard=kept).normal("w", 4, 5, scale=3.0, mean=1.0)
+        found = Draw(dtype, standard=cached_normal).normal("w", 4, 5, scale=3.0, mean=1.0)
         np.testing.assert_array_equal(found, Draw(dtype).normal("w", 4, 5, scale=3.0, mean=1.0))
 
 

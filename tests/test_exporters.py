@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from benchbench.analyse.columns import COLUMNS
-from benchbench.documents.run import report
+from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
@@ -29,7 +29,7 @@ from benchbench.format import visible
 from benchbench.model.case import Phase
 from benchbench.model.run import Run
 from benchbench.model.status import Status
-from benchbench.registry import load_class, names
+from benchbench.registry import entry_names, load_class
 from tests.factories import (
     a_case,
     a_cost,
@@ -123,30 +123,34 @@ def exporter_named(name: str) -> Exporter | RunExporter:
 
 
 def markdown_of(run: Run) -> str:
-    return Markdown().export(report(run))["report.md"].decode()
+    return Markdown().export(report_document(run))["report.md"].decode()
 
 
 def csv_of(run: Run) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(Csv().export(report(run))["report.csv"].decode(), newline="")))
+    return list(
+        csv.DictReader(io.StringIO(Csv().export(report_document(run))["report.csv"].decode(), newline=""))
+    )
 
 
 def json_of(run: Run) -> dict[str, Any]:
     def refuse(text: str) -> float:
         raise AssertionError(f"{text} is no JSON")
 
-    found: dict[str, Any] = json.loads(Json().export(report(run))["report.json"], parse_constant=refuse)
+    found: dict[str, Any] = json.loads(
+        Json().export(report_document(run))["report.json"], parse_constant=refuse
+    )
     return found
 
 
 def test_the_folder_is_the_registry() -> None:
-    assert names(PACKAGE) == FORMATS
+    assert entry_names(PACKAGE) == FORMATS
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_names_its_files_and_their_extension(name: str) -> None:
     exporter = exporter_named(name)
 
-    files = exporter.export(report(a_run()))
+    files = exporter.export(report_document(a_run()))
 
     assert files.keys() == FILES[name]
     assert any(file.endswith(f".{exporter.extension}") for file in files)
@@ -157,7 +161,7 @@ def test_a_format_names_its_files_and_their_extension(name: str) -> None:
 def test_s10_no_text_from_data_breaks_a_format(name: str, text: str) -> None:
     exporter = exporter_named(name)
 
-    assert any(exporter.export(report(a_hostile_run(text))).values())
+    assert any(exporter.export(report_document(a_hostile_run(text))).values())
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -174,11 +178,11 @@ def test_s10_no_text_from_data_breaks_a_format(name: str, text: str) -> None:
 def test_a_run_without_a_number_can_be_shown_in_every_format(name: str, run: Run) -> None:
     exporter = exporter_named(name)
 
-    assert any(exporter.export(report(run)).values())
+    assert any(exporter.export(report_document(run)).values())
 
 
 def test_the_terminal_shows_backends_side_by_side() -> None:
-    assert Terminal(100).render(report(a_typical_run())) == snapshot("""\
+    assert Terminal(100).render(report_document(a_typical_run())) == snapshot("""\
 run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
 machine: Example CPU, 2 threads, Linux 6.8
 suites: quick; 3 rounds
@@ -214,7 +218,7 @@ left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 
 
 def test_a_narrow_terminal_gets_several_tables_with_fewer_backends() -> None:
-    assert Terminal(60).render(report(a_typical_run())).split("\n\n")[1] == snapshot("""\
+    assert Terminal(60).render(report_document(a_typical_run())).split("\n\n")[1] == snapshot("""\
 gemm m=64 n=64 k=64, float32, forward
             torch 2.13.0             tensorflow 2.21.0
             cpu eager                cpu function
@@ -233,19 +237,19 @@ latency     wrong_result: relative
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    lines = Terminal(width).render(report(a_typical_run())).splitlines()
+    lines = Terminal(width).render(report_document(a_typical_run())).splitlines()
 
     assert max(map(cell_len, lines)) <= width
 
 
 def test_three_backends_fit_into_80_characters() -> None:
     assert "torch 2.13.0           tensorflow 2.21.0      jax 0.10.2" in Terminal(80).render(
-        report(a_typical_run())
+        report_document(a_typical_run())
     )
 
 
 def test_colour_is_only_where_it_is_asked_for() -> None:
-    made = report(a_typical_run())
+    made = report_document(a_typical_run())
 
     assert "\x1b[" in Terminal(color=True).render(made)
     assert "\x1b" not in Terminal(color=False).render(made)
@@ -253,13 +257,13 @@ def test_colour_is_only_where_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ["[red]markup[/red]", "[/red]", ":smile:", "[link=http://x]y[/link]"])
 def test_x4_the_terminal_never_parses_markup(text: str) -> None:
-    shown = Terminal(400).render(report(a_hostile_run(text)))
+    shown = Terminal(400).render(report_document(a_hostile_run(text)))
 
     assert text in shown
 
 
 def test_x4_no_escape_of_data_reaches_the_terminal() -> None:
-    shown = Terminal(400).render(report(a_hostile_run("\x1b]0;title\x07")))
+    shown = Terminal(400).render(report_document(a_hostile_run("\x1b]0;title\x07")))
 
     assert r"\x1b]0;title\x07" in shown
     assert "\x1b" not in shown
@@ -351,7 +355,7 @@ def test_x2_a_formula_in_any_text_is_quoted_in_csv() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_x2_no_field_of_csv_begins_like_a_formula(text: str) -> None:
-    content = Csv().export(report(a_hostile_run(text)))["report.csv"].decode()
+    content = Csv().export(report_document(a_hostile_run(text)))["report.csv"].decode()
 
     fields = [field for row in csv.reader(io.StringIO(content, newline="")) for field in row]
     assert not [field for field in fields if field.startswith(("=", "+", "-", "@", "\t", "\r"))]
@@ -399,13 +403,13 @@ def test_s7_json_never_holds_nan_or_infinity() -> None:
 
 
 def test_svg_of_one_report_is_the_same_bytes_every_time() -> None:
-    made = report(a_typical_run())
+    made = report_document(a_typical_run())
 
     assert Svg().export(made) == Svg().export(made)
 
 
 def test_svg_holds_no_date() -> None:
-    for content in Svg().export(report(a_run())).values():
+    for content in Svg().export(report_document(a_run())).values():
         root = ET.fromstring(content)
 
         assert not [element for element in root.iter() if element.tag.endswith("}date")]
@@ -413,14 +417,14 @@ def test_svg_holds_no_date() -> None:
 
 @pytest.mark.parametrize("plot", ["throughput.svg", "latency.svg"])
 def test_a_plot_shows_the_status_where_there_is_no_number(plot: str) -> None:
-    drawn = Svg().export(report(a_typical_run()))[plot].decode()
+    drawn = Svg().export(report_document(a_typical_run()))[plot].decode()
 
     for text in ("wrong_result", "out_of_memory", "torch cpu eager", "resnet50 batch=64, float32, train"):
         assert f"<!-- {text} -->" in drawn  # matplotlib's own label of a text drawn as shapes
 
 
 def test_a_bar_is_flops_of_a_forward_pass_and_items_of_training() -> None:
-    drawn = Svg().export(report(a_typical_run()))["throughput.svg"].decode()
+    drawn = Svg().export(report_document(a_typical_run()))["throughput.svg"].decode()
 
     assert "<!-- 117 GFLOP/s -->" in drawn
     assert "<!-- 6.46 image/s -->" in drawn
@@ -428,11 +432,11 @@ def test_a_bar_is_flops_of_a_forward_pass_and_items_of_training() -> None:
 
 @pytest.mark.parametrize("step", [2.048e-9, 8.192e-9, 1.1e-5])
 def test_a_bar_may_have_an_interval_without_width(step: float) -> None:
-    assert Png().export(report(a_run(some_rounds(step, step, step))))
+    assert Png().export(report_document(a_run(some_rounds(step, step, step))))
 
 
 def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
-    drawn = Svg().export(report(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
+    drawn = Svg().export(report_document(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
 
     assert r"<!-- $\frac{$ $\frac{$ $\frac{$ -->" in drawn
 
@@ -441,7 +445,7 @@ def test_png_is_a_picture_with_room_for_every_work() -> None:
     def height(count: int) -> int:
         cases = [a_case(params={"m": number}) for number in range(count)]
         records = [record for case in cases for record in some_rounds(0.001, case=case)]
-        content = Png().export(report(a_run(records)))["throughput.png"]
+        content = Png().export(report_document(a_run(records)))["throughput.png"]
         assert content.startswith(b"\x89PNG")
         found: int = struct.unpack(">I", content[20:24])[0]
         return found

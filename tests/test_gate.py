@@ -384,11 +384,11 @@ def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:
     path.write_text(document.split("```toml\n")[1].split("```")[0])
     found = config.load_config(path)
     assert found.check.baseline == "main"
-    assert [(rule.pattern, rule.value) for rule in config.threshold_rules(found)] == [
+    assert [(rule.pattern, rule.value) for rule in config.config_thresholds(found)] == [
         ("attention*bfloat16", 0.1),
         ("gemm(m=64", 0.08),
     ]
     assert config.prices(found) == Prices(
         currency="EUR", per_hour={"NVIDIA H100 80GB HBM3": 2.5, "*A100*": 1.8}
     )
-    assert config.find(tmp_path / "a" / "b") == path
+    assert config.find_config(tmp_path / "a" / "b") == path

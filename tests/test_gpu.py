@@ -7,7 +7,7 @@ from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.stats import median
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import MOST_ITERATIONS, Samples, measure
+from benchbench.timing.sampling import MOST_ITERATIONS, Samples, measure_steps
 from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
 from benchbench.workloads.networks.convnet import ConvnetTrain
@@ -31,7 +31,7 @@ def measured(work: Workload, mode: str = "eager", before: str = "") -> Samples:
     session.wait(runner.step())
     ahead = {"spin": lambda: session.spin(SPIN_CYCLES), "flush": session.flush, "": None}[before]
     most = 1 if ahead else MOST_ITERATIONS
-    return measure(runner.step, session.timer(ahead), POLICIES["quick"], most=most)
+    return measure_steps(runner.step, session.timer(ahead), POLICIES["quick"], most=most)
 
 
 def step_s(found: Samples) -> float:

@@ -17,10 +17,10 @@ from pytest_benchmark.stats import Stats
 
 from benchbench.analyse.columns import data_frame, flatten
 from benchbench.analyse.rows import rows
-from benchbench.comparing.verdicts import compare
-from benchbench.documents.run import report
+from benchbench.comparing.verdicts import compare_runs
+from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, summary
+from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, benchmark_statistics
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
@@ -80,7 +80,7 @@ def benchmarks(text: bytes | str) -> dict[str, dict[str, Any]]:
 
 
 def exported(run: Run) -> list[dict[str, dict[str, Any]]]:
-    return [benchmarks(content) for content in PytestBenchmark().export(report(run)).values()]
+    return [benchmarks(content) for content in PytestBenchmark().export(report_document(run)).values()]
 
 
 def a_file(folder: Path, *found: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
@@ -118,7 +118,7 @@ def test_every_statistic_of_a_real_session_survives_import_and_export(files: lis
 
 
 def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Path) -> None:
-    for name, content in PytestBenchmark().export(report(pytest_benchmark(files[:1]))).items():
+    for name, content in PytestBenchmark().export(report_document(pytest_benchmark(files[:1]))).items():
         (tmp_path / name).write_bytes(content)
     command = [sys.executable, "-m", "pytest_benchmark", "compare", "0001_accelbench.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -142,7 +142,7 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
         for benchmark in content["benchmarks"]:
             benchmark["stats"]["data"] = [10 * value for value in benchmark["stats"]["data"]]
         slower.append(a_file(tmp_path, name=path.name, **content))
-    found = compare(pytest_benchmark(files), pytest_benchmark(slower))
+    found = compare_runs(pytest_benchmark(files), pytest_benchmark(slower))
     assert found.changes == ()
     assert {verdict.verdict for verdict in found.verdicts} <= {
         Verdict.SLOWER,
@@ -150,7 +150,7 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
     }, [(verdict.verdict, verdict.reason) for verdict in found.verdicts]
     ratios = [verdict.ratio for verdict in found.verdicts]
     assert ratios == pytest.approx([10.0] * 8)
-    same = compare(pytest_benchmark(files), pytest_benchmark(files))
+    same = compare_runs(pytest_benchmark(files), pytest_benchmark(files))
     assert not {verdict.verdict for verdict in same.verdicts} & {Verdict.SLOWER, Verdict.INCOMPARABLE}
 
 
@@ -201,7 +201,7 @@ def test_a_run_is_filed_under_the_commit_that_all_files_name(
     files = [a_file(tmp_path, name=f"{n}.json", commit_info=each) for n, each in enumerate(commits)]
     run = pytest_benchmark(files)
     assert run.info.tags == tags
-    (content, *_) = PytestBenchmark().export(report(run)).values()
+    (content, *_) = PytestBenchmark().export(report_document(run)).values()
     back = json.loads(content)["commit_info"]
     name = tags.get("commit", "unversioned")
     assert (back["id"], back["dirty"]) == (name.removesuffix("-dirty"), name.endswith("-dirty"))
@@ -274,7 +274,7 @@ def test_the_statistics_are_those_of_pytest_benchmark(data: list[float]) -> None
     stats: Any = ORACLE()
     for value in data:
         stats.update(value)
-    assert summary(data) == stats.as_dict()
+    assert benchmark_statistics(data) == stats.as_dict()
 
 
 @given(st.floats(0, 1e-6))

@@ -151,7 +151,7 @@ def test_a_record_that_says_nothing_makes_the_environment_broken_and_its_target_
     cache: Path, text: str, reason: str
 ) -> None:
     (an_environment(cache) / interpreters.RECORD).write_text(text)
-    found = interpreters.find("fake@own")
+    found = interpreters.find_environment("fake@own")
     assert (found.health, found.usable) == ("broken", False)
     assert reason in found.reason
     assert reason in only("fake@own").fault
@@ -160,16 +160,16 @@ def test_a_record_that_says_nothing_makes_the_environment_broken_and_its_target_
 
 def test_an_environment_whose_interpreter_is_gone_is_broken(cache: Path) -> None:
     python = an_environment(cache) / "bin/python"
-    assert interpreters.find("fake@own").health == "ready"
+    assert interpreters.find_environment("fake@own").health == "ready"
     python.unlink()
-    found = interpreters.find("fake@own")
+    found = interpreters.find_environment("fake@own")
     assert (found.health, found.reason) == ("broken", "its interpreter does not start")
     assert "does not start" in only("fake@own").fault
 
 
 def test_one_recorded_as_broken_is_still_tried_since_it_may_have_been_mended(cache: Path) -> None:
     an_environment(cache, broken="ImportError: undefined symbol")
-    found = interpreters.find("fake@own")
+    found = interpreters.find_environment("fake@own")
     assert (found.health, found.usable, only("fake@own").fault) == ("broken", True, "")
 
 
@@ -177,14 +177,14 @@ def test_only_folders_with_the_name_of_a_target_are_environments(cache: Path) ->
     for name in ("fake@own", "fake", "pytorch", ".dry-run-x", "fake@"):
         (cache / name).mkdir()
     (cache / "jax").write_text("a file")
-    assert interpreters.names() == ["fake", "fake@own"]
+    assert interpreters.environment_names() == ["fake", "fake@own"]
 
 
 def test_an_environment_is_locked_by_one_at_a_time(cache: Path) -> None:
     (cache / "fake").mkdir()
-    assert interpreters.find("fake").health == "incomplete"
+    assert interpreters.find_environment("fake").health == "incomplete"
     with interpreters.locked("fake"), interpreters.locked("jax"):
-        assert interpreters.find("fake").health == "building"
+        assert interpreters.find_environment("fake").health == "building"
         with pytest.raises(CannotWrite, match="another process"), interpreters.locked("fake"):
             raise AssertionError("locked twice")
     with interpreters.locked("fake"):
@@ -198,9 +198,9 @@ def test_a_removal_takes_the_record_first(cache: Path) -> None:
     (kept / "file").write_text("x")
     size = interpreters.bytes_in(folder)
     assert size > 1
-    interpreters.remove("fake@own")
+    interpreters.remove_environment("fake@own")
     assert not folder.exists()
-    interpreters.remove("fake@own")  # nothing there is nothing to remove
+    interpreters.remove_environment("fake@own")  # nothing there is nothing to remove
 
 
 def test_what_cannot_be_used_is_listed_with_what_to_type_and_leaves_its_cases_out(

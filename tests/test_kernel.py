@@ -64,7 +64,7 @@ def test_this_machine_has_times_that_do_not_go_back() -> None:
 )
 def test_a_file_holds_one_number_or_none(tmp_path: Path, text: str, wanted: int | None) -> None:
     (tmp_path / "file").write_text(text)
-    assert kernel.number(tmp_path / "file") == wanted
+    assert kernel.read_number(tmp_path / "file") == wanted
 
 
 def test_the_load_average_is_the_last_minutes(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ STOPPED = "nr_periods 200\nnr_throttled 50\n"
 )
 def test_throttling_is_read_in_seconds(tmp_path: Path, files: Files) -> None:
     found = kernel.throttling_files(tree(tmp_path, files))
-    assert kernel.throttling(found) == kernel.Throttling(200, 50, 2.5)
+    assert kernel.read_throttling(found) == kernel.Throttling(200, 50, 2.5)
 
 
 def test_a_cgroup_with_two_names_is_counted_once(tmp_path: Path) -> None:
     text = f"{STOPPED}throttled_time 1000000000\n"
     root = tree(tmp_path, {"proc/self/cgroup": V1, "sys/fs/cgroup/cpu,cpuacct/x/cpu.stat": text})
     (root / "sys/fs/cgroup/cpu").symlink_to("cpu,cpuacct")
-    assert kernel.throttling(kernel.throttling_files(root)) == kernel.Throttling(200, 50, 1.0)
+    assert kernel.read_throttling(kernel.throttling_files(root)) == kernel.Throttling(200, 50, 1.0)
 
 
 def test_throttling_further_up_counts_too(tmp_path: Path) -> None:
@@ -154,15 +154,15 @@ def test_throttling_further_up_counts_too(tmp_path: Path) -> None:
         "sys/fs/cgroup/a/b/cpu.stat": text,
         "sys/fs/cgroup/a/cpu.stat": text,
     }
-    assert kernel.throttling(kernel.throttling_files(tree(tmp_path, files))) == kernel.Throttling(
+    assert kernel.read_throttling(kernel.throttling_files(tree(tmp_path, files))) == kernel.Throttling(
         400, 100, 2.0
     )
 
 
 def test_without_a_quota_nothing_is_counted(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 1\n"}
-    assert kernel.throttling(kernel.throttling_files(tree(tmp_path, files))) is None
-    assert kernel.throttling(()) is None
+    assert kernel.read_throttling(kernel.throttling_files(tree(tmp_path, files))) is None
+    assert kernel.read_throttling(()) is None
 
 
 def test_a_quota_is_a_number_of_cpus_and_not_rounded(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ from tests.factories import a_case
 
 pytestmark = pytest.mark.real
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
-BACKENDS = [name for name in registry.names("benchbench.backends") if name != "fake"]
+BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
 NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
 
 
 def works() -> Iterator[tuple[str, Workload]]:
     """Every workload at its tiny size, and with every truth value it has turned; by its name."""
-    for name in registry.names("benchbench.workloads"):
+    for name in registry.entry_names("benchbench.workloads"):
         tiny = registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
         flags = [key for key, value in tiny.params.items() if isinstance(value, bool)]
         yield name, tiny

@@ -18,7 +18,7 @@ from benchbench.timing.sampling import (
     PREMATURE,
     batch,
     block_size,
-    measure,
+    measure_steps,
     precise,
     premature,
     sample,
@@ -57,7 +57,7 @@ def test_a_block_is_the_shortest_power_of_two_that_hides_the_timer(
 )
 def test_steady_steps_of_any_length_end_in_precision(step_s: float, warmup: int, samples: int) -> None:
     script = constant(step_s)
-    found = measure(script.step, script, DEFAULT)
+    found = measure_steps(script.step, script, DEFAULT)
     assert found.steady
     assert found.stop_reason == "precision"
     assert len(found.warmup_block_s) == pytest.approx(warmup, abs=1)
@@ -103,7 +103,7 @@ def test_short_blocks_that_are_many_and_alike_end_in_precision_before_time_has_p
 
 def test_a_block_may_be_held_to_one_step_however_short() -> None:
     script = constant(1e-5)
-    assert measure(script.step, script, DEFAULT, most=1).iterations == 1
+    assert measure_steps(script.step, script, DEFAULT, most=1).iterations == 1
 
 
 def test_a_batch_has_no_more_blocks_than_of_the_shortest_usual_ones() -> None:
@@ -124,7 +124,7 @@ def test_batches_kept_are_those_of_the_timed_blocks() -> None:
             return found
 
     script = Batched()
-    found = measure(script.step, script, DEFAULT)
+    found = measure_steps(script.step, script, DEFAULT)
     assert sum(each.blocks for each in found.batches) == len(found.block_s)
     assert min(each.host_s for each in found.batches) > sum(found.warmup_block_s)
 
@@ -158,13 +158,13 @@ def test_precision_stops_are_within_the_precision_nine_times_in_ten() -> None:
 @pytest.mark.parametrize("seconds", [0.001, 0.01, 3.0])
 def test_every_step_is_in_a_block_that_is_kept(seconds: float) -> None:
     script = constant(seconds)
-    found = measure(script.step, script, DEFAULT)
+    found = measure_steps(script.step, script, DEFAULT)
     assert script.calls == len(found.warmup_block_s) + len(found.block_s)
 
 
 def test_the_window_is_that_of_the_timed_blocks_and_of_what_was_computed_in_it() -> None:
     script = constant(0.1)
-    found = measure(
+    found = measure_steps(
         script.step, script, DEFAULT, clock=lambda: 100 + script.now(), cpu=lambda: 2 * script.now()
     )
     assert found.window.began_s == pytest.approx(100 + sum(found.warmup_block_s))
@@ -181,7 +181,7 @@ def test_warm_up_and_timed_blocks_are_two_ranges_that_hold_every_step() -> None:
         yield
         diary.append((f"{name} ends", script.calls))
 
-    found = measure(script.step, script, DEFAULT, mark=mark)
+    found = measure_steps(script.step, script, DEFAULT, mark=mark)
     warm = len(found.warmup_block_s)
     timed = warm + len(found.block_s)
     assert diary == [
@@ -261,5 +261,5 @@ def test_programs_compiled_while_blocks_are_timed_are_counted_and_those_of_warm_
         calls += 1
         return {1: 2}.get(calls, 5)  # two before the timed blocks, three in them
 
-    assert measure(script.step, script, DEFAULT, compilations).recompiled == 3
-    assert measure(script.step, script, DEFAULT).recompiled == 0
+    assert measure_steps(script.step, script, DEFAULT, compilations).recompiled == 3
+    assert measure_steps(script.step, script, DEFAULT).recompiled == 0

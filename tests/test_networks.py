@@ -23,7 +23,7 @@ from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads._programs import jax as jax_programs
 from benchbench.workloads._programs import jax_layers, tensorflow_layers
 from benchbench.workloads._programs.numpy import gradients_of, training
-from benchbench.workloads._programs.torch import loaded
+from benchbench.workloads._programs.torch import load_module
 from benchbench.workloads.base import Draw, Program, Workload
 from benchbench.workloads.network import Network, nhwc
 from benchbench.workloads.networks import resnet50
@@ -253,7 +253,7 @@ def test_the_convnets_loss_falls() -> None:
 def test_the_reference_gradients_are_torchs_in_float64(work: TrainingStep) -> None:
     context, arrays = TorchContext("float64"), work.arrays(DRAW)
     inputs = [context.put(arrays[name]) for name in work.input_names]
-    model = loaded(work, context, arrays).train()
+    model = load_module(work, context, arrays).train()
     weights = {name: arrays[name].astype(float) for name in work.weights()}
     learnt = [name for name, weight in work.weights().items() if weight.is_learnt]
 
@@ -366,7 +366,7 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
     pytest.importorskip("torch")
     work = Resnet50Train(batch=2, image=32)
     arrays = work.arrays(DRAW)
-    model = loaded(work, TorchContext(), arrays).train()
+    model = load_module(work, TorchContext(), arrays).train()
     model(TorchContext().put(arrays["images"]))
 
     weights = jax_programs.put(work, JaxContext(), arrays)

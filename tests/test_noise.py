@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.diagnosis import noise
-from benchbench.diagnosis.noise import Noise, against_itself, sides, suggested
+from benchbench.diagnosis.noise import Noise, against_itself, split_sides, suggested
 from benchbench.documents.doctor import noise_document
 from benchbench.model.record import Record
 from benchbench.timing.policy import POLICIES
@@ -37,7 +37,7 @@ def a_noise(**over: Any) -> Noise:
 
 
 def test_rounds_fall_on_two_sides_in_turns_that_a_drift_does_not_favour() -> None:
-    one, other = sides(some_rounds(*[0.001] * 8))
+    one, other = split_sides(some_rounds(*[0.001] * 8))
     assert [record.round for record in one] == [0, 3, 4, 7]
     assert [record.round for record in other] == [1, 2, 5, 6]
 
@@ -47,7 +47,7 @@ def test_twice_the_rounds_give_each_side_as_many_of_each_case(rounds: int) -> No
     count = 2 * rounds
     cases = [a_case(), a_case(mode="compile")]
     records = [record for case in cases for record in some_rounds(*[0.001] * count, case=case)]
-    one, other = sides(records)
+    one, other = split_sides(records)
     assert sorted(one + other, key=records.index) == records
     for case in cases:
         counts = [sum(record.case == case for record in side) for side in (one, other)]

@@ -17,7 +17,7 @@ from benchbench.launch.transport import Transport, Worker
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
-from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, split, suffix
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, split_suffix, suffix
 from benchbench.model.record import Record
 from benchbench.model.run import Settings
 from benchbench.running import rounds
@@ -45,14 +45,14 @@ def test_an_id_says_where_its_case_runs_and_is_read_back(
 ) -> None:
     plain = a_case()
     case = replace(plain, placement=placement, environment=environment)
-    assert split(case.id) == (plain.id, placement, environment)
+    assert split_suffix(case.id) == (plain.id, placement, environment)
     assert (case.id == plain.id) == (case == plain)
 
 
 @given(st.text())
 def test_an_id_without_a_suffix_is_on_one_device(text: str) -> None:
     base = f"{text}@torch:cuda:0"
-    assert split(base) == (base, ONE_DEVICE, {})
+    assert split_suffix(base) == (base, ONE_DEVICE, {})
 
 
 def test_suffixes_are_as_documented() -> None:
@@ -78,7 +78,7 @@ def test_suffixes_are_as_documented() -> None:
 )
 def test_a_suffix_that_means_nothing_is_a_mistake(end: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        split(f"{a_case().id}{end}")
+        split_suffix(f"{a_case().id}{end}")
 
 
 @pytest.mark.parametrize("fields", [{"hosts": 2}, {"devices": 2}, {"devices": 0}, {"hosts": 2, "devices": 3}])
@@ -107,7 +107,7 @@ def test_a_case_finds_the_variables_of_its_environment(monkeypatch: pytest.Monke
     with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
         policy = replace(POLICIES["quick"], rounds=2)
         info = a_run_info(plan=tuple(cases), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
+        records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
     times = {case.id: times_of(case, records) for case in cases}
     assert list(times.values()) == [{0.001}, {0.25}, {0.5}]
     # One template of each environment and round; the plain one also answered the probe.

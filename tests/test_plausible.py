@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchbench.analyse.columns import COLUMNS, flatten
 from benchbench.analyse.plausible import implausible, interruption_notes, too_parallel
 from benchbench.analyse.rows import rows
-from benchbench.comparing.verdicts import compare
+from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import summary
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
@@ -180,7 +180,7 @@ def test_times_of_zero_cost_a_row_its_speed_and_not_the_report() -> None:
 
 
 def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
-    (verdict,) = compare(a_wild_run(2.0), a_wild_run(1.0)).verdicts
+    (verdict,) = compare_runs(a_wild_run(2.0), a_wild_run(1.0)).verdicts
     assert verdict.verdict is Verdict.BROKEN
     assert verdict.reason.startswith("implausible: 1.00 PFLOP/s exceed")
 
@@ -189,4 +189,4 @@ def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
     wild = a_wild_run()
     assert summary.failing(wild.records)
     assert not summary.failing(a_wild_run(2.0).records)
-    assert summary.summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")
+    assert summary.run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")

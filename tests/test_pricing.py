@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchbench.analyse.columns import flatten
 from benchbench.analyse.pricing import FIELDS, Prices, parse_prices, priced, valid_prices
 from benchbench.analyse.rows import rows
-from benchbench.documents.run import report
+from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
 from tests.program import accelbench
@@ -112,16 +112,16 @@ def test_a_price_is_a_number_above_zero(amount: float) -> None:
 
 def test_the_table_has_the_line_and_says_the_price_only_where_there_is_one() -> None:
     run = a_run([a_record(), a_record(case=a_case(device="cuda:0"), device_model="Other")])
-    with_price = report(run, prices=EUROS)
+    with_price = report_document(run, prices=EUROS)
     assert lines_of(with_price)["per cost"] == ("7.20M product/EUR", "")
     assert "price: 0.5 EUR an hour of Example CPU" in with_price.facts
-    without = report(run)
+    without = report_document(run)
     assert "per cost" not in lines_of(without)
     assert not [text for text in without.facts if "price" in text]
 
 
 def test_a_currency_cannot_break_the_table() -> None:
-    evil = report(a_run(), prices=Prices(currency="\x1b[31m", per_hour={"*": 1.0}))
+    evil = report_document(a_run(), prices=Prices(currency="\x1b[31m", per_hour={"*": 1.0}))
     assert r"M product/\x1b[31m" in rendered(evil)
     assert "\x1b" not in rendered(evil)
 

@@ -15,7 +15,7 @@ from benchbench.documents.profile import differences_document, profile_document
 from benchbench.errors import UsageError
 from benchbench.model.profile import Operator, Profile
 from benchbench.profiling.kinds import Kind, kind
-from benchbench.profiling.tables import OperatorTable, chosen, difference, operator_table, pairs
+from benchbench.profiling.tables import OperatorTable, difference, operator_table, pairs, select_profiles
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 from tests.rendering import rendered
 
@@ -169,11 +169,11 @@ def test_the_same_case_of_two_runs_is_a_pair_and_so_are_two_cases_alone() -> Non
 
 def test_cases_are_chosen_by_parts_of_their_id_or_by_a_pattern() -> None:
     found = [a_profiled(), a_profiled(case=a_case(backend="jax", mode="jit"))]
-    assert chosen(found, ()) == found
-    assert chosen(found, ("@jax",)) == chosen(found, ("gemm*jit@*",)) == found[1:]
-    assert chosen([], ("@jax",)) == []
+    assert select_profiles(found, ()) == found
+    assert select_profiles(found, ("@jax",)) == select_profiles(found, ("gemm*jit@*",)) == found[1:]
+    assert select_profiles([], ("@jax",)) == []
     with pytest.raises(UsageError, match="No profiled case matches tensorflow"):
-        chosen(found, ("tensorflow",))
+        select_profiles(found, ("tensorflow",))
 
 
 def test_a_table_shows_the_top_operators_the_rest_and_the_idle_time() -> None:

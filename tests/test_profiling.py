@@ -125,7 +125,7 @@ def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp
 
 
 def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
-    files = artifacts.files(found, traces)
+    files = artifacts.profile_files(found, traces)
     for name, content in files.items():
         disk.save(run / artifacts.ARTIFACTS / name, content)
     return [run / artifacts.ARTIFACTS / name for name in files]
@@ -135,13 +135,13 @@ def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
 def test_what_is_stored_is_what_is_read(tmp_path: Path, outcome: Profile | Failure) -> None:
     found = a_profiled(outcome)
     keep(tmp_path, found)
-    assert artifacts.profiles(tmp_path) == ([found], [])
+    assert artifacts.read_profiles(tmp_path) == ([found], [])
 
 
 def test_traces_are_compressed_once_and_named_after_the_case(tmp_path: Path) -> None:
     packed = gzip.compress(b"a")
     keep(tmp_path, a_profiled(), **{"trace.json.gz": packed, "xplane.pb": b"b"})
-    ((stored,), _) = artifacts.profiles(tmp_path)
+    ((stored,), _) = artifacts.read_profiles(tmp_path)
     assert isinstance(stored.outcome, Profile)
     contents = [(tmp_path / artifacts.ARTIFACTS / name).read_bytes() for name in stored.outcome.traces]
     assert [gzip.decompress(content) for content in contents] == [b"a", b"b"]
@@ -154,7 +154,7 @@ def test_a_case_of_any_name_stays_in_its_folder_and_apart_from_others(tmp_path: 
     names = ["../../up", "/etc", "a b", "a/b", "x" * 500, "\ud800", "日本", "\n"]
     for name in names:
         keep(tmp_path, a_profiled(case=a_case(workload=name)), **{"trace.json": b"{}"})
-    stored, damaged = artifacts.profiles(tmp_path)
+    stored, damaged = artifacts.read_profiles(tmp_path)
     assert not damaged
     assert len(stored) == len(names)
     assert {path.parent for path in tmp_path.rglob("*.gz")} == {tmp_path / artifacts.ARTIFACTS}
@@ -180,7 +180,7 @@ def test_a_profile_that_cannot_be_is_damaged_and_costs_only_itself(
     keep(tmp_path, a_profiled(case=a_case(workload="other")))
     fields = json.loads(path.read_bytes())
     path.write_text(json.dumps(fields | {"outcome": fields["outcome"] | change}))
-    stored, damaged = artifacts.profiles(tmp_path)
+    stored, damaged = artifacts.read_profiles(tmp_path)
     assert [each.case.workload for each in stored] == ["other"]
     assert path.name in damaged[0]
 
@@ -188,12 +188,12 @@ def test_a_profile_that_cannot_be_is_damaged_and_costs_only_itself(
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"schema":99}'], ids=len)
 def test_a_file_that_is_no_profile_is_damaged(tmp_path: Path, content: bytes) -> None:
     disk.save(tmp_path / artifacts.ARTIFACTS / "x.profile.json", content)
-    assert artifacts.profiles(tmp_path)[1]
+    assert artifacts.read_profiles(tmp_path)[1]
 
 
 def test_a_profile_of_a_newer_program_is_told_apart(tmp_path: Path) -> None:
     keep(tmp_path, replace(a_profiled(), schema=99))
-    assert "newer" in artifacts.profiles(tmp_path)[1][0]
+    assert "newer" in artifacts.read_profiles(tmp_path)[1][0]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
     step_s: float, iterations: int, expected: tuple[int, int]
 ) -> None:
     measured = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
-    assert profile_pass.size(measured) == expected
+    assert profile_pass.profiled_steps(measured) == expected
 
 
 class FakePool:
@@ -236,7 +236,7 @@ RECORDING = {"profiler": "torch_xla.debug.profiler 2.9", "steps": 3, "step_s": [
 
 
 def passed(pool: FakePool) -> tuple[Profiled, dict[str, bytes]]:
-    (found,) = profile_pass.profiles(pool, [a_record()], lambda text: None)  # type: ignore[arg-type]
+    (found,) = profile_pass.profile_cases(pool, [a_record()], lambda text: None)  # type: ignore[arg-type]
     return found
 
 
@@ -287,11 +287,11 @@ def test_a_profile_without_an_operator_is_none() -> None:
 
 def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:
     info = a_run_info()
-    with runs.create(tmp_path, info) as writer:
+    with runs.create_run(tmp_path, info) as writer:
         writer.append(a_record())
     run = tmp_path / "runs" / info.id
     keep(run, a_profiled(a_failure(message="it broke")))
-    assert runs.read(run).unprofiled == {a_case().id: "it broke"}
+    assert runs.read_run(run).unprofiled == {a_case().id: "it broke"}
 
 
 def test_the_commands_of_the_documentation_do_what_it_says(tmp_path: Path) -> None:

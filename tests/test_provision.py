@@ -243,14 +243,14 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_installed_follows_the_label_unless_it_is_said(
     name: str, given_: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
-    assert build.requested(name, given_).requirements == wanted
+    assert build.build_request(name, given_).requirements == wanted
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = registry.load_class("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
     monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
-    found = build.requested("torch@2.8", ())
+    found = build.build_request("torch@2.8", ())
     assert found.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
 
 
@@ -267,7 +267,7 @@ def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_cannot_be_installed_is_a_mistake(name: str, given_: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        build.requested(name, given_)
+        build.build_request(name, given_)
 
 
 @pytest.mark.usefixtures("nowhere")
@@ -275,11 +275,11 @@ def test_a_path_is_made_absolute_since_pip_runs_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert build.requested("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
+    assert build.build_request("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
 
 
 def test_every_backend_says_what_its_environment_holds() -> None:
-    for name in registry.names("benchbench.backends"):
+    for name in registry.entry_names("benchbench.backends"):
         backend = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         assert "numpy" in backend.requirements, name
 
@@ -300,12 +300,12 @@ def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
 def test_every_create_in_the_documentation_is_understood() -> None:
     text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("accelbench env create")]
-    known = registry.names("benchbench.backends")
+    known = registry.entry_names("benchbench.backends")
     for line in lines:
         _, _, _, name, *options = shlex.split(line, comments=True)
         requirements = [value for flag, value in pairwise(options) if flag == "--with"]
         if name.partition("@")[0] in known:
-            assert build.requested(name, requirements).requirements
+            assert build.build_request(name, requirements).requirements
     assert len(lines) >= 4
 
 

@@ -58,7 +58,7 @@ def pytest_in(
 
 
 def stored(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
-    return [flatten(row) for row in rows(runs.read(runs.find(folder / "results", selector)))]
+    return [flatten(row) for row in rows(runs.read_run(runs.find_run(folder / "results", selector)))]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path
 def test_warm_up_and_blocks_are_those_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     pytest_in(tmp_path)
-    (record,) = runs.read(runs.find(tmp_path / "results", "latest")).records
+    (record,) = runs.read_run(runs.find_run(tmp_path / "results", "latest")).records
     assert isinstance(record.outcome, Measurement)
     assert record.outcome.warmup_block_s
     assert min(record.outcome.block_s) > 0
@@ -135,7 +135,7 @@ def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> No
     assert row["rounds"] == 3
     assert row["latency_s"] == pytest.approx(1e-3, rel=1e-3)
     assert row["latency_low_s"] < row["latency_s"] < row["latency_high_s"]
-    assert runs.read(sessions / "results/runs/main").info.policy.rounds == 3
+    assert runs.read_run(sessions / "results/runs/main").info.policy.rounds == 3
 
 
 def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_session_that_is_killed_keeps_what_was_measured(tmp_path: Path) -> Non
     pytest_in(tmp_path, code=-9)
     (row,) = stored(tmp_path)
     assert (row["case"], row["status"]) == (SUM, "ok")
-    assert not runs.read(runs.find(tmp_path / "results", "latest")).ended
+    assert not runs.read_run(runs.find_run(tmp_path / "results", "latest")).ended
 
 
 def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
     with WorkerPool([FAKE], Settings(threads=1), sys.executable) as pool:
         policy = replace(POLICIES["quick"], rounds=1)
         info = a_run_info(plan=tuple(shares), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
+        records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
     measured = [
         replace(each.outcome, warmup_block_s=each.outcome.warmup_block_s[:4])  # ranks warm up together
         for each in records
@@ -127,9 +127,9 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
     ]
     case = replace(plain, placement=TWO)
     record = a_record(of(*measured), case=case)
-    with runs.create(tmp_path, replace(info, plan=(case,))) as writer:
+    with runs.create_run(tmp_path, replace(info, plan=(case,))) as writer:
         writer.append(record)
-    run = runs.read(runs.find(tmp_path, info.id))
+    run = runs.read_run(runs.find_run(tmp_path, info.id))
     assert run.records == (record,)
     (row,) = rows(run)
     assert row.metrics["latency_s"].value == pytest.approx(0.5)

@@ -28,14 +28,14 @@ def test_packages_are_counted_and_nothing_twice(tmp_path: Path) -> None:
         | zone("intel-rapl:2", "psys", 99)
         | zone("intel-rapl-mmio:0", "package-0", 7),
     )
-    found = rapl.packages(root)
+    found = rapl.cpu_packages(root)
     assert not isinstance(found, str)
     assert [each.range_uj for each in found] == [1000, 1000]
     assert rapl.read_uj(found) == (7, 8)
 
 
 def test_without_counters_there_is_a_reason(tmp_path: Path) -> None:
-    assert rapl.packages(tmp_path) == "this machine shows no RAPL counters"
+    assert rapl.cpu_packages(tmp_path) == "this machine shows no RAPL counters"
 
 
 def test_a_counter_that_may_not_be_read_has_a_reason(tmp_path: Path) -> None:
@@ -43,13 +43,13 @@ def test_a_counter_that_may_not_be_read_has_a_reason(tmp_path: Path) -> None:
     energy = root / rapl.FOLDER / "intel-rapl:0/energy_uj"
     energy.unlink()
     energy.mkdir()  # even root cannot read it
-    found = rapl.packages(root)
+    found = rapl.cpu_packages(root)
     assert isinstance(found, str)
     assert found.startswith("RAPL counters cannot be read: ")
 
 
 def test_a_counter_that_has_gone_is_no_number(tmp_path: Path) -> None:
-    found = rapl.packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
+    found = rapl.cpu_packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
     assert not isinstance(found, str)
     found[0].path.unlink()
     assert rapl.read_uj(found) is None

@@ -42,13 +42,13 @@ def load(name: str) -> type[Workload]:
 
 def test_a_file_of_one_workload_is_named_after_the_file(folder: Path) -> None:
     write(folder, "registered_alone.py", "Whatever")
-    assert "registered_alone" in registry.names("benchbench.workloads")
+    assert "registered_alone" in registry.entry_names("benchbench.workloads")
     assert load("registered_alone").__name__ == "Whatever"
 
 
 def test_a_file_of_several_names_each_by_its_class(folder: Path) -> None:
     write(folder, "registered_net7.py", "RegisteredNet7Infer", "RegisteredNet7Train")
-    names = registry.names("benchbench.workloads")
+    names = registry.entry_names("benchbench.workloads")
     assert {"registered_net7_infer", "registered_net7_train"} <= set(names)
     assert "registered_net7" not in names
     assert load("registered_net7_train").__name__ == "RegisteredNet7Train"
@@ -64,13 +64,13 @@ def test_a_file_without_a_workload_says_so(folder: Path) -> None:
 
 def test_a_file_that_cannot_be_imported_is_listed_and_fails_when_loaded(folder: Path) -> None:
     (folder / "registered_broken.py").write_text("import no_such_module")
-    assert "registered_broken" in registry.names("benchbench.workloads")
+    assert "registered_broken" in registry.entry_names("benchbench.workloads")
     with pytest.raises(ModuleNotFoundError):
         load("registered_broken")
 
 
 def test_what_the_package_shares_is_no_workload() -> None:
-    assert not {"base", "operations", "networks"} & set(registry.names("benchbench.workloads"))
+    assert not {"base", "operations", "networks"} & set(registry.entry_names("benchbench.workloads"))
 
 
 @dataclasses.dataclass(frozen=True)

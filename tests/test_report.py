@@ -6,7 +6,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from benchbench.documents.document import Table
-from benchbench.documents.run import RunReport, report
+from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._text import foot
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Memory
@@ -34,7 +34,7 @@ TORCH, TENSORFLOW, JAX = (
 
 def side_by_side(*records: Record, **over: Any) -> RunReport:
     """A run of `records`, all of one work."""
-    made = report(a_run(records, **over))
+    made = report_document(a_run(records, **over))
     assert len(made.tables) == 1
     return made
 
@@ -49,7 +49,7 @@ def headings(table: Table) -> list[str]:
 
 
 def test_backends_stand_side_by_side_in_the_order_of_the_plan() -> None:
-    made = report(
+    made = report_document(
         a_run([*some_rounds(0.001, case=TORCH), *some_rounds(1, case=TENSORFLOW), *some_rounds(1, case=JAX)])
     )
 
@@ -84,7 +84,7 @@ def test_different_work_is_never_in_one_group() -> None:
     ]
     records = [record for case in (TORCH, *others) for record in some_rounds(0.001, case=case)]
 
-    assert len(report(a_run(records)).tables) == 5
+    assert len(report_document(a_run(records)).tables) == 5
 
 
 def test_the_memory_of_the_device_goes_before_that_of_the_host() -> None:
@@ -121,7 +121,7 @@ def test_work_without_flops_shows_bytes() -> None:
 def test_a_difference_the_intervals_do_not_carry_is_questioned(
     one: tuple[float, ...], other: tuple[float, ...], shown: tuple[str, ...]
 ) -> None:
-    made = report(a_run([*some_rounds(*one, case=TORCH), *some_rounds(*other, case=JAX)]))
+    made = report_document(a_run([*some_rounds(*one, case=TORCH), *some_rounds(*other, case=JAX)]))
 
     assert texts(made, "vs fastest") == shown
     assert ("? intervals overlap or are missing: cannot tell" in made.notes) == ("?" in shown[1])
@@ -145,7 +145,7 @@ def test_a_short_reason_stands_where_the_number_would() -> None:
 def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
     long = a_failure(status=Status.OUT_OF_MEMORY, message="needs about 31 GiB, the limit is 23 GiB")
 
-    made = report(
+    made = report_document(
         a_run(
             [
                 a_record(long, case=TORCH),
@@ -164,14 +164,14 @@ def test_long_reasons_are_footnotes_and_the_same_one_is_told_once() -> None:
 
 
 def test_the_reason_of_an_empty_cell_is_no_footnote() -> None:
-    assert tuple(foot(report(a_run()))) == ()  # though energy, p99 and device memory are empty
+    assert tuple(foot(report_document(a_run()))) == ()  # though energy, p99 and device memory are empty
 
 
 def test_a_case_left_out_is_a_cell_where_its_column_is_shown() -> None:
     missing = a_left_out(case=JAX, status=Status.UNSUPPORTED, reason="no builder")
     elsewhere = a_case(backend="jax", mode="jit", workload="conv2d")
 
-    made = report(
+    made = report_document(
         a_run([*some_rounds(0.001, case=TORCH), *some_rounds(0.001, case=elsewhere)], left_out=(missing,))
     )
 
@@ -182,7 +182,7 @@ def test_a_case_left_out_is_a_cell_where_its_column_is_shown() -> None:
 def test_columns_without_a_planned_case_are_told_below_the_table() -> None:
     missing = [a_left_out(), a_left_out(case=a_case(device="cuda:0", workload="conv2d"))]
 
-    made = report(a_run(left_out=tuple(missing)))
+    made = report_document(a_run(left_out=tuple(missing)))
 
     assert headings(made.tables[0]) == ["torch 2.13.0\ncpu eager"]
     assert len(made.tables) == 1
@@ -192,7 +192,7 @@ def test_columns_without_a_planned_case_are_told_below_the_table() -> None:
 def test_the_head_says_what_was_run_where_and_what_flops_are() -> None:
     on_gpu = a_record(case=a_case(device="cuda:0"), device_model="Example GPU")
 
-    head = report(
+    head = report_document(
         a_run(
             [*some_rounds(0.001, case=a_case(suite="conv")), on_gpu],
             left_out=(a_left_out(),),
@@ -217,11 +217,11 @@ def test_a_version_unknown_in_one_case_is_taken_from_another() -> None:
     dead = a_record(a_failure(), framework_version=None)
     alive = a_record(case=a_case(workload="conv2d"), framework_version="2.13.0")
 
-    assert headings(report(a_run([dead, alive])).tables[0]) == ["torch 2.13.0\ncpu eager"]
+    assert headings(report_document(a_run([dead, alive])).tables[0]) == ["torch 2.13.0\ncpu eager"]
 
 
 def test_a_run_in_which_nothing_could_be_planned_is_still_a_report() -> None:
-    made = report(a_run([], left_out=(a_left_out(),)))
+    made = report_document(a_run([], left_out=(a_left_out(),)))
 
     assert made.tables == ()
     assert len(made.notes) == 1
@@ -232,9 +232,9 @@ HOSTILE = "\x1b[31m\u202e\n"
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "csv"])
 def test_x4_nothing_in_the_table_acts_on_a_terminal(name: str) -> None:
-    assert not set(rendered(report(a_hostile_run(HOSTILE)), name)) & {"\x1b", "\u202e"}
+    assert not set(rendered(report_document(a_hostile_run(HOSTILE)), name)) & {"\x1b", "\u202e"}
 
 
 def test_x4_no_name_begins_a_line_of_a_heading() -> None:
-    for heading in headings(report(a_hostile_run(HOSTILE)).tables[0]):
+    for heading in headings(report_document(a_hostile_run(HOSTILE)).tables[0]):
         assert heading.count("\n") == 1

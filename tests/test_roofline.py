@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchbench.analyse.columns import flatten
 from benchbench.analyse.roofline import FIELDS, Ceiling, Roofs, position
 from benchbench.analyse.rows import rows
-from benchbench.documents.run import report
+from benchbench.documents.run import report_document
 from benchbench.model.case import Dtype
 from benchbench.model.run import Settings
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
@@ -172,7 +172,9 @@ def test_the_fraction_of_the_roof_never_exceeds_those_of_its_two_peaks(
 
 def lines(ceilings: tuple[Ceiling, ...], **cost: Any) -> dict[str, tuple[str, ...]]:
     measured = a_measurement(iterations=1, block_s=(0.01,) * 5, cost=a_cost(**cost))
-    return lines_of(report(a_run([a_record(measured, round=n) for n in range(3)]), ceilings=ceilings))
+    return lines_of(
+        report_document(a_run([a_record(measured, round=n) for n in range(3)]), ceilings=ceilings)
+    )
 
 
 def test_the_report_shows_fractions_and_bound_where_they_are_known() -> None:

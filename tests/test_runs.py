@@ -28,7 +28,7 @@ def test_where_one_name_is_wrong_nothing_is_removed(tmp_path: Path) -> None:
     accelbench("runs", "rm", "run0", "nothing", cwd=tmp_path, code=5)
     accelbench("runs", "rm", "run0", str(elsewhere), cwd=tmp_path, code=5)
     assert runs.runs(tmp_path / "results") == ["run0", "run1"]
-    assert runs.read(elsewhere)
+    assert runs.read_run(elsewhere)
 
 
 def test_all_but_the_newest_are_pruned(tmp_path: Path) -> None:
@@ -46,4 +46,4 @@ def test_a_link_in_place_of_a_run_is_removed_and_not_followed(tmp_path: Path) ->
     stored(tmp_path, 1)
     (tmp_path / "results/runs/linked").symlink_to(victim)
     accelbench("runs", "rm", "linked", cwd=tmp_path)
-    assert runs.read(victim)
+    assert runs.read_run(victim)

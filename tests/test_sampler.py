@@ -51,7 +51,7 @@ def a_sample(at_s: float, **over: Any) -> Sample:
 
 def test_a_sample_is_what_the_sources_say_now(tmp_path: Path) -> None:
     root = tree(tmp_path, FILES | RAPL)
-    packages = rapl.packages(root)
+    packages = rapl.cpu_packages(root)
     assert not isinstance(packages, str)
     gpu = FakeNvml()
     found = take(
@@ -141,13 +141,13 @@ def test_a_counter_that_was_set_back_is_left_out() -> None:
 
 
 def test_the_energy_of_packages_survives_their_wrapping_round() -> None:
-    package = rapl.Package(Path("/nowhere"), 1000)
+    package = rapl.CpuPackage(Path("/nowhere"), 1000)
     samples = [a_sample(101.0 + number, package_uj=(value,)) for number, value in enumerate((900, 100))]
     assert telemetry(some_sources(packages=(package,)), samples, WINDOW).energy_j == (0.0, 200e-6)
 
 
 def test_packages_that_stop_answering_have_no_energy() -> None:
-    package = rapl.Package(Path("/nowhere"), 1000)
+    package = rapl.CpuPackage(Path("/nowhere"), 1000)
     samples = [a_sample(101.0, package_uj=(900,)), a_sample(102.0)]
     assert telemetry(some_sources(packages=(package,)), samples, WINDOW).energy_j == ()
 

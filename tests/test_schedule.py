@@ -182,7 +182,7 @@ def run(policy: Policy, script: Script) -> tuple[list[Record], Scripted]:
     pool = Scripted(script)
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
     stand_in: Any = pool
-    made = rounds.measure([stand_in], [info], lambda text: None, clock=lambda: pool.now_s)
+    made = rounds.measure_rounds([stand_in], [info], lambda text: None, clock=lambda: pool.now_s)
     return [record for _, record in made], pool
 
 

@@ -17,7 +17,7 @@ import pytest
 from benchbench import format as fmt
 from benchbench.backends.torch import CudaSession
 from benchbench.diagnosis import selftest
-from benchbench.diagnosis.selftest import HOST, Trial, results
+from benchbench.diagnosis.selftest import HOST, Trial, run_trials
 from benchbench.documents.doctor import selftest_document
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.device import Device, DeviceClass
@@ -163,7 +163,7 @@ def pipeline(scale: float = 1.0, noise: Callable[[list[float]], list[float]] = l
 
 
 def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
-    found = results("host", None, HOST, pipeline())
+    found = run_trials("host", None, HOST, pipeline())
     assert len(found) == len(HOST)
     assert all(each.passed and each.attempts == 1 for each in found)
     assert [each.truth_s for each in found[:5]] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rel=1e-3)
@@ -173,7 +173,7 @@ def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
 @pytest.mark.parametrize("scale", [0.97, 1.03])
 def test_a_pipeline_that_is_off_fails_however_often_it_is_asked(scale: float) -> None:
     trials = [trial for trial in HOST if trial.of == "median" and trial.shape.seconds >= 1e-4]
-    medians = results("host", None, trials, pipeline(scale))
+    medians = run_trials("host", None, trials, pipeline(scale))
     assert not any(each.passed for each in medians)
     assert {each.attempts for each in medians} == {selftest.ATTEMPTS}
     assert medians[-1].error == pytest.approx(scale - 1, abs=2e-3)
@@ -186,7 +186,7 @@ def test_a_single_interruption_is_forgiven() -> None:
         return [blocks[0] + next(hits, 0.0), *blocks[1:]]
 
     trials = [trial for trial in HOST if trial.shape == ALL["bimodal"]]
-    found = results("host", None, trials, pipeline(noise=interrupted))
+    found = run_trials("host", None, trials, pipeline(noise=interrupted))
     assert [(each.of, each.passed, each.attempts) for each in found] == [("mean", True, 2), ("sd", True, 2)]
 
 
@@ -201,7 +201,7 @@ def test_a_single_interruption_is_forgiven() -> None:
     ],
 )
 def test_a_trial_without_an_answer_fails_and_says_why(answer: Answer, note: str) -> None:
-    (found,) = results("host", None, HOST[:1], lambda job: answer)
+    (found,) = run_trials("host", None, HOST[:1], lambda job: answer)
     assert (found.passed, found.note, found.measured_s) == (False, note, None)
     assert note in rendered(selftest_document([found], []))
 
@@ -209,8 +209,8 @@ def test_a_trial_without_an_answer_fails_and_says_why(answer: Answer, note: str)
 def test_a_devices_drift_widens_its_limit() -> None:
     reply = {"iterations": 1, "block_s": [1.04] * 3, "true_block_s": [1.0] * 3}
     trial = Trial(Shape(seconds=1.0), "median", 0.01)
-    (off,) = results("gpu", "cuda:0", [trial], lambda job: Answer(reply | {"drift": 0.01}))
-    (unsure,) = results("gpu", "cuda:0", [trial], lambda job: Answer(reply | {"drift": 0.035}))
+    (off,) = run_trials("gpu", "cuda:0", [trial], lambda job: Answer(reply | {"drift": 0.01}))
+    (unsure,) = run_trials("gpu", "cuda:0", [trial], lambda job: Answer(reply | {"drift": 0.035}))
     assert (off.passed, unsure.passed) == (False, True)
     assert unsure.note == "the device's clock moved by 3.50 %"
 
@@ -243,9 +243,9 @@ def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:
     from benchbench.worker import jobs
 
     job = selftest.job_of(Shape(seconds=1e-4), None) | {"threads": 1}
-    reply = jobs.run(Fake(), job)
+    reply = jobs.run_job(Fake(), job)
     assert len(reply["block_s"]) == len(reply["true_block_s"]) > 0
-    refused = jobs.run(Fake(), job | {"device": "sim:0"})
+    refused = jobs.run_job(Fake(), job | {"device": "sim:0"})
     assert refused["outcome"]["message"] == "it has no kernel that only spins"
 
 

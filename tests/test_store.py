@@ -43,7 +43,7 @@ PROJECT = Path(__file__).parent.parent
 
 def a_stored_run(root: Path, *records: Record, name: str = "") -> Path:
     info = a_run_info(id=name or runs.new_id())
-    with runs.create(root, info) as writer:
+    with runs.create_run(root, info) as writer:
         for record in records:
             writer.append(record)
     return root / "runs" / info.id
@@ -95,7 +95,7 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(10):\n"
         "    info = factories.a_run_info(id=runs.new_id())\n"
-        "    with runs.create(Path(sys.argv[1]), info) as writer: writer.append(factories.a_record())\n"
+        "    with runs.create_run(Path(sys.argv[1]), info) as writer: writer.append(factories.a_record())\n"
         "    print(info.id)\n"
     )
     processes = [python(code, str(tmp_path)) for _ in range(8)]
@@ -117,19 +117,19 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
 def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     records = (a_record(), a_record(a_failure(), round=1))
     info = a_run_info(id=runs.new_id())
-    with runs.create(tmp_path, info) as writer:
+    with runs.create_run(tmp_path, info) as writer:
         for record in records:
             writer.append(record)
-    run = runs.read(tmp_path / "runs" / info.id)
+    run = runs.read_run(tmp_path / "runs" / info.id)
     assert (run.info, run.records, run.damaged) == (info, records, ())
 
 
 def test_a_record_can_be_read_as_soon_as_append_returns(tmp_path: Path) -> None:
     info = a_run_info(id=runs.new_id())
-    with runs.create(tmp_path, info) as writer:
+    with runs.create_run(tmp_path, info) as writer:
         for number, record in enumerate(some_records(3), start=1):
             writer.append(record)
-            assert len(runs.read(tmp_path / "runs" / info.id).records) == number
+            assert len(runs.read_run(tmp_path / "runs" / info.id).records) == number
 
 
 def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
 def test_a_run_that_was_never_measured_reads_as_empty(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     (folder / "records.jsonl").unlink()
-    assert runs.read(folder).records == ()
+    assert runs.read_run(folder).records == ()
 
 
 def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
@@ -157,22 +157,22 @@ def test_an_interrupted_run_can_be_continued(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, first)
     with runs.RunWriter(folder) as writer:
         writer.append(second)
-    assert runs.read(folder).records == (first, second)
+    assert runs.read_run(folder).records == (first, second)
 
 
 def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> None:
     run = a_run(some_rounds(1e-3))
     folder = runs.keep(tmp_path, run)
-    assert runs.read(folder) == run
+    assert runs.read_run(folder) == run
     later = [replace(record, round=1) for record in some_rounds(2e-3)]
     more = a_run(later, policy=replace(run.info.policy, rounds=2))
     runs.rewrite_head(folder, more.info)
     with runs.RunWriter(folder) as writer:
         for record in more.records:
             writer.append(record)
-    assert runs.read(folder).info == more.info
-    assert runs.read(folder).records == (*run.records, *more.records)
-    assert runs.read(folder).damaged == ()
+    assert runs.read_run(folder).info == more.info
+    assert runs.read_run(folder).records == (*run.records, *more.records)
+    assert runs.read_run(folder).damaged == ()
     with pytest.raises(CannotWrite):
         runs.keep(tmp_path, run)
 
@@ -181,14 +181,14 @@ def test_an_existing_run_is_never_written_over(tmp_path: Path) -> None:
     record = a_record()
     folder = a_stored_run(tmp_path, record)
     with pytest.raises(CannotWrite, match=re.escape(str(folder))):
-        runs.create(tmp_path, a_run_info(id=folder.name))
-    assert runs.read(folder).records == (record,)
+        runs.create_run(tmp_path, a_run_info(id=folder.name))
+    assert runs.read_run(folder).records == (record,)
 
 
 @pytest.mark.parametrize("name", ["../x", "..", "", "/x", "a/b", ".hidden", "ü", "a\0b", "x" * 200])
 def test_an_id_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the id"):
-        runs.create(tmp_path / "results", a_run_info(id=name))
+        runs.create_run(tmp_path / "results", a_run_info(id=name))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,7 +200,7 @@ def test_a_file_where_the_folder_should_be_is_told_before_anything_is_measured(
     (root / blocked).parent.mkdir(exist_ok=True)
     (root / blocked).write_text("in the way")
     with pytest.raises(CannotWrite, match=re.escape(str(root))) as caught:
-        runs.create(root, a_run_info(id=runs.new_id()))
+        runs.create_run(root, a_run_info(id=runs.new_id()))
     assert caught.value.exit_code == 6
     assert caught.value.hint
     assert (root / blocked).read_text() == "in the way"
@@ -211,7 +211,7 @@ def test_a_head_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
         "import resource, sys; from pathlib import Path; from tests import factories\n"
         "from benchbench.store import runs; from benchbench.errors import CannotWrite\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        "try: runs.create(Path(sys.argv[1]), factories.a_run_info(id='a'))\n"
+        "try: runs.create_run(Path(sys.argv[1]), factories.a_run_info(id='a'))\n"
         "except CannotWrite as error: print(error)\n"
     )
     out, error = python(code, str(tmp_path)).communicate(timeout=60)
@@ -262,11 +262,11 @@ def test_a_full_disk_keeps_every_earlier_record(tmp_path: Path, write: Callable[
     assert str(folder / "records.jsonl") in str(caught.value)
     assert f"{len(codec.encode(second)) + 1} bytes" in str(caught.value)
     assert caught.value.exit_code == 6
-    run = runs.read(folder)
+    run = runs.read_run(folder)
     assert (run.records, run.damaged) == ((first,), ())
     with runs.RunWriter(folder) as writer:
         writer.append(third)
-    assert runs.read(folder).records == (first, third)
+    assert runs.read_run(folder).records == (first, third)
 
 
 def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
     ends = [place.end() for place in re.finditer(b"\n", whole)]
     for size in range(len(whole), ends[1] - 1, -1):
         os.truncate(path, size)
-        run = runs.read(path.parent)
+        run = runs.read_run(path.parent)
         complete = sum(size >= end - 1 for end in ends)  # the newline itself may be missing
         assert run.records == tuple(records[:complete])
         torn = size not in {edge for end in ends for edge in (end - 1, end)}
@@ -295,7 +295,7 @@ def test_a_record_after_a_torn_one_starts_its_own_line(tmp_path: Path, missing: 
     os.truncate(path, path.stat().st_size - missing)
     with runs.RunWriter(folder) as writer:
         writer.append(third)
-    run = runs.read(folder)
+    run = runs.read_run(folder)
     assert run.records == ((first, second, third) if missing == 1 else (first, third))
     assert len(run.damaged) == (missing > 1)
 
@@ -484,7 +484,7 @@ def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: b
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n" + codec.encode(last) + b"\n")
-    run = runs.read(path.parent)
+    run = runs.read_run(path.parent)
     assert run.records == (first, last)
     assert [each.split(":")[0] for each in run.damaged] == ["line 2"]
     assert len(run.damaged[0]) < 300
@@ -515,7 +515,7 @@ def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path)
     for extra in (1, 2, 3, codec.LINE_LIMIT):
         long = b" " * (codec.LINE_LIMIT + extra - 1) + b"1"
         path.write_bytes(codec.encode(first) + b"\n" + long + b"\n" + codec.encode(last) + b"\n")
-        run = runs.read(path.parent)
+        run = runs.read_run(path.parent)
         assert run.records == (first, last)
         assert run.damaged == (f"line 2: longer than {codec.LINE_LIMIT} bytes",)
 
@@ -524,7 +524,7 @@ def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
     path.write_bytes(b"\n" + codec.encode(record) + b"\n\n")
-    run = runs.read(path.parent)
+    run = runs.read_run(path.parent)
     assert (run.records, run.damaged) == ((record,), ())
 
 
@@ -533,7 +533,7 @@ def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     path = a_stored_run(tmp_path) / "records.jsonl"
     blanks = b" " * (codec.LINE_LIMIT - len(codec.encode(record)))
     path.write_bytes(sealed(b"{" + blanks + codec.to_json(record)[1:]) + b"\n")
-    assert runs.read(path.parent).records == (record,)
+    assert runs.read_run(path.parent).records == (record,)
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_a_broken_head_says_what_is_wrong_and_what_to_do(tmp_path: Path, head: b
     folder = a_stored_run(tmp_path)
     (folder / "run.json").write_bytes(head)
     with pytest.raises(UnreadableInput, match=message) as caught:
-        runs.read(folder)
+        runs.read_run(folder)
     assert str(folder / "run.json") in str(caught.value)
     assert caught.value.hint
     assert caught.value.exit_code == 5
@@ -561,10 +561,10 @@ def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> Non
     folder = a_stored_run(tmp_path)
     os.truncate(folder / "run.json", codec.HEAD_LIMIT + 1)
     with pytest.raises(UnreadableInput, match="larger than"):
-        runs.read(folder)
+        runs.read_run(folder)
     (folder / "run.json").unlink()
     with pytest.raises(UnreadableInput, match="No such file"):
-        runs.read(folder)
+        runs.read_run(folder)
 
 
 def test_a_pipe_in_place_of_the_records_is_not_waited_for(tmp_path: Path) -> None:
@@ -572,7 +572,7 @@ def test_a_pipe_in_place_of_the_records_is_not_waited_for(tmp_path: Path) -> Non
     (folder / "records.jsonl").unlink()
     os.mkfifo(folder / "records.jsonl")
     with pytest.raises(UnreadableInput, match="not a file"):
-        runs.read(folder)
+        runs.read_run(folder)
 
 
 def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
@@ -596,21 +596,21 @@ def test_a_run_is_found_by_id_by_its_beginning_and_by_age(tmp_path: Path) -> Non
     for name in (old, new):
         a_stored_run(tmp_path, name=name)
     folder = tmp_path / "runs"
-    assert runs.find(tmp_path, old) == folder / old
-    assert runs.find(tmp_path, old[:8].lower()) == folder / old
-    assert runs.find(tmp_path, "latest") == runs.find(tmp_path, "latest~0") == folder / new
-    assert runs.find(tmp_path, "latest~1") == folder / old
+    assert runs.find_run(tmp_path, old) == folder / old
+    assert runs.find_run(tmp_path, old[:8].lower()) == folder / old
+    assert runs.find_run(tmp_path, "latest") == runs.find_run(tmp_path, "latest~0") == folder / new
+    assert runs.find_run(tmp_path, "latest~1") == folder / old
 
 
 def test_an_id_that_another_one_starts_with_is_still_found(tmp_path: Path) -> None:
     for name in ("main", "main-2"):
         a_stored_run(tmp_path, name=name)
-    assert runs.find(tmp_path, "main").name == "main"
+    assert runs.find_run(tmp_path, "main").name == "main"
 
 
 def test_a_run_elsewhere_is_found_by_its_path(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path / "elsewhere")
-    assert runs.find(tmp_path, str(folder)) == folder
+    assert runs.find_run(tmp_path, str(folder)) == folder
 
 
 @pytest.mark.parametrize(
@@ -636,14 +636,14 @@ def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) ->
     a_stored_run(tmp_path / "results")
     (tmp_path / "outside").mkdir()
     with pytest.raises(UnreadableInput) as caught:
-        runs.find(tmp_path / "results", selector)
+        runs.find_run(tmp_path / "results", selector)
     assert caught.value.hint
 
 
 def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
     for selector in ("latest", "01AAA"):
         with pytest.raises(UnreadableInput) as caught:
-            runs.find(tmp_path, selector)
+            runs.find_run(tmp_path, selector)
         assert "accelbench run --suite quick" in caught.value.hint
 
 
@@ -652,14 +652,14 @@ def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
     for name in names:
         a_stored_run(tmp_path, name=name)
     with pytest.raises(UnreadableInput, match="beginning of 7 runs") as caught:
-        runs.find(tmp_path, names[0][:3])
+        runs.find_run(tmp_path, names[0][:3])
     assert caught.value.hint == f"Type more of it: {', '.join(names[-5:])}, …"
 
 
 def test_a_mistyped_id_brings_the_nearest_one(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     with pytest.raises(UnreadableInput) as caught:
-        runs.find(tmp_path, folder.name[:-1] + "U")
+        runs.find_run(tmp_path, folder.name[:-1] + "U")
     assert caught.value.hint == f"Did you mean {folder.name!r}?"
 
 
@@ -667,7 +667,7 @@ def test_going_back_too_far_tells_how_far_one_can_go(tmp_path: Path) -> None:
     for second in range(3):
         a_stored_run(tmp_path, name=runs.IdSource()(1e9 + second))
     with pytest.raises(UnreadableInput, match="latest~3") as caught:
-        runs.find(tmp_path, "latest~3")
+        runs.find_run(tmp_path, "latest~3")
     assert caught.value.hint == "The oldest is latest~2."
 
 
@@ -709,7 +709,7 @@ def test_what_cannot_be_saved_says_where(tmp_path: Path, place: str) -> None:
 def test_reading_leaves_what_it_reads_as_it_was(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(2))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    runs.read(folder)
+    runs.read_run(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert set(before) == {"run.json", "records.jsonl", "end.json"}
 
@@ -720,7 +720,7 @@ def stored_files(folder: Path) -> dict[Path, bytes]:
 
 def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(3))
-    whole = runs.read(folder)
+    whole = runs.read_run(folder)
     chance = random.Random(15)
     for path, content in stored_files(folder).items():
         for _ in range(300):
@@ -729,9 +729,9 @@ def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
             flipped[place] ^= 1 << bit
             path.write_bytes(bytes(flipped))
             with suppress(UnreadableInput):
-                assert runs.read(folder).damaged, (path.name, place, bit)
+                assert runs.read_run(folder).damaged, (path.name, place, bit)
         path.write_bytes(content)
-    assert runs.read(folder) == whole
+    assert runs.read_run(folder) == whole
 
 
 def test_a_line_without_its_checksum_is_damaged_only_where_lines_have_them(tmp_path: Path) -> None:
@@ -739,12 +739,12 @@ def test_a_line_without_its_checksum_is_damaged_only_where_lines_have_them(tmp_p
     folder = a_stored_run(tmp_path, first, second)
     path = folder / "records.jsonl"
     path.write_bytes(codec.encode(first) + b"\n" + codec.to_json(second) + b"\n")
-    assert [each.split(":")[0] for each in runs.read(folder).damaged] == ["line 2"]
+    assert [each.split(":")[0] for each in runs.read_run(folder).damaged] == ["line 2"]
     head = json.loads((folder / "run.json").read_text())
     for name in ("checksums", "crc32"):
         del head[name]
     (folder / "run.json").write_text(json.dumps(head))
-    run = runs.read(folder)  # as written by a version without checksums
+    run = runs.read_run(folder)  # as written by a version without checksums
     assert (run.records, run.damaged, run.ended) == ((first, second), (), True)
 
 
@@ -752,7 +752,7 @@ def test_a_case_has_one_record_a_round_however_often_its_line_stands_there(tmp_p
     first, second = some_records(2)
     path = a_stored_run(tmp_path, first, second) / "records.jsonl"
     path.write_bytes(path.read_bytes() + 3 * (codec.encode(first) + b"\n"))
-    run = runs.read(path.parent)
+    run = runs.read_run(path.parent)
     assert run.records == (first, second)
     assert [each.split(":")[0] for each in run.damaged] == ["line 3", "line 4", "line 5"]
 
@@ -760,14 +760,14 @@ def test_a_case_has_one_record_a_round_however_often_its_line_stands_there(tmp_p
 def test_a_run_that_was_interrupted_has_not_ended(tmp_path: Path) -> None:
     first, second = some_records(2)
     info = a_run_info()
-    writer = runs.create(tmp_path, info)
+    writer = runs.create_run(tmp_path, info)
     writer.append(first)
     writer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     folder = tmp_path / "runs" / info.id
-    assert not runs.read(folder).ended
+    assert not runs.read_run(folder).ended
     with runs.RunWriter(folder) as writer:
         writer.append(second)
-    assert runs.read(folder).ended
+    assert runs.read_run(folder).ended
 
 
 def test_an_id_that_is_a_path_is_not_read(tmp_path: Path) -> None:
@@ -777,7 +777,7 @@ def test_an_id_that_is_a_path_is_not_read(tmp_path: Path) -> None:
         bare = {name: value for name, value in head.items() if name not in ("crc32", "checksums")}
         (folder / "run.json").write_text(json.dumps(bare))
         with pytest.raises(UnreadableInput, match="not the id of a run"):
-            runs.read(folder)
+            runs.read_run(folder)
 
 
 def test_no_write_follows_a_link_below_the_results(tmp_path: Path) -> None:
@@ -806,7 +806,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     (folder / "run.json").unlink()
     os.mkfifo(folder / "run.json")
     with pytest.raises(UnreadableInput, match="not a file"):
-        runs.head(folder)
+        runs.read_head(folder)
 
 
 def test_a_reports_plots_follow_no_link_out_of_the_run(tmp_path: Path) -> None:
@@ -831,7 +831,7 @@ def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_pat
     after, error = python(code, str(tmp_path)).communicate(timeout=60)
     assert after.strip() > ahead, error
     a_stored_run(tmp_path, name=after.strip())
-    assert runs.find(tmp_path, "latest").name == after.strip()
+    assert runs.find_run(tmp_path, "latest").name == after.strip()
 
 
 def test_a_run_has_its_place_by_its_id_or_else_by_when_it_was_started() -> None:

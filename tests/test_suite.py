@@ -14,21 +14,21 @@ MINIMAL: dict[str, Any] = {"description": "d", "cases": [{"workload": "gemm"}]}
 
 
 def parsed(**changes: Any) -> suite.Suite:
-    return suite.parse({**MINIMAL, **changes}, Path("mine.toml"))
+    return suite.parse_suite({**MINIMAL, **changes}, Path("mine.toml"))
 
 
-@pytest.mark.parametrize("name", suite.names())
+@pytest.mark.parametrize("name", suite.suite_names())
 def test_every_suite_that_comes_with_the_project_is_valid(name: str) -> None:
     assert suite.load_suite(name).cases
 
 
 def test_the_suites_the_documentation_names_are_there() -> None:
-    assert {"quick", "gemm", "conv", "attention", "training", "full"} <= set(suite.names())
+    assert {"quick", "gemm", "conv", "attention", "training", "full"} <= set(suite.suite_names())
 
 
 def test_full_holds_what_any_other_suite_holds() -> None:
-    held = {name: {entry.workload for entry in suite.load_suite(name).cases} for name in suite.names()}
-    assert held["full"] == set().union(*held.values()) <= set(registry.names("benchbench.workloads"))
+    held = {name: {entry.workload for entry in suite.load_suite(name).cases} for name in suite.suite_names()}
+    assert held["full"] == set().union(*held.values()) <= set(registry.entry_names("benchbench.workloads"))
 
 
 def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_otherwise() -> None:

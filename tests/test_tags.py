@@ -8,7 +8,7 @@ import pytest
 
 import benchbench
 from benchbench.errors import UsageError
-from benchbench.plan.revision import commit
+from benchbench.plan.revision import current_commit
 from benchbench.pytest_plugin.session import session
 from benchbench.store import runs, tags
 from tests.factories import a_run
@@ -33,44 +33,44 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def stored(where: Path) -> dict[str, str]:
-    return runs.head(runs.find(where / "results", "latest")).tags
+    return runs.read_head(runs.find_run(where / "results", "latest")).tags
 
 
 def test_a_tag_has_a_name_or_is_the_tag() -> None:
     typed = ["branch=main", "v2.0", "note=a=b, c"]
-    assert tags.parse(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
-    assert tags.parse([]) == {}
+    assert tags.parse_tags(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
+    assert tags.parse_tags([]) == {}
 
 
 @pytest.mark.parametrize("typed", [["=x"], ["a="], ["a= "], [""], ["a b=c"], ["a=1", "a=2"], ["x", "y"]])
 def test_what_is_no_tag_is_refused_with_a_hint(typed: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        tags.parse(typed)
+        tags.parse_tags(typed)
     assert caught.value.hint
 
 
 def test_hashes_are_cut_where_tags_are_shown() -> None:
-    shown = tags.text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
+    shown = tags.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
     assert shown == "commit=0123456789ab-dirty, branch=deadbeef"
 
 
 def test_the_commit_is_dirty_once_a_file_of_it_is_changed(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     (checkout / "new").write_text("no file of it\n")
-    assert commit(str(checkout)) == head
+    assert current_commit(str(checkout)) == head
     (checkout / "file").write_text("2\n")
-    assert commit(str(checkout)) == f"{head}-dirty"
+    assert current_commit(str(checkout)) == f"{head}-dirty"
 
 
 def test_there_is_no_commit_outside_a_checkout_before_the_first_or_without_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert commit(str(tmp_path)) == ""
+    assert current_commit(str(tmp_path)) == ""
     git(tmp_path, "init", "--quiet")
-    assert commit(str(tmp_path)) == ""
+    assert current_commit(str(tmp_path)) == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert commit(str(tmp_path)) == ""
+    assert current_commit(str(tmp_path)) == ""
 
 
 def test_a_run_keeps_its_tags_and_the_commit_and_shows_both(checkout: Path) -> None:
@@ -92,7 +92,7 @@ def test_of_two_sides_the_one_with_its_own_revision_has_not_the_commit_at_hand(c
     git(checkout, "commit", "--quiet", "--message", "second")
     asked = ("--ab", "rev:HEAD", "--rounds", "3", "--no-confirm", "-b", "fake", "-d", "cpu", "-w", "own")
     accelbench("check", *asked, cwd=checkout, ACCELBENCH_WORKLOADS=str(checkout))
-    heads = [runs.head(path) for path in (checkout / "results/runs").iterdir()]
+    heads = [runs.read_head(path) for path in (checkout / "results/runs").iterdir()]
     labels = {each.partner.label: set(each.tags) for each in heads if each.partner}
     assert labels == {"rev:HEAD": set(), "here": {"commit"}}
 
@@ -123,4 +123,4 @@ def test_runs_of_before_there_were_tags_can_be_read(tmp_path: Path) -> None:
     del head["checksums"], head["crc32"]  # as it was written before there were any
     del head["tags"]
     (folder / "run.json").write_text(json.dumps(head))
-    assert runs.read(folder) == a_run()
+    assert runs.read_run(folder) == a_run()

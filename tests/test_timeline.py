@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.model.profile import Operator
-from benchbench.traces.spans import Span, Window
-from benchbench.traces.timeline import Allocation, Summary, memory, summary
+from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.timeline import Allocation, Summary, memory, summarise
 
-WINDOW = Window(0.0, 10.0)
+WINDOW = TraceWindow(0.0, 10.0)
 
 
 def a_span(name: str, start: float, end: float, **over: Any) -> Span:
@@ -26,49 +26,49 @@ def by_name(found: Summary) -> dict[str, Operator]:
     return {each.name: each for each in found.operators}
 
 
-def selves(spans: Sequence[Span], window: Window = WINDOW) -> dict[str, float]:
-    return {each.name: each.host_self_s for each in summary(spans, window).operators}
+def selves(spans: Sequence[Span], window: TraceWindow = WINDOW) -> dict[str, float]:
+    return {each.name: each.host_self_s for each in summarise(spans, window).operators}
 
 
 def test_what_an_operator_calls_is_not_its_own_time() -> None:
-    found = by_name(summary([a_span("outer", 1, 7), a_span("inner", 2, 4), a_span("inner", 5, 6)], WINDOW))
+    found = by_name(summarise([a_span("outer", 1, 7), a_span("inner", 2, 4), a_span("inner", 5, 6)], WINDOW))
     assert (found["outer"].host_self_s, found["outer"].host_total_s, found["outer"].calls) == (3, 6, 1)
     assert (found["inner"].host_self_s, found["inner"].host_total_s, found["inner"].calls) == (3, 3, 2)
 
 
 def test_an_operator_that_calls_itself_counts_once_in_its_total() -> None:
-    found = by_name(summary([a_span("f", 0, 8), a_span("f", 2, 4)], WINDOW))
+    found = by_name(summarise([a_span("f", 0, 8), a_span("f", 2, 4)], WINDOW))
     assert (found["f"].host_self_s, found["f"].host_total_s, found["f"].calls) == (8, 8, 2)
 
 
 def test_threads_that_compute_at_once_share_the_wall_time() -> None:
     spans = [a_span("a", 0, 4), a_span("b", 2, 6, lane="other")]
     assert selves(spans) == {"a": 3, "b": 3}
-    assert summary(spans, WINDOW).busy_s == 6
+    assert summarise(spans, WINDOW).busy_s == 6
 
 
 def test_a_task_handed_to_another_thread_belongs_to_its_operator_and_is_no_call() -> None:
     spans = [a_span("a", 0, 4), a_span("b", 0, 4, lane="2"), a_span("a", 0, 4, lane="3", helps=True)]
-    found = by_name(summary(spans, WINDOW))
+    found = by_name(summarise(spans, WINDOW))
     assert found["a"].host_self_s == pytest.approx(8 / 3)
     assert (found["a"].calls, found["a"].host_total_s) == (1, 8)
 
 
 def test_what_belongs_to_no_operator_hides_the_one_it_is_nested_in() -> None:
-    found = summary([a_span("a", 0, 8), a_span("", 2, 6)], WINDOW)
+    found = summarise([a_span("a", 0, 8), a_span("", 2, 6)], WINDOW)
     assert [(each.name, each.host_self_s) for each in found.operators] == [("a", 4)]
     assert found.gaps.total_s == 6
 
 
 def test_gaps_are_counted_and_the_longest_is_told_with_what_came_before() -> None:
-    gaps = summary([a_span("a", 1, 2), a_span("b", 2.5, 4), a_span("c", 7, 10)], WINDOW).gaps
+    gaps = summarise([a_span("a", 1, 2), a_span("b", 2.5, 4), a_span("c", 7, 10)], WINDOW).gaps
     assert (gaps.count, gaps.total_s, gaps.median_s) == (3, 4.5, 1)
     assert (gaps.longest_s, gaps.after) == (3, "b")
 
 
 def test_only_what_falls_into_the_window_counts() -> None:
     spans = [a_span("a", -2, 1), a_span("b", 9, 12), a_span("c", 11, 12)]
-    found = by_name(summary(spans, WINDOW))
+    found = by_name(summarise(spans, WINDOW))
     assert {name: each.host_self_s for name, each in found.items()} == {"a": 1, "b": 1}
     assert found["a"].calls == 0  # it began before
 
@@ -78,7 +78,7 @@ def test_a_span_that_outlasts_the_one_it_began_in_is_cut_off_there() -> None:
 
 
 def test_device_time_goes_to_the_operator_that_launched_it_and_to_those_above() -> None:
-    found = summary(
+    found = summarise(
         [
             a_span("module", 0, 3, id=1),
             a_span("matmul", 1, 2, id=2),
@@ -102,14 +102,14 @@ def test_streams_that_run_at_once_share_the_time_the_device_was_busy() -> None:
         a_span("a", 0, 4, lane="stream 1", on_device=True),
         a_span("b", 0, 4, lane="stream 2", on_device=True),
     ]
-    found = summary(spans, WINDOW)
+    found = summarise(spans, WINDOW)
     assert [each.device_self_s for each in found.operators] == [2, 2]
     assert found.busy_s == 4
 
 
 def test_work_that_a_profiler_counts_is_summed_over_calls() -> None:
     spans = [a_span("a", 0, 1, flops=5.0, bytes=2.0), a_span("a", 1, 2, flops=7.0), a_span("b", 2, 3)]
-    found = by_name(summary(spans, WINDOW))
+    found = by_name(summarise(spans, WINDOW))
     assert (found["a"].flops, found["a"].bytes) == (12, 2)
     assert (found["b"].flops, found["b"].bytes) == (None, None)
 
@@ -123,7 +123,7 @@ def test_memory_that_is_asked_for_goes_to_the_operator_its_thread_was_in() -> No
         Allocation(lane="elsewhere", at_s=1.5, bytes=1000, in_use=1110),
     ]
     spans = [a_span("outer", 1, 4), a_span("inner", 2, 3.2)]
-    found = by_name(summary(spans, WINDOW, allocations))
+    found = by_name(summarise(spans, WINDOW, allocations))
     assert {name: each.allocated_bytes for name, each in found.items()} == {"outer": 100, "inner": 10}
 
 
@@ -131,7 +131,7 @@ def test_a_long_memory_timeline_is_thinned_to_its_peaks() -> None:
     allocations = [
         Allocation(lane="main", at_s=n / 1000, bytes=1, in_use=9999 if n == 1501 else n) for n in range(5000)
     ]
-    at_s, in_use = memory(allocations, Window(1.0, 4.0))
+    at_s, in_use = memory(allocations, TraceWindow(1.0, 4.0))
     assert len(at_s) == len(in_use) <= 500
     assert max(in_use) == 9999
     assert at_s[in_use.index(9999)] == pytest.approx(0.501)
@@ -156,14 +156,14 @@ def lanes(draw: st.DrawFn) -> list[Span]:
 
 @given(lanes())
 def test_self_times_and_gaps_add_up_to_the_window(spans: list[Span]) -> None:
-    found = summary(spans, WINDOW)
+    found = summarise(spans, WINDOW)
     assert sum(each.host_self_s for each in found.operators) == pytest.approx(found.busy_s, abs=1e-9)
     assert found.busy_s + found.gaps.total_s == pytest.approx(10.0)
 
 
 @given(lanes())
 def test_no_self_time_exceeds_the_total(spans: list[Span]) -> None:
-    for each in summary(spans, WINDOW).operators:
+    for each in summarise(spans, WINDOW).operators:
         assert 0 <= each.host_self_s <= each.host_total_s + 1e-9
 
 
@@ -176,7 +176,7 @@ def test_the_order_of_threads_does_not_matter(spans: list[Span], order: list[str
 @given(lanes(), st.integers(-1000, 1000))
 def test_when_the_clock_began_does_not_matter(spans: list[Span], shift: int) -> None:
     moved = [replace(each, start_s=each.start_s + shift, end_s=each.end_s + shift) for each in spans]
-    assert selves(moved, Window(shift, shift + 10.0)) == pytest.approx(selves(spans), abs=1e-9)
+    assert selves(moved, TraceWindow(shift, shift + 10.0)) == pytest.approx(selves(spans), abs=1e-9)
 
 
 @given(lanes())

@@ -37,7 +37,7 @@ def torch_trace(*events: dict[str, Any]) -> dict[str, Any]:
 
 def test_torch_operators_are_those_between_the_marks_without_what_they_call() -> None:
     events = (x("aten::linear", 1, 5), x("aten::addmm", 2, 3), x("aten::relu", -1.5, 0.4))
-    found = chrome.profile(torch_trace(*events), RECORDING, {"aten::addmm": 200.0})
+    found = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::addmm": 200.0})
     assert set(operators(found)) == {"aten::linear", "aten::addmm"}
     assert operators(found)["aten::linear"].host_self_s == pytest.approx(2e-3)
     assert operators(found)["aten::addmm"].host_self_s == pytest.approx(3e-3)
@@ -78,7 +78,7 @@ ONNX_RUNTIME = [
 
 
 def test_onnx_runtime_s_operators_are_the_types_of_kernels_in_the_last_runs() -> None:
-    found = onnxruntime.profile(ONNX_RUNTIME, RECORDING)
+    found = onnxruntime.parse_profile(ONNX_RUNTIME, RECORDING)
     assert {name: each.calls for name, each in operators(found).items()} == {"Conv": 2, "MatMul": 2}
     assert operators(found)["Conv"].host_self_s == pytest.approx(30e-6)
     assert operators(found)["Conv"].bytes == 2 * (1536 + 1792 + 4608)
@@ -88,12 +88,12 @@ def test_onnx_runtime_s_operators_are_the_types_of_kernels_in_the_last_runs() ->
 
 def test_kernels_whose_sizes_onnx_runtime_does_not_tell_have_no_bytes() -> None:
     bare = [event | {"args": {"op_name": "Conv"}} for event in ONNX_RUNTIME]
-    assert operators(onnxruntime.profile(bare, RECORDING))["Conv"].bytes is None
+    assert operators(onnxruntime.parse_profile(bare, RECORDING))["Conv"].bytes is None
 
 
 def test_a_trace_of_fewer_runs_than_were_recorded_is_none() -> None:
     with pytest.raises(Unsupported, match="does not hold the steps"):
-        onnxruntime.profile(ONNX_RUNTIME[:6], RECORDING)
+        onnxruntime.parse_profile(ONNX_RUNTIME[:6], RECORDING)
 
 
 def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str, Any]:
@@ -103,16 +103,16 @@ def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str
 
 def test_torch_memory_has_a_timeline_and_goes_to_the_operator_that_asked() -> None:
     events = [x("aten::empty", 1, 2), memory_event(2, 64, 164), memory_event(9, -64, 100)]
-    found = chrome.profile(torch_trace(*events), RECORDING, {})
+    found = chrome.parse_profile(torch_trace(*events), RECORDING, {})
     assert operators(found)["aten::empty"].allocated_bytes == 64
     assert found.memory_at_s == pytest.approx((2e-3, 9e-3))
     assert found.memory_bytes == (164, 100)
 
 
 def test_torch_flops_and_memory_come_from_a_recording_of_their_own() -> None:
-    times = chrome.profile(torch_trace(x("aten::empty", 1, 2), x("aten::mm", 4, 5)), RECORDING, {})
+    times = chrome.parse_profile(torch_trace(x("aten::empty", 1, 2), x("aten::mm", 4, 5)), RECORDING, {})
     events = [x("aten::empty", 1, 4), memory_event(2, 64, 164), x("aten::new", 8, 1)]
-    details = chrome.profile(torch_trace(*events), RECORDING, {"aten::empty": 7.0})
+    details = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::empty": 7.0})
     found = chrome.detailed(times, replace(details, wall_s=2 * times.wall_s))
     empty, product = operators(found)["aten::empty"], operators(found)["aten::mm"]
     assert (empty.allocated_bytes, empty.flops, empty.host_self_s) == pytest.approx((64, 7, 2e-3))
@@ -126,7 +126,7 @@ def test_torch_flops_and_memory_come_from_a_recording_of_their_own() -> None:
 
 def test_cuda_kernels_are_charged_to_the_operator_that_launched_them() -> None:
     gpu = {"pid": 0, "tid": 7}
-    found = chrome.profile(
+    found = chrome.parse_profile(
         torch_trace(
             x("aten::linear", 1, 3, args={"External id": 11}),
             x("aten::addmm", 1.5, 2, args={"External id": 12}),
@@ -161,13 +161,13 @@ def test_cuda_kernels_are_charged_to_the_operator_that_launched_them() -> None:
     ],
 )
 def test_names_hold_nothing_that_differs_from_one_process_to_the_next(name: str, shown: str) -> None:
-    found = chrome.profile(torch_trace(x(name, 1, 1)), RECORDING, {})
+    found = chrome.parse_profile(torch_trace(x(name, 1, 1)), RECORDING, {})
     assert [each.name for each in found.operators] == [shown]
 
 
 def test_a_trace_without_the_steps_is_refused() -> None:
     with pytest.raises(Unsupported, match="does not hold the steps"):
-        chrome.profile({"traceEvents": [x("aten::mm", 1, 1)]}, RECORDING, {})
+        chrome.parse_profile({"traceEvents": [x("aten::mm", 1, 1)]}, RECORDING, {})
     with pytest.raises(Unsupported, match="does not hold the steps"):
         xla.profile_of([line("python")], RECORDING, {}, ())
 
@@ -335,7 +335,7 @@ def test_a_trace_that_nothing_here_can_read_is_handed_on(
     (folder / "host.xplane.pb").write_bytes(b"")
     (folder / "host.trace.json.gz").write_bytes(b"")
     with pytest.raises(Unread) as unread:
-        xla.profile(tmp_path, RECORDING, {})
+        xla.parse_profile(tmp_path, RECORDING, {})
     assert unread.value.recording == RECORDING
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["trace.json.gz", "xplane.pb"]
 
@@ -373,7 +373,7 @@ def test_tensorflow_reads_with_its_own_protobuf_and_gets_a_trace_for_perfetto(
     vars(holder)["xplane_pb2"] = module
     monkeypatch.setitem(sys.modules, package, holder)
     (tmp_path / "host.xplane.pb").write_bytes(b"")
-    found = xla.profile(tmp_path, RECORDING, {})
+    found = xla.parse_profile(tmp_path, RECORDING, {})
     assert {each.name: each.host_self_s for each in found.operators} == pytest.approx({"copy": 2e-6})
     assert found.traces == ("trace.json", "xplane.pb")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -52,7 +52,7 @@ class RemoteWorker(Worker):
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
         folder = JobFolder(self._folder / str(len(list(self._folder.iterdir()))), files or {})
         there = json.loads(json.dumps(job)) | {"threads": 1, "folder": str(folder.path)}
-        reply = json.loads(json.dumps(jobs.run(Fake(), there)))
+        reply = json.loads(json.dumps(jobs.run_job(Fake(), there)))
         if window := reply.get("outcome", {}).get("window"):
             reply["outcome"]["window"] = {**window, "began_s": window["began_s"] + FAR_S}
         self._answer = Answer(reply, files=dict(folder.files()))
@@ -117,8 +117,8 @@ def test_a_run_needs_nothing_of_a_machine_but_the_transport(tmp_path: Path) -> N
         probes = pool.probe()
         cases = (fake_case(), fake_case(mode="compile"))
         info = a_run_info(probes=tuple(probes), plan=cases, policy=QUICK)
-        records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
-        profiles = list(profile_pass.profiles(pool, records, lambda text: None))
+        records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
+        profiles = list(profile_pass.profile_cases(pool, records, lambda text: None))
     assert [record.outcome.status for record in records] == ["ok"] * 4
     assert {record.framework_version for record in records} == {"9.9"}
     assert sorted(remote.watched) == sorted(case.id for case in cases * 2)
@@ -159,7 +159,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     scribbling = fake_case(workload="scribbling", params={"size": 16})
     honest = fake_case(workload="honest", params={"size": 16})
     info = a_run_info(plan=(scribbling, honest), policy=QUICK, probes=tuple(pool.probe()))
-    records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
+    records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
     ends = {record.case.workload: record.outcome.status for record in records}
     assert ends["honest"] == "ok"
     # In a process of its own it cannot reach the channel; in a shared one it spoils its own answer.
@@ -175,7 +175,7 @@ def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
     pool = local(isolation)
     cases = [fake_case(workload=name, params={"size": 16}) for name in ("demolishing", "honest")]
     info = a_run_info(plan=tuple(cases), policy=QUICK, probes=tuple(pool.probe()))
-    records = [record for _, record in rounds.measure([pool], [info], lambda text: None)]
+    records = [record for _, record in rounds.measure_rounds([pool], [info], lambda text: None)]
     assert {record.outcome.status for record in records if record.case.workload == "honest"} == {"ok"}
     assert [record.round for record in records if record.case.workload == "honest"] == [0, 1]
 

@@ -223,7 +223,7 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
 
 def test_the_program_tells_the_history_of_stored_runs(tmp_path: Path) -> None:
     for run in stepped():
-        with store.create(tmp_path / "results", run.info) as writer:
+        with store.create_run(tmp_path / "results", run.info) as writer:
             for record in run.records:
                 writer.append(record)
     shown = accelbench("history", "gemm", cwd=tmp_path).stdout

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.environments.wheels import BARE, UNPACKED, Download, Package, packages
+from benchbench.environments.wheels import BARE, UNPACKED, Download, Package, measure_packages
 from tests.wheelhouse import wheel
 
 
@@ -73,7 +73,7 @@ def reported(url: str, kind: str = "archive_info") -> dict[str, Any]:
 
 
 def asked(url: str, kind: str = "archive_info") -> Package:
-    (found,) = packages([reported(url, kind)])
+    (found,) = measure_packages([reported(url, kind)])
     return found
 
 
@@ -147,5 +147,5 @@ def test_a_damaged_wheel_has_no_unpacked_size(server: Server, tmp_path: Path) ->
 
 def test_packages_come_largest_first(server: Server, big: Path, tmp_path: Path) -> None:
     small = wheel(tmp_path, "small", "1.0")
-    found = packages([reported(server.url(small)), reported(server.url(big))])
+    found = measure_packages([reported(server.url(small)), reported(server.url(big))])
     assert [each.file for each in found] == [big.name, small.name]

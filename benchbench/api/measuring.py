@@ -101,11 +101,11 @@ def compare_ab(
     asked = options or from_keywords(suite, given, "benchbench.compare_ab")
     chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
     pythons = interpreters(asked.pythons)
-    sides = [variants.parse(text, pythons) for text in (ref, new)]
+    sides = [variants.parse_variant(text, pythons) for text in (ref, new)]
     before, after = interleaved.measure_sides(
         sides, asked, results_folder(results), observer or RunObserver()
     )
-    return verdicts.compare(before, after, chosen, limit)
+    return verdicts.compare_runs(before, after, chosen, limit)
 
 
 @takes_keywords(without=("budget_s", "tags"))

@@ -25,7 +25,7 @@ from benchbench.model.options import Names, several
 from benchbench.model.run import Run
 from benchbench.plan import config
 from benchbench.profiling import tables
-from benchbench.profiling.tables import Difference, OperatorTable
+from benchbench.profiling.tables import OperatorTable, ProfileDifference
 from benchbench.running.observer import RunObserver
 from benchbench.store import artifacts, runs
 from benchbench.trends.trend import Trend, trends
@@ -43,12 +43,12 @@ def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
 
     `results`: the folder that keeps runs, `results` or $ACCELBENCH_RESULTS. Raises UnreadableInput.
     """
-    return runs.read(folder(run, results))
+    return runs.read_run(folder(run, results))
 
 
 def folder(run: str | Path = "latest", results: str | Path | None = None) -> Path:
     """Where a stored run is kept; it is named as in `load`. Raises UnreadableInput."""
-    return runs.find(results_folder(results), str(run))
+    return runs.find_run(results_folder(results), str(run))
 
 
 def compare(
@@ -65,8 +65,8 @@ def compare(
     has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
     """
     sides = [each if isinstance(each, Run) else folder(each, results) for each in (ref, new)]
-    before, after = (each if isinstance(each, Run) else runs.read(each) for each in sides)
-    found = verdicts.compare(before, after, metrics.metric_named(metric), valid_threshold(threshold))
+    before, after = (each if isinstance(each, Run) else runs.read_run(each) for each in sides)
+    found = verdicts.compare_runs(before, after, metrics.metric_named(metric), valid_threshold(threshold))
     folders = [each for each in sides if isinstance(each, Path)]
     return attribution.with_operators(found, *folders) if len(folders) == len(sides) else found
 
@@ -107,15 +107,15 @@ def profile(
     the run's `unprofiled`, and told to an `observer`. Raises UsageError, UnreadableInput.
     """
     path = folder(run.info.id if isinstance(run, Run) else run, results)
-    found, damaged = artifacts.profiles(path)
-    chosen = tables.chosen(found, several(cases))
+    found, damaged = artifacts.read_profiles(path)
+    chosen = tables.select_profiles(found, several(cases))
     if observer:
         for each in chosen:
             if isinstance(each.outcome, Failure):
                 observer.note(f"no profile of {each.case.id}: {each.outcome.message}")
         for text in damaged:
             observer.note(f"damaged: {text}")
-    return tables.tables(runs.read(path), chosen)
+    return tables.profile_tables(runs.read_run(path), chosen)
 
 
 def compare_profiles(
@@ -125,7 +125,7 @@ def compare_profiles(
     cases: Names = (),
     results: str | Path | None = None,
     observer: RunObserver | None = None,
-) -> list[Difference]:
+) -> list[ProfileDifference]:
     """Those of `accelbench profile REF NEW`: of each case of both, what each operator adds to the difference.
 
     Where each has one of `cases`, these two are compared, whatever they are.
@@ -146,7 +146,7 @@ def report(
     """
     known = prices or known_prices()
     shown = run if isinstance(run, Run) else load(run, results)
-    return run_document.report(shown, ceilings=_ceilings(shown), prices=known)
+    return run_document.report_document(shown, ceilings=_ceilings(shown), prices=known)
 
 
 def known_prices(typed: Sequence[str] = ()) -> Prices | None:
@@ -157,7 +157,7 @@ def known_prices(typed: Sequence[str] = ()) -> Prices | None:
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
     """Of the run's machine. A report can do without."""
     try:
-        return ceilings.stored(run.info.machine)
+        return ceilings.read_ceilings(run.info.machine)
     except UnreadableInput as error:
         warnings.warn(AccelbenchWarning(str(error), error.hint), stacklevel=3)
         return ()

@@ -21,8 +21,8 @@ from benchbench.model.measurement import Batch, Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.traces.recording import Unsupported
-from benchbench.traces.spans import Span, Window
-from benchbench.traces.timeline import summary
+from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.timeline import summarise
 from benchbench.workloads.base import Program, Workload
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class FakeSession(Session):
         start, self._spent, steps = self.clock_s, [], iterations * count
         for _ in range(steps):
             step()
-        found = summary(self._spent, Window(start, self.clock_s))
+        found = summarise(self._spent, TraceWindow(start, self.clock_s))
         events = [
             {"ph": "X", "name": each.name, "ts": 1e6 * each.start_s, "dur": 1e6 * (each.end_s - each.start_s)}
             for each in self._spent

@@ -229,7 +229,7 @@ class JaxSession(Session):
             for module in modules
             for instruction, label in hlo.labels(module.to_string()).items()
         }
-        return xla.profile(folder, recording, labels)
+        return xla.parse_profile(folder, recording, labels)
 
     def reset_peak(self) -> None:
         """JAX cannot; a case has a process of its own, so the peak is the case's with its first call."""

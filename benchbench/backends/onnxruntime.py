@@ -155,14 +155,14 @@ class OnnxSession(TorchSession):
         name = f"ONNX Runtime's profiler {onnxruntime.__version__}"
         recording = self.record(name, again, iterations, count, nullcontext)
         trace = Path(session.end_profiling()).rename(folder / TRACE)
-        found = _ort.profile(json.loads(trace.read_bytes()), recording)
+        found = _ort.parse_profile(json.loads(trace.read_bytes()), recording)
         return dataclasses.replace(found, traces=(TRACE,))
 
     def _start(self, step: Callable[..., Any], inputs: tuple[Any, ...], trace: Path | None = None) -> Any:
         from onnxruntime.capi import onnxruntime_pybind11_state as faults
 
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-            path = export(step, inputs, Path(folder))
+            path = export_model(step, inputs, Path(folder))
             if self._case is Dtype.INT8:
                 path = quantise(path, inputs)
             try:
@@ -256,7 +256,7 @@ class OnnxSession(TorchSession):
         return Memory(bytes=None, reason="ONNX Runtime does not report the peak of its arenas")
 
 
-def export(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
     """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
     import torch
 

@@ -233,7 +233,7 @@ class TensorFlowSession(Session):
             recording = self.record(name, step, iterations, count, tf.profiler.experimental.Trace)
         finally:
             tf.profiler.experimental.stop()
-        return _xspans.profile(folder, recording, {})
+        return _xspans.parse_profile(folder, recording, {})
 
     def reset_peak(self) -> None:
         """Of the device's allocator."""

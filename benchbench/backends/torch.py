@@ -173,7 +173,7 @@ class CpuSession(TorchSession):
             recording = self.record(name, step, iterations, count, record_function)
         profiler.export_chrome_trace(str(trace))
         flops = {each.key: float(each.flops) for each in profiler.key_averages() if each.flops}
-        return chrome.profile(json.loads(trace.read_bytes()), recording, flops)
+        return chrome.parse_profile(json.loads(trace.read_bytes()), recording, flops)
 
 
 class CudaSession(CpuSession):

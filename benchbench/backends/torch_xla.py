@@ -149,7 +149,7 @@ class XlaSession(TorchSession):
             recording = self.record(name, step, iterations, count, xp.Trace)
         finally:
             xp.stop_trace()
-        return xla.profile(folder, recording, {})
+        return xla.parse_profile(folder, recording, {})
 
     def compilations(self) -> int:
         """Graphs compiled so far in this process."""

@@ -59,7 +59,9 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMI
     from benchbench.documents.baselines import baselines_document
     from benchbench.gate import baselines
 
-    known = {name: baselines.read(results, name, _tell) for name in baselines.names(results)}
+    known = {
+        name: baselines.read_baseline(results, name, _tell) for name in baselines.baseline_names(results)
+    }
     print_document(baselines_document(known), format)
 
 
@@ -79,7 +81,7 @@ def show(
     from benchbench.gate import baselines
 
     chosen = metric_named(metric)
-    print_document(baseline_document(name, baselines.read(results, name, _tell), chosen), format)
+    print_document(baseline_document(name, baselines.read_baseline(results, name, _tell), chosen), format)
 
 
 @baseline.command("rm")
@@ -90,4 +92,4 @@ def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None
     """
     from benchbench.gate import baselines
 
-    typer.echo(f"removed {name}: {baselines.remove(results, name)} sessions", err=True)
+    typer.echo(f"removed {name}: {baselines.remove_baseline(results, name)} sessions", err=True)

@@ -10,7 +10,7 @@ import typer
 from benchbench.cli.app import COMPARE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import Names, ResultsOption, argument, option, split
+from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.model.options import MeasureOptions
 
@@ -66,7 +66,7 @@ def check_(
             baseline=baseline,
             ab=ab,
             max_slowdown=max_slowdown,
-            metric=split(metric),
+            metric=split_names(metric),
             confirm=confirm,
             dedicated=dedicated,
             strict_env=strict_env,

@@ -11,7 +11,7 @@ import typer
 from benchbench.cli.app import COMPARE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import Names, ResultsOption, argument, option, split
+from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.errors import UsageError, unknown
 from benchbench.model.options import MeasureOptions
@@ -56,7 +56,7 @@ def compare_(
     from benchbench.documents import comparison
     from benchbench.plan.thresholds import fraction
 
-    wanted, files = [_verdict(name) for name in split(only)], outputs(out)
+    wanted, files = [_verdict(name) for name in split_names(only)], outputs(out)
     if ab:
         found = _measured(ref, new, metric, fraction(threshold), results, options)
     elif options.given:
@@ -64,7 +64,7 @@ def compare_(
         raise UsageError("Stored runs are compared as they are.", f"What to measure is for --ab: {given}.")
     else:
         found = api.compare(ref, new or "latest", metric, fraction(threshold), results=results)
-    shown = comparison.chosen(found, wanted, sort.value)
+    shown = comparison.select_verdicts(found, wanted, sort.value)
     print_document(comparison.comparison_document(found, shown), format)
     write_outputs(files, found.new, [comparison.case_verdict(verdict) for verdict in found.verdicts])
 

@@ -16,7 +16,7 @@ from benchbench.cli.screen import tell
 from benchbench.errors import CannotBuild, UsageError, unknown
 
 if TYPE_CHECKING:
-    from benchbench.environments.build import Request
+    from benchbench.environments.build import BuildRequest
     from benchbench.environments.interpreters import Found
     from benchbench.environments.wheels import Download
 
@@ -45,7 +45,7 @@ def create(
     from benchbench.environments import build, interpreters
     from benchbench.environments.targets import interpreter
 
-    request = build.requested(name, with_ or (), interpreter(base) if base else "")
+    request = build.build_request(name, with_ or (), interpreter(base) if base else "")
     again = f"accelbench env create {name} goes on from here"
     with signals("nothing was to be kept" if dry_run else again), interpreters.locked(name) as lock:
         found = build.standing(request) or _built(request, lock, dry_run, format)
@@ -57,7 +57,7 @@ def create(
         raise CannotBuild(what, "Other versions may do: --with; accelbench env rm removes it.")
 
 
-def _built(request: Request, lock: int, dry_run: bool, format: str) -> Found | None:
+def _built(request: BuildRequest, lock: int, dry_run: bool, format: str) -> Found | None:
     """None after a dry run."""
     from benchbench.environments import build, installer, interpreters
 
@@ -69,15 +69,15 @@ def _built(request: Request, lock: int, dry_run: bool, format: str) -> Found | N
             return None
         installer.install(site, request.requirements, download, tell)
         build.finish(site, request, tell)
-    return interpreters.find(request.name)
+    return interpreters.find_environment(request.name)
 
 
-def _print_download(request: Request, download: Download, dry_run: bool, format: str) -> None:
+def _print_download(request: BuildRequest, download: Download, dry_run: bool, format: str) -> None:
     """A dry run's is its result; else it is told before the download begins."""
     from benchbench.documents.environments import download_document, takes
     from benchbench.environments import interpreters
 
-    where = interpreters.root()
+    where = interpreters.environments_folder()
     if dry_run:
         print_document(download_document(request, download, where), format)
     else:
@@ -97,7 +97,7 @@ def list_(
     """
     from benchbench.environments import interpreters
 
-    found = [interpreters.find(name) for name in interpreters.names()]
+    found = [interpreters.find_environment(name) for name in interpreters.environment_names()]
     if check:
         with signals("nothing was to be kept"), _progress() as tell:
             found = _checked(found, tell)
@@ -110,7 +110,7 @@ def _checked(found: Sequence[Found], tell: Callable[[str], None]) -> list[Found]
     checked = []
     for each in found:
         tell(f"importing {each.backend} in {each.name}")
-        checked.append(build.checked(each))
+        checked.append(build.check_health(each))
     return checked
 
 
@@ -123,14 +123,14 @@ def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to t
     from benchbench.environments import interpreters
     from benchbench.format import size
 
-    there = interpreters.names()
+    there = interpreters.environment_names()
     for name in names:
         if name not in there:
             raise UsageError(f"No environment named {name!r}.", unknown("environments", name, there))
     for name in dict.fromkeys(names):
         with interpreters.locked(name):
-            freed = interpreters.bytes_in(interpreters.place(name))
-            interpreters.remove(name)
+            freed = interpreters.bytes_in(interpreters.environment_folder(name))
+            interpreters.remove_environment(name)
         typer.echo(f"removed {name}, {size(freed)}", err=True)
 
 

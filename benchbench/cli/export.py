@@ -48,7 +48,7 @@ def import_(
     from benchbench.store.import_pytest_benchmark import pytest_benchmark
 
     runs.follow_stored(results)
-    run = pytest_benchmark(files, tags.parse(tag or []))
+    run = pytest_benchmark(files, tags.parse_tags(tag or []))
     runs.keep(results, run)
     typer.echo(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}", err=True)
     typer.echo(f"next: accelbench report {run.info.id}", err=True)

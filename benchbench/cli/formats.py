@@ -9,7 +9,7 @@ import typer
 
 from benchbench import registry
 from benchbench.cli.options import option
-from benchbench.cli.screen import color, save, width
+from benchbench.cli.screen import color, width, write_files
 from benchbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ PLOTS = ("terminal", "png", "svg")  # what they save goes to the run's folder `p
 
 def formats() -> list[str]:
     """As they are typed: `gha-benchmark` is `gha_benchmark.py`."""
-    return [name.replace("_", "-") for name in registry.names(PACKAGE)]
+    return [name.replace("_", "-") for name in registry.entry_names(PACKAGE)]
 
 
 def for_people() -> list[str]:
@@ -138,7 +138,7 @@ def write_report(found: RunReport, format: str, output: Path | None, place: Path
 
     files = _exported(found, format, output)
     if len(files) > 1:
-        save(files, output or place, None if output else place.parent)
+        write_files(files, output or place, None if output else place.parent)
         return
     (content,) = files.values()
     if output:
@@ -147,4 +147,4 @@ def write_report(found: RunReport, format: str, output: Path | None, place: Path
         return
     _show(content)
     if format == "terminal":
-        save(_exported(found, "png"), place, place.parent)
+        write_files(_exported(found, "png"), place, place.parent)

@@ -22,7 +22,7 @@ class Lines(RunObserver):
 
     def __init__(self, *, summary: bool = True, report: str = "") -> None:
         """`report`: the command that shows the run; with it, where the time went is told too."""
-        self._bar: Bar | None = None
+        self._bar: ProgressLine | None = None
         self._summary = summary
         self._report = report
         self._labels = [""]
@@ -46,7 +46,7 @@ class Lines(RunObserver):
             tell(plan.left_out(info.left_out))
         self._labels = ["A ", "B "] if len(infos) > 1 else [""]
         if sys.stderr.isatty() and infos[0].plan:
-            self._bar = Bar(infos)
+            self._bar = ProgressLine(infos)
 
     def record(self, record: Record, side: int) -> None:
         """Its line, with its side where there are two."""
@@ -64,13 +64,13 @@ class Lines(RunObserver):
             self._bar.stop()
             self._bar = None
         for each in runs if self._summary else ():
-            typer.echo(summary.summary(each.records, each.info, each.wall_s), err=True, nl=False)
+            typer.echo(summary.run_summary(each.records, each.info, each.wall_s), err=True, nl=False)
             if self._report:
                 typer.echo(f"time: {summary.time_split(each.records, each.stages_s)}", err=True)
                 typer.echo(f"next: accelbench {self._report} {each.info.id}", err=True)
 
 
-class Bar:
+class ProgressLine:
     """On a terminal: what is under way and how long it will take, below the lines."""
 
     def __init__(self, infos: Sequence[RunInfo]) -> None:

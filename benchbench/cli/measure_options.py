@@ -9,7 +9,7 @@ from dataclasses import Field, fields
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
-from benchbench.cli.options import option, seconds_in, split
+from benchbench.cli.options import option, seconds_in, split_names
 from benchbench.errors import UsageError
 from benchbench.model.options import Flag, MeasureOptions
 
@@ -106,11 +106,11 @@ def _read(name: str, typed: Any) -> Any:
     if name == "tags":
         from benchbench.store import tags
 
-        return tags.parse(typed)
+        return tags.parse_tags(typed)
     if name == "pythons":
         from benchbench.environments.targets import named
 
         return named(typed)
     if name == "budget_s":
         return seconds_in(typed)
-    return split(typed) if isinstance(typed, list) else typed
+    return split_names(typed) if isinstance(typed, list) else typed

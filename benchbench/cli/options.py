@@ -40,6 +40,6 @@ def seconds_in(text: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-def split(values: Names) -> tuple[str, ...]:
+def split_names(values: Names) -> tuple[str, ...]:
     """`["torch,jax", "fake"]` → ("torch", "jax", "fake")."""
     return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.formats import exporter_type, formats, write_report
-from benchbench.cli.options import Names, option, split
+from benchbench.cli.options import Names, option, split_names
 from benchbench.errors import CannotWrite, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Output:
 
 def outputs(values: Names) -> tuple[Output, ...]:
     """What `--out` asks for. Raises UsageError: call it before anything is measured."""
-    return tuple(_output(text) for text in split(values))
+    return tuple(_output(text) for text in split_names(values))
 
 
 def _output(text: str) -> Output:
@@ -59,9 +59,9 @@ def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdi
     """Each of `wanted`, of `run` and what was said of it. Raises CannotWrite."""
     if not wanted:
         return
-    from benchbench.documents.run import report
+    from benchbench.documents.run import report_document
 
-    found = report(run, judged)
+    found = report_document(run, judged)
     for output in wanted:
         if output.place is None:
             _tell_github(found)

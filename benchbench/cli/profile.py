@@ -9,7 +9,7 @@ import typer
 
 from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.options import Names, ResultsOption, option, split
+from benchbench.cli.options import Names, ResultsOption, option, split_names
 
 
 @app.command(rich_help_panel=EXPLAIN)
@@ -31,9 +31,9 @@ def profile(
     from benchbench.store.artifacts import ARTIFACTS
 
     if new is None:
-        tables = api.profile(run, cases=split(case), results=results, observer=Lines())
+        tables = api.profile(run, cases=split_names(case), results=results, observer=Lines())
         document = profile_document(tables, top, api.folder(run, results) / ARTIFACTS)
     else:
-        found = api.compare_profiles(run, new, cases=split(case), results=results, observer=Lines())
+        found = api.compare_profiles(run, new, cases=split_names(case), results=results, observer=Lines())
         document = differences_document(found, top)
     print_document(document, format)

@@ -27,7 +27,7 @@ def remove(
 
     chosen = [store.find_stored(results, name) for name in names]
     for name in dict.fromkeys(chosen):
-        store.remove(results, name)
+        store.remove_run(results, name)
         typer.echo(f"removed {name}", err=True)
 
 
@@ -46,5 +46,5 @@ def prune(
     stored = store.runs(results)
     for name in stored[: max(len(stored) - keep, 0)]:
         if not dry_run:
-            store.remove(results, name)
+            store.remove_run(results, name)
         typer.echo(f"{'would remove' if dry_run else 'removed'} {name}", err=True)

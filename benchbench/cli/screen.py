@@ -32,7 +32,7 @@ def color() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
-def save(files: Mapping[str, bytes], place: Path, run: Path | None = None) -> None:
+def write_files(files: Mapping[str, bytes], place: Path, run: Path | None = None) -> None:
     """Into the folder `place`; of one in the folder `run` no link is followed."""
     from benchbench.store import disk
 

@@ -36,7 +36,7 @@ def with_operators(comparison: Comparison, ref: Path, new: Path) -> Comparison:
 
 
 def _tables(run: Path) -> dict[str, OperatorTable]:
-    profiles, _ = artifacts.profiles(run)
+    profiles, _ = artifacts.read_profiles(run)
     made = (
         operator_table(profile, profile.outcome, None)
         for profile in profiles

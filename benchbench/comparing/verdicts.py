@@ -73,7 +73,7 @@ class Comparison:
     interleaved: bool = False  # the runs are partners, and each round's processes a pair
 
 
-def compare(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = THRESHOLD) -> Comparison:
+def compare_runs(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = THRESHOLD) -> Comparison:
     """Verdicts on the cases of both runs; a `threshold` of 0.03 is 3 %.
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster

@@ -128,9 +128,9 @@ def _rates(records: Iterable[Record]) -> Iterable[tuple[Record, float]]:
             yield record, (outcome.cost.flops or outcome.cost.bytes) / step
 
 
-def stored(machine: Machine) -> tuple[Ceiling, ...]:
+def read_ceilings(machine: Machine) -> tuple[Ceiling, ...]:
     """What was measured on such a machine; () if nothing was. Raises UnreadableInput."""
-    path = place(machine)
+    path = ceilings_file(machine)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -167,6 +167,6 @@ def encoded(machine: Machine, ceilings: Sequence[Ceiling]) -> bytes:
     return json.dumps(content, indent=1, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
-def place(machine: Machine) -> Path:
+def ceilings_file(machine: Machine) -> Path:
     """The file of machines with this fingerprint."""
     return cache_folder("ceilings") / f"{fingerprint(machine)}.json"

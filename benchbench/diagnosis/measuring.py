@@ -87,8 +87,10 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
     found = ceilings.best(info, records)
     if not found:
         raise NothingToMeasure("No case gave a rate.", "The lines above tell why.")
-    path = ceilings.place(info.machine)
-    disk.save(path, ceilings.encoded(info.machine, ceilings.merged(ceilings.stored(info.machine), found)))
+    path = ceilings.ceilings_file(info.machine)
+    disk.save(
+        path, ceilings.encoded(info.machine, ceilings.merged(ceilings.read_ceilings(info.machine), found))
+    )
     return Ceilings(found=found, notes=[note.text for note in ceilings.held_down(found, records)], path=path)
 
 
@@ -99,10 +101,10 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
     """
     named = bool(options.backends or options.pythons)
     devices = replace(options, backends=options.backends or ("torch",)) if named or _has_gpu() else None
-    targets = request.targets(devices) if devices else []
+    targets = request.requested_targets(devices) if devices else []
     with WorkerPool(targets, request.settings(options), sys.executable) as pool:
         observer.note("spinning on the host")
-        host = selftest.results("host", None, selftest.HOST, pool.ask_plain)
+        host = selftest.run_trials("host", None, selftest.HOST, pool.ask_plain)
         if devices:
             observer.note("looking for devices, and spinning on them")
         on_devices, notes = selftest.on_devices(pool)

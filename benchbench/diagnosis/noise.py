@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from benchbench.analyse.metrics import steps_s
-from benchbench.comparing.verdicts import THRESHOLD, CaseComparison, compare
+from benchbench.comparing.verdicts import THRESHOLD, CaseComparison, compare_runs
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo
@@ -45,7 +45,7 @@ def doubled(policy: Policy) -> Policy:
     return replace(policy, rounds=2 * policy.rounds, continue_above=None)
 
 
-def sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
+def split_sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
     """The rounds of a run as two runs that alternate: A, B, B, A and again."""
     found: tuple[list[Record], list[Record]] = ([], [])
     for record in records:
@@ -55,8 +55,8 @@ def sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
 
 def against_itself(info: RunInfo, records: Sequence[Record]) -> list[Noise]:
     """The noise of every case, by the rule that `compare` goes by, at its own threshold."""
-    one, other = (Run(info=info, records=tuple(side)) for side in sides(records))
-    return [_noise(verdict, records) for verdict in compare(one, other).verdicts]
+    one, other = (Run(info=info, records=tuple(side)) for side in split_sides(records))
+    return [_noise(verdict, records) for verdict in compare_runs(one, other).verdicts]
 
 
 def _noise(verdict: CaseComparison, records: Sequence[Record]) -> Noise:
@@ -72,12 +72,12 @@ def _noise(verdict: CaseComparison, records: Sequence[Record]) -> Noise:
         detectable=verdict.mde,
         ratio=verdict.ratio,
         alarm=verdict.verdict in (Verdict.SLOWER, Verdict.FASTER),
-        threshold=threshold(cv, verdict.mde),
+        threshold=suggested_threshold(cv, verdict.mde),
         reason=verdict.reason,
     )
 
 
-def threshold(cv: float | None, detectable: float | None) -> float | None:
+def suggested_threshold(cv: float | None, detectable: float | None) -> float | None:
     """The least that is worth asking for: what can be detected, twice the CV, and compare's own."""
     if cv is None or detectable is None:
         return None

@@ -88,7 +88,7 @@ class Result:
     note: str = ""
 
 
-def results(where: str, device: str | None, trials: Sequence[Trial], ask: Ask) -> list[Result]:
+def run_trials(where: str, device: str | None, trials: Sequence[Trial], ask: Ask) -> list[Result]:
     """Every trial, in turn; those of one shape are of one measurement.
 
     `ask` has a worker do a job; `device`: None for the host. What fails is tried again: others may take the
@@ -158,5 +158,5 @@ def on_devices(pool: WorkerPool) -> tuple[list[Result], list[str]]:
             notes.append(f"{name} has no accelerator{f': {why}' if why else ''}")
         for device in there:
             ask = partial(pool.ask_plain, target=name)
-            found += results(f"{name} {device.name}", device.name, DEVICE, ask)
+            found += run_trials(f"{name} {device.name}", device.name, DEVICE, ask)
     return found, notes

@@ -41,7 +41,7 @@ COLUMNS = (
 )
 
 
-def chosen(found: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
+def select_verdicts(found: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
     """The cases of the verdicts in `only`, all if it is empty.
 
     `ratio`: broken first, then worst first, then without a ratio.

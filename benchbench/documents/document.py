@@ -52,7 +52,7 @@ class Number:
             return fmt.signed(self.value, self.unit)
         if self.exact and self.unit == "%":
             return fmt.share(self.value)
-        return fmt.measured(self.value, self.unit, self.low, self.high)
+        return fmt.quantity_with_interval(self.value, self.unit, self.low, self.high)
 
 
 Part = str | Number

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchbench.documents.document import Cell, Content, Document, number, table
 from benchbench.environments import interpreters
-from benchbench.environments.build import Request
+from benchbench.environments.build import BuildRequest
 from benchbench.environments.interpreters import Found
 from benchbench.environments.wheels import Download
 from benchbench.format import size
@@ -48,7 +48,9 @@ def _fields(found: Found) -> dict[str, Any]:
         "health": found.health,
         "reason": found.reason,
         "interpreter": found.python,
-        "bytes": record.bytes if record else interpreters.bytes_in(interpreters.place(found.name)),
+        "bytes": record.bytes
+        if record
+        else interpreters.bytes_in(interpreters.environment_folder(found.name)),
         "python": record.python if record else None,
         "created": record.created if record else None,
         "requirements": record.requirements if record else (),
@@ -57,7 +59,7 @@ def _fields(found: Found) -> dict[str, Any]:
     }
 
 
-def download_document(request: Request, found: Download, where: Path) -> Document:
+def download_document(request: BuildRequest, found: Download, where: Path) -> Document:
     """A row per file that pip would install, and what an environment of them takes."""
     rows = [
         {
@@ -77,7 +79,7 @@ def download_document(request: Request, found: Download, where: Path) -> Documen
     )
 
 
-def takes(request: Request, found: Download, where: Path) -> list[str]:
+def takes(request: BuildRequest, found: Download, where: Path) -> list[str]:
     """What an environment takes, in a few lines."""
     unknown = f", {found.unknown} of unknown size" if found.unknown else ""
     fetched = f"{size(found.remote_bytes)} to download, less what is in pip's cache"

@@ -69,9 +69,9 @@ def check_document(gate: Gate) -> Document:
     return Document(
         name="check",
         title=f"Check against {gate.name}" if gate.name else "Check against other code",
-        facts=tuple(head(gate)),
+        facts=tuple(gate_facts(gate)),
         tables=(table(rows, columns, layout=Layout.PARAGRAPHS),) if rows else (),
-        notes=tuple(summary(gate)),
+        notes=tuple(gate_summary(gate)),
         conclusions=tuple(conclusions(gate)),
         data=_data(gate),
     )
@@ -156,7 +156,7 @@ def ordered(findings: Sequence[CaseFinding]) -> list[CaseFinding]:
     return sorted(findings, key=lambda each: rank.get(each.verdict, len(rank)))
 
 
-def head(gate: Gate) -> list[str]:
+def gate_facts(gate: Gate) -> list[str]:
     """What is held against what, and what is different."""
     found = gate.found
     sessions, again = found.sessions, found.confirmation
@@ -192,7 +192,7 @@ def _label(found: Digest) -> str:
     return found.partner.label if found.partner else found.id
 
 
-def summary(gate: Gate) -> list[str]:
+def gate_summary(gate: Gate) -> list[str]:
     """How many got which verdict, and what this check could have seen."""
     counts = ", ".join(f"{count} {name}" for name, count in _counts(gate.found).items()) or "no case"
     mdes = [each.first.mde for each in gate.found.findings if each.first]

@@ -54,7 +54,7 @@ def _devices(probe: Probe) -> Rows:
 def _workloads() -> Rows:
     """Every workload with its parameters and the frameworks it is written in."""
     rows = []
-    for name in registry.names("benchbench.workloads"):
+    for name in registry.entry_names("benchbench.workloads"):
         kind = registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
         rows.append(
             {
@@ -71,7 +71,7 @@ def _workloads() -> Rows:
 def _backends() -> Rows:
     """Every backend with its modes, the usual one first."""
     rows = []
-    for name in registry.names("benchbench.backends"):
+    for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         rows.append({"backend": name, "modes": ", ".join(kind.modes), "summary": kind.summary})
     return rows
@@ -81,7 +81,7 @@ def _suites() -> Rows:
     """Every suite by name."""
     from benchbench.plan import suite
 
-    loaded = [(name, suite.load_suite(name)) for name in suite.names()]
+    loaded = [(name, suite.load_suite(name)) for name in suite.suite_names()]
     return [
         {
             "suite": name,
@@ -97,11 +97,11 @@ def _runs(results: Path) -> Rows:
     rows = []
     for name in store.runs(results):
         try:
-            info = store.head(results / store.RUNS / name)
+            info = store.read_head(results / store.RUNS / name)
         except UnreadableInput as error:
             rows.append(_listed(name, command=f"unreadable: {error}"))
             continue
-        command, found = " ".join(info.command), tags.text(info.tags)
+        command, found = " ".join(info.command), tags.tags_text(info.tags)
         rows.append(_listed(name, info.started, str(len(info.plan)), found, command))
     return rows
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchbench import format as fmt
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Document, Number, Table, cell, number
-from benchbench.profiling.tables import Difference, OperatorChange, OperatorRow, OperatorTable
+from benchbench.profiling.tables import OperatorChange, OperatorRow, OperatorTable, ProfileDifference
 
 SCHEMA = 1  # of the JSON. 1: first
 IDLE = "no operator"
@@ -32,7 +32,7 @@ def profile_document(tables: Sequence[OperatorTable], top: int, traces: Path) ->
     )
 
 
-def differences_document(differences: Sequence[Difference], top: int) -> Document:
+def differences_document(differences: Sequence[ProfileDifference], top: int) -> Document:
     """The `top` operators by what they add to the difference of each pair."""
     return Document(
         name="profile",
@@ -126,7 +126,7 @@ def _part(seconds: float, table: OperatorTable) -> Cell:
     return Cell((Number(seconds, "s"), f"({fmt.percent(seconds / table.step_s)})")) if seconds else Cell()
 
 
-def _difference(found: Difference, top: int) -> Table:
+def _difference(found: ProfileDifference, top: int) -> Table:
     names = dict.fromkeys((found.ref.case, found.new.case))
     rows = [_change_cells(change, found) for change in found.changes[:top]]
     left = found.changes[top:]
@@ -137,7 +137,7 @@ def _difference(found: Difference, top: int) -> Table:
     return document.table(rows, title=" → ".join(names), facts=_difference_facts(found))
 
 
-def _difference_facts(found: Difference) -> Iterator[str]:
+def _difference_facts(found: ProfileDifference) -> Iterator[str]:
     relative = f" ({fmt.signed(found.change_s / found.ref.step_s, '%')})"
     yield f"profiled: {_arrow(found.ref.step_s, found.new.step_s)}{relative}"
     if found.ref.measured_s and found.new.measured_s:
@@ -150,7 +150,7 @@ def _difference_facts(found: Difference) -> Iterator[str]:
         yield from (f"{name}: {note}" for note in side.notes)
 
 
-def _is_noise(found: Difference) -> bool:
+def _is_noise(found: ProfileDifference) -> bool:
     return abs(found.change_s) < NOISE * found.ref.step_s
 
 
@@ -158,7 +158,7 @@ def _arrow(ref_s: float, new_s: float) -> str:
     return f"a step of {fmt.seconds(ref_s)} → {fmt.seconds(new_s)}, {fmt.signed(new_s - ref_s, 's')}"
 
 
-def _change_cells(change: OperatorChange, found: Difference) -> Cells:
+def _change_cells(change: OperatorChange, found: ProfileDifference) -> Cells:
     return {
         "operator": change.name,
         "kind": change.kind,
@@ -169,13 +169,13 @@ def _change_cells(change: OperatorChange, found: Difference) -> Cells:
 
 
 def _sum_cells(
-    name: str, change_s: float, found: Difference, sides: tuple[float, float] | None = None
+    name: str, change_s: float, found: ProfileDifference, sides: tuple[float, float] | None = None
 ) -> Cells:
     ref, new = (number(each, "s") for each in sides) if sides else (None, None)
     return {"operator": name, "ref": ref, "new": new, **_change_of_step(change_s, found)}
 
 
-def _change_of_step(change_s: float, found: Difference) -> Cells:
+def _change_of_step(change_s: float, found: ProfileDifference) -> Cells:
     part = None if _is_noise(found) else _rounded(change_s / found.change_s)
     return {"change": Cell((Number(change_s, "s", signed=True),)), "of the difference": number(part, "%")}
 

@@ -53,7 +53,7 @@ class RunReport(Document):
     verdicts: tuple[CaseVerdict, ...]
 
 
-def report(
+def report_document(
     run: Run,
     verdicts: Sequence[CaseVerdict] = (),
     ceilings: Sequence[Ceiling] = (),

@@ -14,7 +14,7 @@ from benchbench.model.status import Status
 from benchbench.running.progress import duration
 
 
-def summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
+def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     """How many cases ended how."""
     counts = Counter(_endings(records))
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]

@@ -34,7 +34,7 @@ DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class BuildRequest:
     """What is to be built: `base` is the interpreter it is made from."""
 
     name: str
@@ -44,7 +44,7 @@ class Request:
     chosen: bool  # the requirements were given, not the backend's own
 
 
-def requested(name: str, requirements: Sequence[str], base: str = "") -> Request:
+def build_request(name: str, requirements: Sequence[str], base: str = "") -> BuildRequest:
     """What is to be built; what is not said is as in an attempt that was cut short, else the backend's own.
 
     `base` is the absolute path of an interpreter. Raises UsageError for what cannot be a name or requirement.
@@ -58,12 +58,14 @@ def requested(name: str, requirements: Sequence[str], base: str = "") -> Request
     wanted = tuple(map(_requirement, requirements)) or (_of_version(name, own, label) if label else own)
     if not any(_distribution(each) == "numpy" for each in wanted):
         wanted = (*wanted, "numpy")  # the worker's own; torch comes without
-    return Request(name=name, backend=backend, requirements=wanted, base=base, chosen=bool(requirements))
+    return BuildRequest(name=name, backend=backend, requirements=wanted, base=base, chosen=bool(requirements))
 
 
-def _attempted(name: str) -> Request | None:
+def _attempted(name: str) -> BuildRequest | None:
     with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
-        found = msgspec.json.decode((interpreters.place(name) / REQUEST).read_bytes(), type=Request)
+        found = msgspec.json.decode(
+            (interpreters.environment_folder(name) / REQUEST).read_bytes(), type=BuildRequest
+        )
         if found.name == name and interpreters.version_of(Path(found.base)):
             return found
     return None
@@ -92,11 +94,11 @@ def _distribution(requirement: str) -> str:
     return found[0] if found else ""
 
 
-def standing(request: Request) -> Found | None:
+def standing(request: BuildRequest) -> Found | None:
     """The environment, where it is there and ready. Raises UsageError if it was built from something else."""
-    if request.name not in interpreters.names():
+    if request.name not in interpreters.environment_names():
         return None
-    found = interpreters.find(request.name)
+    found = interpreters.find_environment(request.name)
     if found.health != "ready" or found.record is None:
         return None
     before = _attempted(request.name)
@@ -110,18 +112,18 @@ def standing(request: Request) -> Found | None:
 
 
 @contextmanager
-def site(request: Request, lock: int, *, dry_run: bool = False) -> Iterator[Site]:
+def site(request: BuildRequest, lock: int, *, dry_run: bool = False) -> Iterator[Site]:
     """An empty folder to build in. Raises CannotWrite.
 
     What an attempt that was cut short left is no ground to build on, since pip takes a package that is half
     there for installed; what it downloaded is in pip's cache.
     """
-    folder = interpreters.place(request.name)
+    folder = interpreters.environment_folder(request.name)
     try:
         if dry_run:
-            folder = Path(tempfile.mkdtemp(prefix=".dry-run-", dir=interpreters.root()))
+            folder = Path(tempfile.mkdtemp(prefix=".dry-run-", dir=interpreters.environments_folder()))
         else:
-            interpreters.remove(request.name)
+            interpreters.remove_environment(request.name)
         (folder / SCRATCH).mkdir(parents=True)
     except OSError as error:
         raise CannotWrite(
@@ -134,7 +136,7 @@ def site(request: Request, lock: int, *, dry_run: bool = False) -> Iterator[Site
         shutil.rmtree(folder if dry_run else folder / SCRATCH, ignore_errors=True)
 
 
-def finish(place: Site, request: Request, tell: Tell) -> Environment:
+def finish(place: Site, request: BuildRequest, tell: Tell) -> Environment:
     """Import the framework in a worker, and write the record. Raises CannotBuild, CannotWrite."""
     tell(f"importing {request.backend}")
     version = interpreters.version_of(Path(place.python)) or (0, 0, 0)
@@ -164,7 +166,7 @@ def fault_of(target: Target) -> str:
     return "" if probe.status == "ready" else probe.reason
 
 
-def checked(found: Found) -> Found:
+def check_health(found: Found) -> Found:
     """The same with the health that a worker finds."""
     if not found.usable:
         return found

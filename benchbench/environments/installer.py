@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from benchbench.environments import interpreters
-from benchbench.environments.wheels import Download, packages
+from benchbench.environments.wheels import Download, measure_packages
 from benchbench.errors import CannotBuild, CannotWrite
 from benchbench.format import size, visible
 from benchbench.machine.environment import CACHE
@@ -60,8 +60,10 @@ def resolve(site: Site, base: str, requirements: Sequence[str], tell: Tell) -> D
     wanted = ["--", *requirements]
     if _run(site, [*asked, NO_WHEELS, *wanted]) != 0:
         _must(site, [*asked, *wanted], "pip finds no way to install that", _other(site))
-    found = packages(msgspec.json.decode(report.read_bytes())["install"])
-    return Download(packages=found, free_bytes=shutil.disk_usage(_existing(interpreters.root())).free)
+    found = measure_packages(msgspec.json.decode(report.read_bytes())["install"])
+    return Download(
+        packages=found, free_bytes=shutil.disk_usage(_existing(interpreters.environments_folder())).free
+    )
 
 
 def check_room(download: Download) -> None:
@@ -70,7 +72,7 @@ def check_room(download: Download) -> None:
     if needed > download.free_bytes:
         hint = f"Free space there, or set {CACHE} to a folder with more."
         short = f"It needs about {size(needed)} while it is built, {size(download.free_bytes)} are free"
-        raise CannotWrite(f"{short} in {interpreters.root()}.", hint)
+        raise CannotWrite(f"{short} in {interpreters.environments_folder()}.", hint)
 
 
 def install(site: Site, requirements: Sequence[str], download: Download, tell: Tell) -> None:

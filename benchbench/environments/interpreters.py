@@ -59,7 +59,7 @@ class Found:
     @property
     def python(self) -> str:
         """Its interpreter."""
-        return str(interpreter_in(place(self.name)))
+        return str(interpreter_in(environment_folder(self.name)))
 
     @property
     def usable(self) -> bool:
@@ -67,14 +67,14 @@ class Found:
         return self.record is not None and (self.health == "ready" or self.reason == self.record.broken)
 
 
-def root() -> Path:
+def environments_folder() -> Path:
     """The folder of all environments; it need not exist."""
     return cache_folder("envs")
 
 
-def place(name: str) -> Path:
+def environment_folder(name: str) -> Path:
     """The folder of one environment."""
-    return root() / name
+    return environments_folder() / name
 
 
 def interpreter_in(environment: Path) -> Path:
@@ -85,7 +85,7 @@ def interpreter_in(environment: Path) -> Path:
 def parted(name: str) -> tuple[str, str]:
     """`torch@2.12` → ("torch", "2.12"); no label: "". Raises UsageError."""
     backend, at, label = name.partition("@")
-    known = registry.names("benchbench.backends")
+    known = registry.entry_names("benchbench.backends")
     if backend not in known:
         raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, known))
     if at and not LABEL.fullmatch(label):
@@ -96,10 +96,12 @@ def parted(name: str) -> tuple[str, str]:
     return backend, label
 
 
-def names() -> list[str]:
+def environment_names() -> list[str]:
     """The environments there are, complete or not, sorted."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(each.name for each in root().iterdir() if each.is_dir() and _named(each.name))
+        return sorted(
+            each.name for each in environments_folder().iterdir() if each.is_dir() and _named(each.name)
+        )
     return []
 
 
@@ -109,19 +111,19 @@ def _named(name: str) -> bool:
     return False
 
 
-def find(name: str) -> Found:
+def find_environment(name: str) -> Found:
     """The environment of that name, which must be one of `names()`; starts its interpreter, no framework."""
     backend, _ = parted(name)
-    if not (place(name) / RECORD).exists():
+    if not (environment_folder(name) / RECORD).exists():
         if _busy(name):
             reason = "it is being built now"
             return Found(name=name, backend=backend, record=None, health="building", reason=reason)
         reason = "it was not built to the end"
         return Found(name=name, backend=backend, record=None, health="incomplete", reason=reason)
-    record = _record(place(name) / RECORD)
+    record = _record(environment_folder(name) / RECORD)
     if isinstance(record, str):
         return Found(name=name, backend=backend, record=None, health="broken", reason=record)
-    started = version_of(interpreter_in(place(name))) is not None
+    started = version_of(interpreter_in(environment_folder(name))) is not None
     reason = record.broken if started else "its interpreter does not start"
     health: Literal["ready", "broken"] = "broken" if reason else "ready"
     return Found(name=name, backend=backend, record=record, health=health, reason=reason)
@@ -156,10 +158,12 @@ def locked(name: str) -> Iterator[int]:
     Raises CannotWrite when another has it.
     """
     try:
-        root().mkdir(parents=True, exist_ok=True)
+        environments_folder().mkdir(parents=True, exist_ok=True)
         descriptor = os.open(_lock(name), os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise CannotWrite(f"{root()}: {error.strerror}", f"{CACHE} names another folder.") from error
+        raise CannotWrite(
+            f"{environments_folder()}: {error.strerror}", f"{CACHE} names another folder."
+        ) from error
     try:
         for _ in range(LOCK_TRIES):
             if _taken(descriptor):
@@ -173,7 +177,9 @@ def locked(name: str) -> Iterator[int]:
 
 
 def _lock(name: str) -> Path:
-    return root() / f".{name}.lock"  # beside it: removing it would let two processes hold two locks
+    return (
+        environments_folder() / f".{name}.lock"
+    )  # beside it: removing it would let two processes hold two locks
 
 
 def _taken(descriptor: int) -> bool:
@@ -195,15 +201,15 @@ def _busy(name: str) -> bool:
         os.close(descriptor)
 
 
-def remove(name: str) -> None:
+def remove_environment(name: str) -> None:
     """Whatever is there under that name, its record first: what is left of a removal cut short is incomplete.
 
     The caller has the lock. Raises CannotWrite.
     """
     try:
-        (place(name) / RECORD).unlink(missing_ok=True)
-        if place(name).exists():
-            shutil.rmtree(place(name))
+        (environment_folder(name) / RECORD).unlink(missing_ok=True)
+        if environment_folder(name).exists():
+            shutil.rmtree(environment_folder(name))
     except OSError as error:
         raise CannotWrite(
             f"{error.filename}: {error.strerror}", "Make it writable, then try again."

@@ -34,7 +34,7 @@ def interpreter(text: str) -> str:
 
 def by_hand(texts: Sequence[str]) -> dict[str, str]:
     """`["torch@old=/path"]` → name → interpreter; of two with one name the later. Raises UsageError."""
-    return checked(named(texts))
+    return check_interpreters(named(texts))
 
 
 def named(texts: Sequence[str]) -> dict[str, str]:
@@ -50,7 +50,7 @@ def named(texts: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def checked(paths: Mapping[str, str]) -> dict[str, str]:
+def check_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
     """Name → interpreter: the names can be targets, the paths start a Python. Raises UsageError."""
     for name in paths:
         interpreters.parted(name)
@@ -62,7 +62,7 @@ def from_variable() -> list[str]:
     return [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
 
 
-def chosen(
+def choose_targets(
     wanted: Sequence[str], paths: Mapping[str, str], running: str, *, labelled: bool = False
 ) -> list[Target]:
     """`targets` with the interpreters at `paths`, name → path, and before them those of the environment.
@@ -77,7 +77,7 @@ def chosen(
 
 def given(paths: Mapping[str, str]) -> dict[str, str]:
     """Name → interpreter: those at `paths`, and before them those of the environment. Raises UsageError."""
-    return by_hand(from_variable()) | checked(paths)
+    return by_hand(from_variable()) | check_interpreters(paths)
 
 
 def targets(
@@ -90,10 +90,10 @@ def targets(
     Raises UsageError.
     """
     chosen = dict.fromkeys(wanted) or dict.fromkeys(
-        name for name in registry.names("benchbench.backends") if not _is_virtual(name)
+        name for name in registry.entry_names("benchbench.backends") if not _is_virtual(name)
     )
     if labelled and not wanted:
-        chosen |= dict.fromkeys(sorted({*interpreters.names(), *given}))
+        chosen |= dict.fromkeys(sorted({*interpreters.environment_names(), *given}))
     return [_target(name, given, running) for name in chosen]
 
 
@@ -106,10 +106,10 @@ def _target(name: str, given: Mapping[str, str], running: str) -> Target:
     if name in given:
         remedy = f"install {backend} for the interpreter given as {name}"
         return Target(name=name, backend=backend, python=given[name], remedy=remedy)
-    if name in interpreters.names():
-        return _built(interpreters.find(name))
+    if name in interpreters.environment_names():
+        return _built(interpreters.find_environment(name))
     if label:
-        there = sorted({*interpreters.names(), *given})
+        there = sorted({*interpreters.environment_names(), *given})
         ways = f"accelbench env create {name} builds one, --python {name}=PATH names one."
         raise UsageError(f"No interpreter for {name!r}.", f"{ways} There are: {', '.join(there) or 'none'}.")
     return Target(name=name, backend=backend, python=running)

@@ -56,7 +56,7 @@ class Download:
         return sum(each.bytes is None for each in self.packages)
 
 
-def packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
+def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
     """From the `install` of pip's installation report, largest first."""
     from concurrent.futures import ThreadPoolExecutor
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STYLE: dict[str, Any] = {"ecolor": "black", "capsize": 2.5, "error_kw": {"elinewidth": 1}}
 
 
-def draw(axes: Axes, panel: Bars) -> None:
+def draw_bars(axes: Axes, panel: Bars) -> None:
     """Those that have a value, on an axis that begins at zero."""
     from matplotlib.ticker import MaxNLocator
 

@@ -85,15 +85,15 @@ def _height(panel: Panel) -> float:
 
 def _draw(axes: Axes, panel: Panel) -> None:
     if isinstance(panel, TrendLine):
-        _trends.draw(axes, panel)
+        _trends.draw_trends(axes, panel)
     elif isinstance(panel, Strips):
         _rows(axes, panel.title, panel.strips)
         if any(strip.value is not None for strip in panel.strips):
-            _strips.draw(axes, panel)
+            _strips.draw_strips(axes, panel)
     else:
         _rows(axes, panel.title, panel.bars)
         if any(bar.value is not None for bar in panel.bars):
-            _bars.draw(axes, panel)
+            _bars.draw_bars(axes, panel)
 
 
 def _rows(axes: Axes, title: str, bars: tuple[Bar, ...]) -> None:

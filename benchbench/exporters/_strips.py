@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def draw(axes: Axes, panel: Strips) -> None:
+def draw_strips(axes: Axes, panel: Strips) -> None:
     """Those that have a value, on one axis of times."""
     steps = [step for strip in panel.strips for process in strip.processes for step in process]
     power = fmt.second_power(median(steps))

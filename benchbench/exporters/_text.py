@@ -19,7 +19,7 @@ def marks(document: Document) -> Marks:
     }
 
 
-def text(cell: Cell | None, known: Marks) -> str:
+def cell_text(cell: Cell | None, known: Marks) -> str:
     """On one line: `19.0 ms [18.6, 19.4]¹`."""
     if cell is None:
         return ""

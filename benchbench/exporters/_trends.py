@@ -22,7 +22,7 @@ TICKS = 8  # values of a tag named below a panel
 PROCESS, POINT, CHANGE = COLOURS[5], COLOURS[0], COLOURS[3]
 
 
-def draw(axes: Axes, trend: TrendLine) -> None:
+def draw_trends(axes: Axes, trend: TrendLine) -> None:
     """The points where they belong, then what was made of them."""
     places = _places(axes, trend)
     factor, unit = _scale(trend)

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from benchbench.documents.document import Document, Layout, Table
-from benchbench.exporters._text import EMPTY, Marks, foot, marks, text
+from benchbench.exporters._text import EMPTY, Marks, cell_text, foot, marks
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
@@ -30,7 +30,7 @@ class Markdown(Exporter):
         known = marks(document)
         blocks = [
             f"## {escaped(visible(document.title))}\n",
-            _bullets(text(each, known) for each in document.conclusions),
+            _bullets(cell_text(each, known) for each in document.conclusions),
             _bullets(document.facts),
             *(block for tables in _joined(document.tables) for block in _tables(tables, known)),
             _bullets(foot(document)),
@@ -65,7 +65,7 @@ def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
     for table in tables:
         if together and table.title:
             lines.append(_row([f"**{escaped(visible(table.title))}**", *[""] * (len(names) - 1)]))
-        lines += [_row(escaped(text(cell, known)) for cell in row) for row in table.rows]
+        lines += [_row(escaped(cell_text(cell, known)) for cell in row) for row in table.rows]
     yield "".join(lines)
     yield _bullets(first.notes)
 

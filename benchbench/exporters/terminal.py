@@ -7,7 +7,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, ClassVar
 
 from benchbench.documents.document import Cell, Column, Document, Layout, Table, Tone, paragraph
-from benchbench.exporters._text import EMPTY, Marks, foot, marks, text
+from benchbench.exporters._text import EMPTY, Marks, cell_text, foot, marks
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
@@ -89,7 +89,7 @@ class Terminal(Exporter):
         """Each has the labels and as many of the columns as fit; all columns line up."""
         width = self._width or SIDE_BY_SIDE
         present = [index for index in range(1, len(table.columns)) if any(row[index] for row in table.rows)]
-        labels = max(len(text(row[0], known)) for row in table.rows)
+        labels = max(len(cell_text(row[0], known)) for row in table.rows)
         count = max(1, min(len(table.columns) - 1, (width - labels) // (COLUMN + GAP)))
         room = (width - labels) // count - GAP
         widths = labels, max(1, min(room, widest))
@@ -108,7 +108,7 @@ def _lines(contents: Sequence[str] | Iterator[str]) -> list[Text]:
 
 
 def _cell(cell: Cell | None, known: Marks) -> Text:
-    return _line(text(cell, known), STYLES[cell.tone] if cell else "")
+    return _line(cell_text(cell, known), STYLES[cell.tone] if cell else "")
 
 
 def _grid(table: Table, known: Marks) -> Grid:
@@ -153,7 +153,7 @@ def _widest(table: Table, known: Marks) -> int:
     """Of the columns but the first."""
     from rich.cells import cell_len
 
-    texts = [text(cell, known) for row in table.rows for cell in row[1:]]
+    texts = [cell_text(cell, known) for row in table.rows for cell in row[1:]]
     texts += [line for column in table.columns[1:] for line in _heading(column).split("\n")]
     return max(map(cell_len, texts))
 
@@ -174,5 +174,5 @@ def _side_by_side(table: Table, indices: Sequence[int], widths: tuple[int, int],
     for row in table.rows:
         cells = [_cell(row[index], known) for index in indices]
         if any(cells):
-            grid.add_row(Text(text(row[0], known), style="dim"), *cells)
+            grid.add_row(Text(cell_text(row[0], known), style="dim"), *cells)
     return grid

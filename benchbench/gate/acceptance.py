@@ -12,7 +12,7 @@ from benchbench.gate import baselines
 from benchbench.gate.baselines import Tell
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check
+from benchbench.gate.decide import decide
 from benchbench.gate.spread import days_of
 from benchbench.gate.stages import HERE, thresholds
 from benchbench.model.run import Run
@@ -41,15 +41,15 @@ def accept(
     Raises UsageError for a run that something speaks against, unless it is accepted `anyway`;
     UnreadableInput, CannotWrite.
     """
-    folder = runs.find(results, selector)
-    run = runs.read(folder)
+    folder = runs.find_run(results, selector)
+    run = runs.read_run(folder)
     session = digest(run)
     if not anyway and (doubts := objections(results, name, folder, run)):
         raise UsageError(
             f"Run {session.id} is not accepted: {'; '.join(doubts)}.",
             "Add --accept if it is to be the baseline all the same.",
         )
-    dropped = baselines.add(results, name, session, tell, replace=replace)
+    dropped = baselines.add_session(results, name, session, tell, replace=replace)
     sessions = baselines.sessions(results, name, session.machine)
     days = len(set(days_of([each.started for each in sessions])))
     return Acceptance(session=session, dropped=dropped, runs=len(sessions), days=days)
@@ -72,7 +72,7 @@ def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
 def _failing(results: Path, name: str, folder: Path, run: Run) -> list[str]:
     """The cases that fail against the sessions there are, by the same second test if the run had one."""
     new = digest(run)
-    stored = baselines.stored(results, name, new.machine)
+    stored = baselines.stored_sessions(results, name, new.machine)
     sessions = [each for each in stored if each.id != new.id]
     if not sessions:
         return []
@@ -84,7 +84,7 @@ def _failing(results: Path, name: str, folder: Path, run: Run) -> list[str]:
         confirm=again is not None,
         interleaved=bool(again and again.ref),
     )
-    result = check(sessions, new, policy, again)
+    result = decide(sessions, new, policy, again)
     return [f"{each.case} {each.verdict}" for each in result.findings if each.verdict in FAILING]
 
 
@@ -93,7 +93,7 @@ def _confirmation(folder: Path) -> Confirmation | None:
     ids = runs.runs(folder)
     if not ids:
         return None
-    again = [digest(runs.read(folder / runs.RUNS / each)) for each in ids]
+    again = [digest(runs.read_run(folder / runs.RUNS / each)) for each in ids]
     here = next((each for each in reversed(again) if each.partner and each.partner.label == HERE), None)
     if here is None:
         return Confirmation(new=again[-1])

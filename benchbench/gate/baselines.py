@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchbench.analyse.digest import Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.gate.session_file import encode, read_session
+from benchbench.gate.session_file import encode_session, read_session
 from benchbench.gate.spread import days_of
 from benchbench.machine.environment import fingerprint
 from benchbench.model.device import Machine
@@ -30,7 +30,7 @@ def untold(_text: str) -> None:
     """For those who need not know what was passed over."""
 
 
-def names(root: Path) -> list[str]:
+def baseline_names(root: Path) -> list[str]:
     """Of the baselines there are."""
     folder = root / FOLDER
     if not folder.is_dir():
@@ -38,7 +38,7 @@ def names(root: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir() if each.is_dir() and runs.NAME.fullmatch(each.name))
 
 
-def read(root: Path, name: str, tell: Tell = untold) -> SessionsByMachine:
+def read_baseline(root: Path, name: str, tell: Tell = untold) -> SessionsByMachine:
     """Every session of a baseline that can be read. Raises UnreadableInput where there is no baseline."""
     known = {folder.name: _sessions(folder, tell) for folder in _machines(root, name)}
     return {machine: sessions for machine, sessions in known.items() if sessions}
@@ -49,7 +49,7 @@ def sessions(root: Path, name: str, machine: Machine, tell: Tell = untold) -> li
 
     Raises NotComparable where there is none, UnreadableInput where none can be read.
     """
-    if name not in names(root):
+    if name not in baseline_names(root):
         raise NotComparable(*_missing(root, name))
     own = fingerprint(machine)
     folder = root / FOLDER / name / own
@@ -57,20 +57,22 @@ def sessions(root: Path, name: str, machine: Machine, tell: Tell = untold) -> li
         return known
     if any(folder.glob("*.json")):
         raise UnreadableInput(f"{folder}: no session can be read", "Restore the files from version control.")
-    others = {each: hardware(these[-1].machine) for each, these in read(root, name, tell).items()}
+    others = {each: hardware(these[-1].machine) for each, these in read_baseline(root, name, tell).items()}
     listed = "; ".join(f"{each}: {text}" for each, text in others.items()) or "no machine"
     message = f"Baseline {name!r} holds no session of this hardware ({own}: {hardware(machine)})."
     raise NotComparable(message, f"It holds {listed}. Add one: accelbench baseline set {name} RUN")
 
 
-def stored(root: Path, name: str, machine: Machine) -> list[Digest]:
+def stored_sessions(root: Path, name: str, machine: Machine) -> list[Digest]:
     """The sessions of this machine that can be read; none where there is no such baseline."""
     if not runs.NAME.fullmatch(name):
         return []
     return _sessions(root / FOLDER / name / fingerprint(machine), untold)
 
 
-def add(root: Path, name: str, session: Digest, tell: Tell = untold, *, replace: bool = False) -> list[str]:
+def add_session(
+    root: Path, name: str, session: Digest, tell: Tell = untold, *, replace: bool = False
+) -> list[str]:
     """Keep a session; the ids of those of its machine that had to go: the oldest, or with `replace` all.
 
     The same run again replaces itself. Raises UsageError, CannotWrite.
@@ -82,7 +84,7 @@ def add(root: Path, name: str, session: Digest, tell: Tell = untold, *, replace:
         raise UsageError(f"Run {session.id} has no case that succeeded.", "There is nothing to hold against.")
     folder = root / FOLDER / name / fingerprint(session.machine)
     before = [each for each in _sessions(folder, tell) if each.id != session.id]
-    disk.save_below(root, folder / f"{session.id}.json", encode(session))
+    disk.save_below(root, folder / f"{session.id}.json", encode_session(session))
     gone = [each.id for each in (before if replace else _surplus([*before, session]))]
     for each in gone:
         (folder / f"{each}.json").unlink(missing_ok=True)
@@ -99,7 +101,7 @@ def _surplus(found: Sequence[Digest]) -> list[Digest]:
     return gone
 
 
-def remove(root: Path, name: str) -> int:
+def remove_baseline(root: Path, name: str) -> int:
     """Forget a baseline, readable or not; how many sessions it had. Raises UnreadableInput, CannotWrite."""
     count = sum(len(list(machine.glob("*.json"))) for machine in _machines(root, name))
     try:
@@ -116,7 +118,7 @@ def hardware(machine: Machine) -> str:
 
 
 def _machines(root: Path, name: str) -> list[Path]:
-    if name not in names(root):
+    if name not in baseline_names(root):
         raise UnreadableInput(*_missing(root, name))
     return sorted(each for each in (root / FOLDER / name).iterdir() if each.is_dir())
 
@@ -140,7 +142,7 @@ def _age(found: Digest) -> tuple[str, str]:
 
 
 def _missing(root: Path, name: str) -> tuple[str, str]:
-    near = get_close_matches(name[:100], names(root), n=1)
+    near = get_close_matches(name[:100], baseline_names(root), n=1)
     hint = (
         f"Did you mean {near[0]!r}?" if near else f"Make it of a run: accelbench baseline set {name} latest"
     )

@@ -9,7 +9,7 @@ from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.comparing.match import ELSEWHERE
 from benchbench.gate.cases import CaseTest, GatePolicy
 from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions
-from benchbench.gate.significance import Estimate, Family, TestResult, estimate, family_size, results
+from benchbench.gate.significance import Estimate, Family, TestResult, adjusted_results, estimate, family_size
 from benchbench.gate.spread import session_deviation
 from benchbench.model.status import Verdict
 from benchbench.stats import paired
@@ -43,7 +43,7 @@ def remeasured(
     estimates = list(tested.values())
     if confirmation.ref:
         family = replace(family, size=family_size(estimates), fewest=1)
-    shown = dict(zip(tested, results(estimates, family), strict=True))
+    shown = dict(zip(tested, adjusted_results(estimates, family), strict=True))
     return {key: replace(each, result=shown.get(key)) for key, each in again.items()}
 
 

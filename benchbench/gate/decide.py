@@ -13,7 +13,14 @@ from benchbench.gate.cases import CaseTest, GatePolicy, against_code, against_se
 from benchbench.gate.completeness import MissingRecords, missing_pairs, missing_records
 from benchbench.gate.confirm import Confirmation, Remeasured, remeasured
 from benchbench.gate.match import BaselineMatch
-from benchbench.gate.significance import Estimate, Family, TestResult, family_of, family_size, results
+from benchbench.gate.significance import (
+    Estimate,
+    Family,
+    TestResult,
+    adjusted_results,
+    family_of,
+    family_size,
+)
 from benchbench.gate.spread import ENOUGH
 from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
@@ -71,7 +78,7 @@ class GateResult:
         return list(dict.fromkeys(each.case for each in self.findings if each.flagged))
 
 
-def check(
+def decide(
     sessions: Sequence[Digest], new: Digest, policy: GatePolicy, confirmation: Confirmation | None = None
 ) -> GateResult:
     """`new` against sessions of its machine, oldest first.
@@ -134,7 +141,7 @@ def _first(tests: Sequence[CaseTest], policy: GatePolicy) -> tuple[dict[tuple[st
     stored = not any(each.interleaved for each in estimates.values())
     size = family_size(list(estimates.values()))
     family = family_of(size, stored=stored, confirmed=policy.confirm, interleaved=policy.interleaved)
-    return dict(zip(estimates, results(list(estimates.values()), family), strict=True)), family
+    return dict(zip(estimates, adjusted_results(list(estimates.values()), family), strict=True)), family
 
 
 def _finding(

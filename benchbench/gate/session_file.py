@@ -30,7 +30,7 @@ def read_session(path: Path) -> Digest:
     return session
 
 
-def encode(found: Digest) -> bytes:
+def encode_session(found: Digest) -> bytes:
     """JSON with one line per case; values rounded to `DIGITS` digits."""
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
     cases = given.pop("cases")

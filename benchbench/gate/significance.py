@@ -133,7 +133,7 @@ def family_size(estimates: Sequence[Estimate]) -> int:
     return len({each.quantity for each in estimates})
 
 
-def results(estimates: Sequence[Estimate], family: Family) -> list[TestResult]:
+def adjusted_results(estimates: Sequence[Estimate], family: Family) -> list[TestResult]:
     """Adjusted for a family of tests, of which those not in `estimates` showed nothing.
 
     No p is below the case's own two-sided one.

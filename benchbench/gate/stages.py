@@ -14,7 +14,7 @@ from benchbench.errors import NotComparable, UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import GateResult, check, check_interleaved
+from benchbench.gate.decide import GateResult, check_interleaved, decide
 from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import Case
@@ -122,13 +122,13 @@ class _Stages:
         sessions, note = _others(stored, run.info.id, name)
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
         new = self._narrowed(digest(run))
-        result = check(sessions, new, policy)
+        result = decide(sessions, new, policy)
         if result.flagged:
             again = self._measured_again(result, sides)
             if again is None:
                 policy = replace(policy, confirm=False, interleaved=False)
                 note = "; ".join(filter(None, (note, ELSEWHERE)))
-            result = check(sessions, new, policy, again)
+            result = decide(sessions, new, policy, again)
         return CheckedRun(baseline=name, result=result, run=run, note=note)
 
     def against_code(self, ab: str, policy: GatePolicy) -> CheckedRun:
@@ -146,7 +146,7 @@ class _Stages:
         """The sessions of a baseline, and the run: stored, or measured now as the newest of them was."""
         asked = self.asked
         if asked.run:
-            run = runs.read(runs.find(asked.results, asked.run))
+            run = runs.read_run(runs.find_run(asked.results, asked.run))
             _only_code(sides, run.info.plan)
             return self._sessions(name, run.info.machine), run
         sessions = self._sessions(name, machine())
@@ -215,13 +215,13 @@ def thresholds(
     run: Run, project: config.Config, suites: Sequence[str], tell: Callable[[str], None]
 ) -> tuple[Rule, ...]:
     """The project's patterns, those of the suites, given or found by the run's names, the project's limit."""
-    names, known = dict.fromkeys(case.suite for case in run.info.plan), suite.names()
+    names, known = dict.fromkeys(case.suite for case in run.info.plan), suite.suite_names()
     for name in names:
         if not suites and name not in known and name != "defaults":
             tell(f"suite {name!r} is not found by name: --suite FILE for its thresholds")
     chosen = suites or [name for name in names if name in known]
-    patterns = [rule for name in chosen for rule in suite.threshold_rules(suite.load_suite(name))]
-    return (*config.threshold_rules(project), *patterns, *config.default_rules(project))
+    patterns = [rule for name in chosen for rule in suite.suite_thresholds(suite.load_suite(name))]
+    return (*config.config_thresholds(project), *patterns, *config.default_rules(project))
 
 
 def _others(sessions: Sequence[Digest], run: str, name: str) -> tuple[list[Digest], str]:
@@ -243,7 +243,7 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
 
 def _sides(reference: str, options: MeasureOptions) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
-    return variants.parse(reference, given(options.pythons)), Variant(text=HERE)
+    return variants.parse_variant(reference, given(options.pythons)), Variant(text=HERE)
 
 
 def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> None:

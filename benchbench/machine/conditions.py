@@ -77,7 +77,7 @@ def _seen(measured: Iterable[Measurement]) -> list[_Seen]:
     return [_Seen(each.window, each.telemetry) for each in measured if each.window and each.telemetry]
 
 
-def throttling(telemetry: Telemetry, usual: float | None = None) -> list[frozenset[str]]:
+def throttled_samples(telemetry: Telemetry, usual: float | None = None) -> list[frozenset[str]]:
     """What held the machine back at each sample; empty where nothing did.
 
     A quota counts at the sample after which it was seen to have stopped the group.
@@ -93,7 +93,7 @@ def throttling(telemetry: Telemetry, usual: float | None = None) -> list[frozens
 
 
 def _throttled(seen: Sequence[_Seen], usual: float | None) -> list[Note]:
-    samples = [marks for each in seen for marks in throttling(each.telemetry, usual)]
+    samples = [marks for each in seen for marks in throttled_samples(each.telemetry, usual)]
     marked = sum(bool(marks) for marks in samples)
     if marked <= MOST_THROTTLED * len(samples):
         return []
@@ -117,7 +117,7 @@ def stolen_cores(measured: Iterable[Measurement]) -> float | None:
     return _rate([(each.telemetry.steal_s[-1], each.span_s) for each in known])
 
 
-def waiting(measured: Iterable[Measurement]) -> float | None:
+def memory_waiting(measured: Iterable[Measurement]) -> float | None:
     """The share of the time in which some task waited for memory."""
     known = [each for each in _seen(measured) if each.telemetry.waited_s]
     return _rate([(each.telemetry.waited_s[-1], each.span_s) for each in known])
@@ -144,7 +144,7 @@ def contended(measured: Sequence[Measurement]) -> list[Note]:
 
 
 def _short_of_memory(measured: Sequence[Measurement]) -> list[Note]:
-    share = waiting(measured) or 0.0
+    share = memory_waiting(measured) or 0.0
     return [note(NoteKind.SHORT_OF_MEMORY, share=share)] if share > MOST_WAITING else []
 
 

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, text
+from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, read_text
 from benchbench.model.device import Machine
 from benchbench.model.options import Allocator
 from benchbench.model.run import Settings
@@ -75,7 +75,7 @@ STEADY = {
 
 def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
     """This machine. `root` holds proc and sys; `search_path` replaces PATH for the programs asked."""
-    cpuinfo = text(root / "proc/cpuinfo")
+    cpuinfo = read_text(root / "proc/cpuinfo")
     return Machine(
         cpu=_cpu(cpuinfo),
         cores=_cores(root, cpuinfo),
@@ -165,7 +165,7 @@ def _cores(root: Path, cpuinfo: str) -> int:
     if cores and len(packages) == len(cores):
         return len(set(zip(packages, cores, strict=True)))
     topologies = (root / CPUS).glob("cpu[0-9]*/topology")
-    siblings = {text(each / "thread_siblings_list").strip() for each in topologies} - {""}
+    siblings = {read_text(each / "thread_siblings_list").strip() for each in topologies} - {""}
     if siblings:
         return len(siblings)
     import psutil
@@ -200,5 +200,5 @@ def _values(text: str, name: str) -> list[str]:
 
 def oom_kills(root: Path = Path("/")) -> int:
     """Processes the kernel has ended for want of memory since it started (proc(5), vmstat); 0 if unknown."""
-    found = re.search(r"^oom_kill ([0-9]+)$", text(root / "proc/vmstat"), re.MULTILINE)
+    found = re.search(r"^oom_kill ([0-9]+)$", read_text(root / "proc/vmstat"), re.MULTILINE)
     return int(found[1]) if found else 0

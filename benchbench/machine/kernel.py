@@ -37,7 +37,7 @@ class Pressure:
     seconds: float
 
 
-def text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a file, empty where there is none to read."""
     try:
         with path.open("rb", buffering=0) as file:  # a sampler reads often: no buffer, no decoder
@@ -46,9 +46,9 @@ def text(path: Path) -> str:
         return ""
 
 
-def number(path: Path) -> int | None:
+def read_number(path: Path) -> int | None:
     """The whole number a file holds."""
-    found = text(path).strip()
+    found = read_text(path).strip()
     return int(found) if re.fullmatch(r"-?[0-9]+", found, re.ASCII) else None
 
 
@@ -62,7 +62,7 @@ def allowed_cpus() -> tuple[int, ...]:
 def cpu_times(root: Path, cpus: Sequence[int]) -> CpuTimes | None:
     """Of these CPUs; what guests use is in their hosts' user time already."""
     wanted = set(cpus)
-    lines = re.findall(r"^cpu([0-9]+) ([0-9]+(?: [0-9]+){7})", text(root / "proc/stat"), re.MULTILINE)
+    lines = re.findall(r"^cpu([0-9]+) ([0-9]+(?: [0-9]+){7})", read_text(root / "proc/stat"), re.MULTILINE)
     found = [[int(each) for each in fields.split()] for cpu, fields in lines if int(cpu) in wanted]
     if not found:
         return None
@@ -73,7 +73,7 @@ def cpu_times(root: Path, cpus: Sequence[int]) -> CpuTimes | None:
 
 def load_average(root: Path) -> float | None:
     """Tasks running or ready to, mean of about the last minute."""
-    found = re.match(r"[0-9]+\.[0-9]+", text(root / "proc/loadavg"))
+    found = re.match(r"[0-9]+\.[0-9]+", read_text(root / "proc/loadavg"))
     return float(found[0]) if found else None
 
 
@@ -81,7 +81,7 @@ def clocks_mhz(root: Path, cpus: Sequence[int]) -> float | None:
     """Mean clock of at most `MOST_CLOCKS` of these CPUs, evenly spread."""
     step = max(-(-len(cpus) // MOST_CLOCKS), 1)
     paths = [root / CPUS / f"cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in cpus[::step]]
-    found = [each for each in map(number, paths) if each]
+    found = [each for each in map(read_number, paths) if each]
     return sum(found) / len(found) / 1000 if found else None
 
 
@@ -90,24 +90,25 @@ def cache_bytes(root: Path, cpus: Sequence[int]) -> int | None:
     found: dict[str, int] = {}
     for cpu in cpus:
         levels = {
-            number(path / "level") or 0: path for path in (root / CPUS / f"cpu{cpu}/cache").glob("index*")
+            read_number(path / "level") or 0: path
+            for path in (root / CPUS / f"cpu{cpu}/cache").glob("index*")
         }
         last = levels[max(levels)] if levels else root
-        if size := re.fullmatch(r"([0-9]+)K", text(last / "size").strip(), re.ASCII):
-            found[text(last / "shared_cpu_list").strip() or str(cpu)] = int(size[1]) * 1024
+        if size := re.fullmatch(r"([0-9]+)K", read_text(last / "size").strip(), re.ASCII):
+            found[read_text(last / "shared_cpu_list").strip() or str(cpu)] = int(size[1]) * 1024
     return sum(found.values()) or None
 
 
 def pressure(root: Path, resource: str) -> Pressure | None:
     """Of `cpu`, `memory` or `io`: docs.kernel.org/accounting/psi.html."""
     some = r"^some avg10=([0-9.]+) .*total=([0-9]+)$"
-    found = re.search(some, text(root / "proc/pressure" / resource), re.MULTILINE)
+    found = re.search(some, read_text(root / "proc/pressure" / resource), re.MULTILINE)
     return Pressure(float(found[1]) / 100, int(found[2]) / 1e6) if found else None
 
 
 def memory_bytes(root: Path) -> dict[str, int]:
     """The fields of /proc/meminfo that are sizes, in bytes."""
-    found = re.findall(r"^(\w+):\s*([0-9]+) kB$", text(root / "proc/meminfo"), re.MULTILINE)
+    found = re.findall(r"^(\w+):\s*([0-9]+) kB$", read_text(root / "proc/meminfo"), re.MULTILINE)
     return {name: int(size) * 1024 for name, size in found}
 
 
@@ -115,16 +116,16 @@ def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     """Bytes allowed and in use, for each cgroup with a limit."""
     for path in cgroup_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
         used = "memory.current" if path.name == "memory.max" else "memory.usage_in_bytes"
-        if (limit := number(path)) is not None and limit >= 0:
-            yield limit, number(path.with_name(used)) or 0
+        if (limit := read_number(path)) is not None and limit >= 0:
+            yield limit, read_number(path.with_name(used)) or 0
 
 
 def quotas(root: Path) -> Iterator[float]:
     """CPUs allowed by each quota. v2 writes quota and period into one file, v1 into two."""
     for path in cgroup_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
-        found = text(path)
+        found = read_text(path)
         if path.name != "cpu.max":
-            found += " " + text(path.with_name("cpu.cfs_period_us"))
+            found += " " + read_text(path.with_name("cpu.cfs_period_us"))
         if pair := re.fullmatch(r"\s*([0-9]+)\s+([1-9][0-9]*)\s*", found):  # not "max 100000", not "-1"
             yield int(pair[1]) / int(pair[2])
 
@@ -135,9 +136,9 @@ def throttling_files(root: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(found))  # v1 mounts `cpu` as a link to `cpu,cpuacct`
 
 
-def throttling(files: Sequence[Path]) -> Throttling | None:
+def read_throttling(files: Sequence[Path]) -> Throttling | None:
     """The sum of what `throttling_files` say; v1 counts nanoseconds, v2 microseconds."""
-    found = [dict(re.findall(r"^(\w+) ([0-9]+)$", text(path), re.MULTILINE)) for path in files]
+    found = [dict(re.findall(r"^(\w+) ([0-9]+)$", read_text(path), re.MULTILINE)) for path in files]
     counted = [{name: int(value) for name, value in each.items()} for each in found if "nr_periods" in each]
     if not counted:
         return None
@@ -155,7 +156,7 @@ def cgroup_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path
     be the host's and not exist here: then the mount itself is the container's cgroup.
     """
     mounts = root / "sys/fs/cgroup"
-    for line in text(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         hierarchy, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if hierarchy == "0" and not names:

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from benchbench.machine.kernel import number, text
+from benchbench.machine.kernel import read_number, read_text
 
 FOLDER = "sys/class/powercap"
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class CpuPackage:
     """One counter: microjoules that start again from 0 after `range_uj`."""
 
     path: Path
     range_uj: int
 
 
-def packages(root: Path) -> tuple[Package, ...] | str:
+def cpu_packages(root: Path) -> tuple[CpuPackage, ...] | str:
     """The counter of every CPU package, or why there is none to read.
 
     Packages only: the cores are counted in them, `psys` counts them again, memory is not in them.
     """
     zones = sorted((root / FOLDER).glob("intel-rapl:[0-9]*"))  # AMD's counters have this name too
-    found = [zone for zone in zones if text(zone / "name").startswith("package")]
+    found = [zone for zone in zones if read_text(zone / "name").startswith("package")]
     if not found:
         return "this machine shows no RAPL counters"
     try:
@@ -34,12 +34,14 @@ def packages(root: Path) -> tuple[Package, ...] | str:
             (zone / "energy_uj").read_text()
     except OSError as error:
         return f"RAPL counters cannot be read: {error.strerror}"
-    return tuple(Package(zone / "energy_uj", number(zone / "max_energy_range_uj") or 0) for zone in found)
+    return tuple(
+        CpuPackage(zone / "energy_uj", read_number(zone / "max_energy_range_uj") or 0) for zone in found
+    )
 
 
-def read_uj(found: Sequence[Package]) -> tuple[int, ...] | None:
+def read_uj(found: Sequence[CpuPackage]) -> tuple[int, ...] | None:
     """What each counter shows now; None where one does not."""
-    values = [number(package.path) for package in found]
+    values = [read_number(package.path) for package in found]
     known = tuple(value for value in values if value is not None)
     return known if known and len(known) == len(values) else None
 

@@ -38,7 +38,7 @@ class Sources:
     cpus: tuple[int, ...]
     clocks: tuple[int, ...] = ()
     throttling: tuple[Path, ...] = ()
-    packages: tuple[rapl.Package, ...] = ()
+    packages: tuple[rapl.CpuPackage, ...] = ()
     nvml: Nvml | None = None
     gpu: int = 0
     no_energy: str = ""
@@ -69,7 +69,7 @@ def take(sources: Sources) -> Sample:
         cost_s=thread_time(),
         own_s=process_time(),
         cpu=kernel.cpu_times(root, sources.cpus),
-        throttling=kernel.throttling(sources.throttling),
+        throttling=kernel.read_throttling(sources.throttling),
         memory=kernel.pressure(root, "memory"),
         load=kernel.load_average(root),
         cpu_mhz=kernel.clocks_mhz(root, sources.clocks),
@@ -203,7 +203,7 @@ class Watch:
             return replace(self._sources, no_energy=f"the {case.backend} backend uses none")
         kind = case.device.partition(":")[0]
         if kind == "cpu":
-            found = rapl.packages(self._sources.root)
+            found = rapl.cpu_packages(self._sources.root)
             if isinstance(found, str):
                 return replace(self._sources, no_energy=found)
             return replace(self._sources, packages=found, no_energy="the RAPL counters gave no answer")

@@ -69,7 +69,7 @@ def suffix(placement: Placement, environment: Mapping[str, str]) -> str:
     return f"[{','.join(texts)}]" if texts else ""
 
 
-def split(case_id: str) -> tuple[str, Placement, dict[str, str]]:
+def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str]]:
     """An id without its suffix, and what the suffix says. Raises ValueError for one that means nothing."""
     written = SUFFIX.search(case_id)
     if written is None:

@@ -15,7 +15,7 @@ from benchbench.plan.thresholds import Rule, fraction, rules
 NAME = "accelbench.toml"
 
 
-class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """The `[check]` table: defaults of the options of the same names."""
 
     baseline: str | None = None
@@ -24,7 +24,7 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     dedicated: bool = False
 
 
-class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+class PriceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """The `[price]` table: amounts of a currency, by a device's name or a pattern of it."""
 
     currency: str
@@ -34,18 +34,18 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
-    check: Check = Check()
+    check: CheckConfig = CheckConfig()
     thresholds: dict[str, str | float] = {}
-    price: Price | None = None
+    price: PriceConfig | None = None
 
 
 def nearest(start: Path) -> Config:
     """What the file says, or the defaults without one. Raises UsageError."""
-    path = find(start)
+    path = find_config(start)
     return load_config(path) if path else Config()
 
 
-def find(start: Path) -> Path | None:
+def find_config(start: Path) -> Path | None:
     """The file in `start` or the nearest folder above it."""
     places = (folder / NAME for folder in [start.absolute(), *start.absolute().parents])
     return next((path for path in places if path.is_file()), None)
@@ -55,7 +55,7 @@ def load_config(path: Path) -> Config:
     """Raises UsageError with file and key."""
     try:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Config)
-        threshold_rules(found)
+        config_thresholds(found)
         default_rules(found)
         prices(found)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -67,7 +67,7 @@ def load_config(path: Path) -> Config:
     return found
 
 
-def threshold_rules(found: Config) -> list[Rule]:
+def config_thresholds(found: Config) -> list[Rule]:
     """Of the `[thresholds]` table. Raises UsageError."""
     return rules(found.thresholds, NAME)
 
@@ -89,7 +89,7 @@ def _hint(message: str) -> str:
     found = re.search(r"unknown field `([^`]+)`(?: - at `([^`]*)`)?", message)
     if not found:
         return "See docs/checking.md for every key."
-    tables: dict[str, type[msgspec.Struct]] = {"$.check": Check, "$.price": Price}
+    tables: dict[str, type[msgspec.Struct]] = {"$.check": CheckConfig, "$.price": PriceConfig}
     kind = tables.get(found[2], Config)
     valid = [field.encode_name for field in msgspec.structs.fields(kind)]
     return unknown("keys", found[1], valid)

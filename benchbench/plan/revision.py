@@ -18,7 +18,7 @@ GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
 
 
-def commit(folder: str = ".") -> str:
+def current_commit(folder: str = ".") -> str:
     """Of the checkout that `folder` lies in, `-dirty` added where files of it were changed; empty in none."""
     status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
     try:
@@ -29,12 +29,12 @@ def commit(folder: str = ".") -> str:
     if done.returncode or not found:
         return ""
     changed = any(not line.startswith("#") for line in done.stdout.splitlines())
-    return tags.commit(found[1], dirty=changed)
+    return tags.commit_name(found[1], dirty=changed)
 
 
 def commit_tag() -> dict[str, str]:
     """`commit` of the working folder as a tag, if it lies in a checkout."""
-    found = commit()
+    found = current_commit()
     return {tags.COMMIT: found} if found else {}
 
 

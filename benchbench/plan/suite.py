@@ -49,7 +49,7 @@ def folders() -> list[Path]:
     return [place for place in places if place.is_dir()]
 
 
-def names() -> list[str]:
+def suite_names() -> list[str]:
     """Of every suite that can be run by name."""
     return sorted({path.stem for place in folders() for path in place.glob("*.toml")})
 
@@ -60,7 +60,7 @@ def load_suite(name: str) -> Suite:
     if path.suffix != ".toml":
         found = [place / f"{name}.toml" for place in folders() if (place / f"{name}.toml").is_file()]
         if not found or path.name != name:
-            raise UsageError(f"No suite named {name!r}.", unknown("suites", name, names()))
+            raise UsageError(f"No suite named {name!r}.", unknown("suites", name, suite_names()))
         path = found[0]
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -70,10 +70,10 @@ def load_suite(name: str) -> Suite:
         raise SuiteError(
             f"{path} is not valid TOML: {error}", "See docs/suites.md for an example."
         ) from error
-    return parse(fields, path)
+    return parse_suite(fields, path)
 
 
-def parse(fields: dict[str, Any], path: Path) -> Suite:
+def parse_suite(fields: dict[str, Any], path: Path) -> Suite:
     """Check every key and value. Raises SuiteError."""
     try:
         suite = msgspec.convert({"name": path.stem, **fields}, Suite)
@@ -85,13 +85,13 @@ def parse(fields: dict[str, Any], path: Path) -> Suite:
     for number, entry in enumerate(suite.cases, 1):
         _check(entry, f"{path}, cases {number}")
     try:
-        threshold_rules(suite)
+        suite_thresholds(suite)
     except UsageError as error:
         raise SuiteError(f"{path}, thresholds: {error}", error.hint) from error
     return suite
 
 
-def threshold_rules(suite: Suite) -> list[Rule]:
+def suite_thresholds(suite: Suite) -> list[Rule]:
     """Of the `[thresholds]` table; they are about this suite's cases only. Raises UsageError."""
     return rules(suite.thresholds, f"suite {suite.name}", suite.name)
 
@@ -100,8 +100,8 @@ def _check(entry: Entry, where: str) -> None:
     try:
         workload = registry.load_class("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]
         for backend in entry.backend or []:
-            if backend not in registry.names("benchbench.backends"):
-                valid = registry.names("benchbench.backends")
+            if backend not in registry.entry_names("benchbench.backends"):
+                valid = registry.entry_names("benchbench.backends")
                 raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, valid))
         for axes in [*entry.cpu, *entry.accelerator]:
             check_params(workload, axes)

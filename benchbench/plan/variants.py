@@ -21,7 +21,7 @@ T = TypeVar("T", bound=StrEnum)
 REVISION = "rev:"
 
 
-def parse(text: str, given: Mapping[str, str] = MappingProxyType({})) -> Variant:
+def parse_variant(text: str, given: Mapping[str, str] = MappingProxyType({})) -> Variant:
     """Parts by commas: each a target, an option, an interpreter or a revision. Raises UsageError.
 
     `given`: target → its interpreter, where it was named elsewhere.
@@ -34,7 +34,7 @@ def parse(text: str, given: Mapping[str, str] = MappingProxyType({})) -> Variant
     return found
 
 
-def sides(
+def targets_of_variants(
     variants: Sequence[Variant], chosen: Sequence[Target], given: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[list[Target], list[Target]]:
     """The targets of either side.
@@ -60,7 +60,7 @@ def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
     name, equals, value = part.partition("=")
     if equals and name in OPTIONS:
         return OPTIONS[name](found, value)
-    known = registry.names("benchbench.backends")
+    known = registry.entry_names("benchbench.backends")
     if equals and name.partition("@")[0] not in known:
         raise UsageError(f"No option or backend named {name!r}.", unknown("names", name, [*OPTIONS, *known]))
     (target,) = targets([name], {**given, **by_hand([part])} if equals else given, sys.executable)

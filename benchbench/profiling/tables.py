@@ -79,7 +79,7 @@ class OperatorChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ProfileDifference:
     """Two profiles: what changed, the largest first, and how much of it operators account for."""
 
     ref: OperatorTable
@@ -90,7 +90,7 @@ class Difference:
     changes: tuple[OperatorChange, ...]
 
 
-def tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
+def profile_tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
     """Of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
     latency = {row.case.id: row.value("latency_s") for row in rows_of(run)}
     made = [
@@ -192,7 +192,7 @@ def _off(step_s: float, expected_s: float) -> str:
     return f"{abs(change):.0%} {'longer' if change > 0 else 'shorter'}" if abs(change) > DISTURBED else ""
 
 
-def chosen(found: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]:
+def select_profiles(found: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]:
     """Those whose case id holds or matches one of `patterns`, all without any. Raises UsageError for none."""
     everything = list(found)
     wanted = [
@@ -221,7 +221,7 @@ def pairs(
     return found
 
 
-def difference(ref: OperatorTable, new: OperatorTable) -> Difference:
+def difference(ref: OperatorTable, new: OperatorTable) -> ProfileDifference:
     """What each operator adds to the difference of the two steps; with the idle time's, that is all of it."""
     total = new.step_s - ref.step_s
     before, after = ({row.name: row for row in side.rows} for side in (ref, new))
@@ -231,7 +231,7 @@ def difference(ref: OperatorTable, new: OperatorTable) -> Difference:
         come = [row for row in new.rows if row.kind is each and row.name not in before]
         changes += _unmatched(each, gone, come, total)
     changes.sort(key=lambda change: (-abs(change.change_s), change.name))
-    return Difference(
+    return ProfileDifference(
         ref=ref,
         new=new,
         change_s=total,

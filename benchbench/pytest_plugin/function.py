@@ -19,7 +19,7 @@ from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.registry import load_class
-from benchbench.timing.sampling import measure
+from benchbench.timing.sampling import measure_steps
 
 PYTHON = "python"  # what stands for no backend
 
@@ -37,7 +37,7 @@ class Attached(Protocol):
         """Peak bytes on the device since `reset_peak`."""
 
 
-class Host:
+class HostSession:
     """Plain Python: a call has finished when it returns."""
 
     def wait(self, output: Any) -> None:
@@ -60,7 +60,9 @@ class Call:
     measurement: Measurement
 
 
-def measured(function: Callable[[], Any], backend: str | None, device: str | None, policy: Policy) -> Call:
+def measure_call(
+    function: Callable[[], Any], backend: str | None, device: str | None, policy: Policy
+) -> Call:
     """Each call is waited for by the backend's own means; blocks, warm-up and stop rule are those of a run.
 
     Nothing of the framework is set. Raises UsageError for an unknown backend, Unsupported for a device
@@ -72,13 +74,13 @@ def measured(function: Callable[[], Any], backend: str | None, device: str | Non
         start = perf_counter()
         output = function()
         called = perf_counter() - start
-        where, session = found.attach(device) if found else (unknown_device(), Host())
+        where, session = found.attach(device) if found else (unknown_device(), HostSession())
         start = perf_counter()
         session.wait(output)
         cold = called + perf_counter() - start
         host_reset = reset_host_peak()
         session.reset_peak()
-        samples = measure(function, HostTimer(session.wait, every_step=True), policy)
+        samples = measure_steps(function, HostTimer(session.wait, every_step=True), policy)
     measurement = Measurement(
         cost=CALL,
         iterations=samples.iterations,

@@ -113,13 +113,13 @@ def _bench(
 
     now, test = state(request.config), request.node.nodeid
     try:
-        call = calls.measured(function, backend, device, now.run.info.policy)
+        call = calls.measure_call(function, backend, device, now.run.info.policy)
     except (UsageError, Unsupported):
         raise
     except Exception as error:
-        add(now, test, backend, calls.unknown_device(device), calls.failure(error, backend))
+        record_test(now, test, backend, calls.unknown_device(device), calls.failure(error, backend))
         raise
-    judge(now, add(now, test, backend, call.device, call.measurement))
+    judge_test(now, record_test(now, test, backend, call.device, call.measurement))
     return call.output
 
 
@@ -155,7 +155,9 @@ def _new_state(config: pytest.Config) -> State:
     return State(results=results, baseline=baseline, run=run, earlier=earlier)
 
 
-def add(now: State, test: str, backend: str | None, device: Device, outcome: Measurement | Failure) -> Record:
+def record_test(
+    now: State, test: str, backend: str | None, device: Device, outcome: Measurement | Failure
+) -> Record:
     """The record of a test, stored before the next test begins."""
     from benchbench.pytest_plugin import session as testruns
 
@@ -165,7 +167,7 @@ def add(now: State, test: str, backend: str | None, device: Device, outcome: Mea
     now.records.append(record)
     now.devices.setdefault(record.case.target, {})[device.name] = device
     if now.writer:
-        info = testruns.measured(now.run, now.records, _devices(now)).info
+        info = testruns.run_so_far(now.run, now.records, _devices(now)).info
         with _storing(now):
             now.writer.append(info, record)
     return record
@@ -193,7 +195,7 @@ def _storing(now: State) -> Iterator[None]:
         now.problem = now.problem or f"not stored: {error}. {error.hint}"
 
 
-def judge(now: State, record: Record) -> None:
+def judge_test(now: State, record: Record) -> None:
     """Fail the test where it became slower, with Bonferroni's correction for all tests of the session."""
     __tracebackhide__ = True
     if not now.baseline:
@@ -203,7 +205,7 @@ def judge(now: State, record: Record) -> None:
     from benchbench.pytest_plugin import session as testruns
 
     before = now.earlier.records if now.earlier else ()
-    run = testruns.only(testruns.measured(now.run, [*before, record], _devices(now)), record.case.id)
+    run = testruns.only(testruns.run_so_far(now.run, [*before, record], _devices(now)), record.case.id)
     since = testruns.regression_of(run, now.baseline, now.results)
     if since.verdict is Verdict.SLOWER and since.p is not None and since.p * now.tests < ALPHA:
         pytest.fail(f"slower than in {now.baseline}: {since.text}", pytrace=False)

@@ -13,12 +13,12 @@ from pathlib import Path, PurePath
 from benchbench import __version__
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.verdicts import compare
+from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison, gate
 from benchbench.errors import UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import check
+from benchbench.gate.decide import decide
 from benchbench.machine.environment import fingerprint, machine, usable_threads
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
@@ -46,7 +46,7 @@ class SessionWriter:
         before = earlier(results, name)
         if before is None:
             self.earlier, self.run = None, session(name, policy, None)
-            self._writer = runs.create(results, self.run.info)
+            self._writer = runs.create_run(results, self.run.info)
             self._lock = runs.lock(folder)
         else:
             self._lock = runs.lock(folder)
@@ -105,7 +105,7 @@ def earlier(results: Path, name: str) -> Run | None:
         raise UsageError(f"{name!r} cannot name a run.", "Use letters, digits, dots, dashes, underscores.")
     if name not in runs.runs(results):
         return None
-    found = runs.read(results / runs.RUNS / name)
+    found = runs.read_run(results / runs.RUNS / name)
     if fingerprint(found.info.machine) != fingerprint(machine()):
         raise UsageError(f"The run {name!r} was made on other hardware.", "Choose another name.")
     return found
@@ -141,7 +141,7 @@ def session(name: str, policy: Policy, earlier: Run | None) -> Run:
     return Run(info=head, records=())
 
 
-def measured(run: Run, records: Sequence[Record], devices: Mapping[str, Iterable[Device]]) -> Run:
+def run_so_far(run: Run, records: Sequence[Record], devices: Mapping[str, Iterable[Device]]) -> Run:
     """`run` with this session's records; `devices`: target → those used."""
     plan = {case.id: case for case in (*run.info.plan, *(each.case for each in records))}
     probes = {probe.target.name: probe for probe in run.info.probes}
@@ -175,13 +175,13 @@ def regression_of(run: Run, name: str, results: Path) -> Since:
     Raises UnreadableInput, NotComparable.
     """
     (case,) = run.info.plan
-    if name not in baselines.names(results):
-        ref = runs.read(runs.find(results, name))
-        (verdict,) = compare(only(ref, case.id), run).verdicts
+    if name not in baselines.baseline_names(results):
+        ref = runs.read_run(runs.find_run(results, name))
+        (verdict,) = compare_runs(only(ref, case.id), run).verdicts
         text = "  ".join(comparison.sentences(verdict))
         return Since(verdict.verdict, verdict.p_holm, text)
     sessions = baselines.sessions(results, name, run.info.machine)
-    found = check(sessions, digest(run), GatePolicy(metrics=METRICS[:1], confirm=False))
+    found = decide(sessions, digest(run), GatePolicy(metrics=METRICS[:1], confirm=False))
     finding = next(each for each in found.findings if each.case == case.id)
     text = next(each.text for each in gate.case_verdicts(found) if each.case == case.id)
     return Since(finding.verdict, finding.first.p_holm if finding.first else None, text)
@@ -189,7 +189,7 @@ def regression_of(run: Run, name: str, results: Path) -> Since:
 
 def check_exists(name: str, results: Path) -> None:
     """Raises UnreadableInput or NotComparable where there is no such run or baseline for this machine."""
-    if name in baselines.names(results):
+    if name in baselines.baseline_names(results):
         baselines.sessions(results, name, machine())
     else:
-        runs.read(runs.find(results, name))
+        runs.read_run(runs.find_run(results, name))

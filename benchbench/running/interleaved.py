@@ -19,12 +19,12 @@ from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, Reason, check_devices, plan
 from benchbench.plan.rerun import Variant, altered, obstacle
 from benchbench.plan.revision import checked_out
-from benchbench.plan.variants import sides as targets_of_sides
+from benchbench.plan.variants import targets_of_variants as targets_of_sides
 from benchbench.running.measure import LOOKING, targets_of, tell_system
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
 from benchbench.running.request import Request, Terms, request
-from benchbench.running.rounds import head
+from benchbench.running.rounds import run_head
 from benchbench.store import runs
 from benchbench.store.tags import COMMIT
 
@@ -43,7 +43,7 @@ def measure_sides(
     asked, pythons = request(options), given(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
     with _pools(sides, targets_of_sides(sides, chosen, pythons), asked.settings, observer) as pools:
-        return _recorded(pools, prepare(pools, asked, sides), results, observer)
+        return _recorded(pools, prepare_sides(pools, asked, sides), results, observer)
 
 
 def measure_cases_on(
@@ -85,11 +85,11 @@ def _recorded(
     pools: Sequence[WorkerPool], infos: Two, results: Path, observer: RunObserver
 ) -> tuple[Run, Run]:
     record_runs(pools, infos, results, observer)
-    first, second = (runs.read(results / runs.RUNS / info.id) for info in infos)
+    first, second = (runs.read_run(results / runs.RUNS / info.id) for info in infos)
     return first, second
 
 
-def prepare(pools: Sequence[WorkerPool], request: Request, variants: Sequence[Variant]) -> Two:
+def prepare_sides(pools: Sequence[WorkerPool], request: Request, variants: Sequence[Variant]) -> Two:
     """The heads of two runs, each the other's partner: what is planned on the first pool's targets, as
     either variant changes it. Raises UsageError for a device or mode that does not exist.
     """
@@ -119,7 +119,7 @@ def heads(
             seed=seed,
             command=terms.command,
         )
-        info = head(probes[side], chosen, own)
+        info = run_head(probes[side], chosen, own)
         infos.append(_of_revision(info) if variant.revision else info)
     return _partners(infos[0], infos[1], variants, pairs)
 

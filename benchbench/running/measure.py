@@ -31,7 +31,7 @@ def measure_suite(
     runs.follow_stored(results)
     with prepared(request.request(options), options, observer) as (pool, info):
         record_runs([pool], [info], results, observer, profile=profile)
-    return runs.read(results / runs.RUNS / info.id)
+    return runs.read_run(results / runs.RUNS / info.id)
 
 
 def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
@@ -45,7 +45,7 @@ def prepared(
     asked: Request, options: MeasureOptions, observer: RunObserver
 ) -> Iterator[tuple[WorkerPool, RunInfo]]:
     """The workers of the targets chosen, and the head of the run that is asked for. Raises UsageError."""
-    with WorkerPool(request.targets(options), asked.settings, sys.executable) as pool:
+    with WorkerPool(request.requested_targets(options), asked.settings, sys.executable) as pool:
         tell_system(observer, sys.platform)
         observer.note(LOOKING)
         yield pool, rounds.prepare(pool, asked)
@@ -67,9 +67,9 @@ def measure_cases(
     runs.follow_stored(results)
     with WorkerPool(targets_of(cases, pythons), terms.settings, sys.executable) as pool:
         probes = pool.probe()
-        info = rounds.head(probes, again(cases, probes), terms)
+        info = rounds.run_head(probes, again(cases, probes), terms)
         record_runs([pool], [info], results, observer)
-    return runs.read(results / runs.RUNS / info.id)
+    return runs.read_run(results / runs.RUNS / info.id)
 
 
 def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:
@@ -79,7 +79,7 @@ def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target
 
 def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]:
     """What every target chosen has; without a choice also every environment. Raises UsageError."""
-    chosen = request.targets(options, labelled=True)
+    chosen = request.requested_targets(options, labelled=True)
     with WorkerPool(chosen, request.settings(options), sys.executable) as pool:
         observer.note("importing every backend")
         return pool.probe()

@@ -18,23 +18,23 @@ from benchbench.model.record import Record
 from benchbench.model.status import Status
 from benchbench.stats import median
 from benchbench.store import artifacts, disk
-from benchbench.store.artifacts import outcome
+from benchbench.store.artifacts import profile_outcome
 
 PROFILED_S = 0.5  # of steps at least, unless they are many
 FEWEST, MOST = 5, 1000  # steps
 
 
-def kept(
+def keep_profiles(
     pool: WorkerPool, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
 ) -> Iterator[Profiled]:
     """Each profile once it is in the run's `folder`. Raises CannotWrite."""
-    for found, traces in profiles(pool, records, announce):
-        for name, content in artifacts.files(found, traces).items():
+    for found, traces in profile_cases(pool, records, announce):
+        for name, content in artifacts.profile_files(found, traces).items():
             disk.save_below(folder, folder / artifacts.ARTIFACTS / name, content)
         yield found
 
 
-def profiles(
+def profile_cases(
     pool: WorkerPool, records: Sequence[Record], announce: Callable[[str], None]
 ) -> Iterator[tuple[Profiled, dict[str, bytes]]]:
     """For each case that was measured: its profile, or why there is none, and its traces by file name."""
@@ -56,7 +56,7 @@ def _last_ok(records: Sequence[Record]) -> list[Record]:
     return [record for record in last.values() if isinstance(record.outcome, Measurement)]
 
 
-def size(measured: Measurement) -> tuple[int, int]:
+def profiled_steps(measured: Measurement) -> tuple[int, int]:
     """(steps in a block, blocks) to profile: blocks like those timed, as many as half a second takes."""
     steps = min(max(ceil(PROFILED_S / median(steps_s(measured))), FEWEST), MOST)
     iterations = min(measured.iterations, steps)
@@ -67,7 +67,7 @@ def _profiled(
     pool: WorkerPool, case: Case, measured: Measurement
 ) -> tuple[Profile | Failure, dict[str, bytes]]:
     """The profile, or why there is none, and the traces that it names."""
-    iterations, count = size(measured)
+    iterations, count = profiled_steps(measured)
     answer, _ = pool.ask(case, {"kind": "profile", "iterations": iterations, "count": count})
     plain = answer.reply and answer.reply.get("plain_step_s")
     if answer.reply and "recording" in answer.reply:
@@ -93,7 +93,7 @@ def _decoded(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
         if profile := answer.reply.get("profile"):
-            return outcome({**profile, "plain_step_s": plain})
-        return outcome(answer.reply["outcome"])
+            return profile_outcome({**profile, "plain_step_s": plain})
+        return profile_outcome(answer.reply["outcome"])
     except (KeyError, TypeError, UnreadableInput) as error:
         return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")

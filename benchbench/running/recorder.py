@@ -18,7 +18,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.registry import load_class
-from benchbench.store.codec import outcome
+from benchbench.store.codec import outcome_of
 from benchbench.workloads.base import Workload
 
 Announce = Callable[[str], None]
@@ -140,7 +140,7 @@ def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
         stages.update(_seconds(answer.reply["stages_s"]))
-        return outcome(answer.reply["outcome"])
+        return outcome_of(answer.reply["outcome"])
     except (KeyError, TypeError, ValueError, UnreadableInput) as error:
         return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
 

@@ -37,9 +37,9 @@ def record_runs(
         raise NothingToMeasure(one if len(infos) == 1 else "No case can run on both sides.", WAYS)
     records: list[list[Record]] = [[] for _ in infos]
     with ExitStack() as stack:
-        writers = [stack.enter_context(runs.create(results, info)) for info in infos if results]
+        writers = [stack.enter_context(runs.create_run(results, info)) for info in infos if results]
         stack.enter_context(_observed(pools, infos, records, observer))
-        for side, record in rounds.measure(pools, infos, observer.stage):
+        for side, record in rounds.measure_rounds(pools, infos, observer.stage):
             if writers:
                 writers[side].append(record)
             records[side].append(record)
@@ -71,5 +71,5 @@ def _observed(
 
 
 def _profile(pool: WorkerPool, records: Sequence[Record], folder: Path, observer: RunObserver) -> None:
-    for profile in profile_pass.kept(pool, records, folder, observer.stage):
+    for profile in profile_pass.keep_profiles(pool, records, folder, observer.stage):
         observer.profile(profile)

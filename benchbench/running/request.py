@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TypeVar
 
-from benchbench.environments.targets import chosen
+from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
@@ -17,7 +17,7 @@ from benchbench.model.run import Policy, Settings
 from benchbench.plan import suite as suites
 from benchbench.plan.cases import Selection, select
 from benchbench.plan.suite import Entry
-from benchbench.store.tags import checked
+from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation)
@@ -53,16 +53,16 @@ def request(options: MeasureOptions) -> Request:
         settings=settings(options),
         seed=options.seed,
         command=options.command,
-        tags=checked(options.tags),
+        tags=check_tags(options.tags),
     )
 
 
-def targets(options: MeasureOptions, *, labelled: bool = False) -> list[Target]:
+def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> list[Target]:
     """The backends named, each under its interpreter; none named: every one, `labelled`: and environment.
 
     Raises UsageError.
     """
-    return chosen(options.backends, options.pythons, sys.executable, labelled=labelled)
+    return choose_targets(options.backends, options.pythons, sys.executable, labelled=labelled)
 
 
 def selection(options: MeasureOptions) -> Selection:

@@ -30,10 +30,10 @@ def prepare(pool: WorkerPool, request: Request) -> RunInfo:
     """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
     probes = pool.probe()
     check_devices(request.selection.devices, probes)
-    return head(probes, plan(request.entries, request.selection, probes), request)
+    return run_head(probes, plan(request.entries, request.selection, probes), request)
 
 
-def head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
+def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
     """Of a run that begins now, filed under the commit it is made at unless the tags name another."""
     now = time.time()
     return RunInfo(
@@ -58,7 +58,7 @@ def _shareable(probe: Probe) -> Probe:
     return dataclasses.replace(probe, target=target)
 
 
-def measure(
+def measure_rounds(
     pools: Sequence[WorkerPool],
     infos: Sequence[RunInfo],
     announce: Announce,

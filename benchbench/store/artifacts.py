@@ -33,7 +33,7 @@ class _File(Profiled):
     outcome: Any
 
 
-def files(found: Profiled, traces: Mapping[str, bytes]) -> dict[str, bytes]:
+def profile_files(found: Profiled, traces: Mapping[str, bytes]) -> dict[str, bytes]:
     """File name → content: the table, and `traces` beside it under the case's name, compressed."""
     stem = _stem(found.case.id)
     names = {name: f"{stem}.{name.removesuffix('.gz')}.gz" for name in sorted(traces)}
@@ -54,7 +54,7 @@ def _compressed(name: str, content: bytes) -> bytes:
     return content if name.endswith(".gz") else gzip.compress(content, mtime=0)
 
 
-def profiles(run: Path) -> tuple[list[Profiled], list[str]]:
+def read_profiles(run: Path) -> tuple[list[Profiled], list[str]]:
     """Those in a run's folder by case, and for each file that cannot be read its name and why."""
     found, damaged = [], []
     for path in sorted((run / ARTIFACTS).glob(f"*{TABLE}")):
@@ -67,11 +67,11 @@ def profiles(run: Path) -> tuple[list[Profiled], list[str]]:
 
 def reasons(run: Path) -> dict[str, str]:
     """Case id → why it has no profile, where it was to have one."""
-    outcomes = {each.case.id: each.outcome for each in profiles(run)[0]}
+    outcomes = {each.case.id: each.outcome for each in read_profiles(run)[0]}
     return {case: found.message for case, found in outcomes.items() if isinstance(found, Failure)}
 
 
-def outcome(raw: object) -> Profile | Failure:
+def profile_outcome(raw: object) -> Profile | Failure:
     """A profile or failure from JSON values, all numbers finite and none below 0. Raises UnreadableInput."""
     try:
         if isinstance(raw, dict) and raw.get("status") != Status.OK:
@@ -108,4 +108,4 @@ def _read(path: Path) -> Profiled:
     if found.schema > SCHEMA:
         raise UnreadableInput("written by a newer accelbench")
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Profiled)}
-    return Profiled(**(fields | {"outcome": outcome(found.outcome)}))
+    return Profiled(**(fields | {"outcome": profile_outcome(found.outcome)}))

@@ -52,13 +52,13 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
         raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
     found = _converted(_parsed(unsealed(line, required=checksums)), _Line)
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
-    record = Record(**(fields | {"outcome": outcome(found.outcome)}))
+    record = Record(**(fields | {"outcome": outcome_of(found.outcome)}))
     if isinstance(record.outcome, Measurement):
         _check_devices(record.case.placement.devices, len(record.outcome.ranks) or 1)
     return record
 
 
-def outcome(raw: object) -> Measurement | Failure:
+def outcome_of(raw: object) -> Measurement | Failure:
     """A measurement or failure from JSON values, all numbers finite and none below zero.
 
     Raises UnreadableInput.

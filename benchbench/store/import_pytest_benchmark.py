@@ -24,7 +24,7 @@ from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.stats import median
 from benchbench.store.runs import new_id
-from benchbench.store.tags import COMMIT, HASH, commit
+from benchbench.store.tags import COMMIT, HASH, commit_name
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import precise
 
@@ -50,7 +50,7 @@ class Benchmark(msgspec.Struct):
     options: dict[str, Any] = {}
 
 
-class Session(msgspec.Struct):
+class BenchmarkFile(msgspec.Struct):
     """What `pytest --benchmark-json` writes: one process that ran every benchmark."""
 
     machine_info: dict[str, Any]
@@ -84,9 +84,9 @@ def pytest_benchmark(paths: Sequence[Path], tags: Mapping[str, str] | None = Non
     return Run(info=info, records=tuple(records))
 
 
-def _session(path: Path) -> Session:
+def _session(path: Path) -> BenchmarkFile:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Session)
+        found = msgspec.json.decode(path.read_bytes(), type=BenchmarkFile)
         datetime.fromisoformat(found.datetime)
     except OSError as error:
         raise UnreadableInput(f"{path}: {error.strerror or error}", HOW_TO) from error
@@ -110,7 +110,7 @@ def _check(benchmark: Benchmark, path: Path) -> None:
         raise UnreadableInput(f"{path}: {benchmark.fullname} has {count} samples, too many.", hint)
 
 
-def _commit_tag(sessions: Sequence[Session]) -> dict[str, str]:
+def _commit_tag(sessions: Sequence[BenchmarkFile]) -> dict[str, str]:
     found = {_commit(session.commit_info) for session in sessions}
     return {COMMIT: found.pop()} if len(found) == 1 and found != {""} else {}
 
@@ -120,7 +120,7 @@ def _commit(info: Mapping[str, Any]) -> str:
     name = info.get("id")
     if not (isinstance(name, str) and HASH.fullmatch(name)):
         return ""
-    return commit(name, dirty=bool(info.get("dirty")))
+    return commit_name(name, dirty=bool(info.get("dirty")))
 
 
 def _machine(info: dict[str, Any]) -> Machine:
@@ -139,7 +139,9 @@ def _machine(info: dict[str, Any]) -> Machine:
     )
 
 
-def _record(benchmark: Benchmark, session: Session, number: int, machine: Machine, order: int) -> Record:
+def _record(
+    benchmark: Benchmark, session: BenchmarkFile, number: int, machine: Machine, order: int
+) -> Record:
     return Record(
         case=Case(
             suite=TOOL,
@@ -204,7 +206,7 @@ def _block(step: float, iterations: int) -> float:
 
 
 def _info(
-    paths: Sequence[Path], sessions: Sequence[Session], machine: Machine, plan: dict[str, Case]
+    paths: Sequence[Path], sessions: Sequence[BenchmarkFile], machine: Machine, plan: dict[str, Case]
 ) -> RunInfo:
     newest = sessions[-1]
     target = Target(name=TOOL, backend=TOOL, python=f"python {machine.python}")

@@ -152,7 +152,7 @@ class RunWriter:
             self.close()
 
 
-def create(root: Path, info: RunInfo) -> RunWriter:
+def create_run(root: Path, info: RunInfo) -> RunWriter:
     """Make the folder of a new run and write its head. Raises CannotWrite; then nothing is left behind."""
     if not NAME.fullmatch(info.id):
         raise ValueError(f"{info.id!r} cannot be the id of a run")
@@ -181,7 +181,7 @@ def _head_text(info: RunInfo) -> bytes:
 
 def keep(root: Path, run: Run) -> Path:
     """Store a run that is complete already; its folder. Raises CannotWrite."""
-    with create(root, run.info) as writer:
+    with create_run(root, run.info) as writer:
         for record in run.records:
             writer.append(record)
     return root / RUNS / run.info.id
@@ -205,7 +205,7 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-def head(path: Path) -> RunInfo:
+def read_head(path: Path) -> RunInfo:
     """Of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
     return _head(path)[0]
 
@@ -220,7 +220,7 @@ def _head(path: Path) -> tuple[RunInfo, bool]:
     return info, stored.checksums
 
 
-def read(path: Path) -> Run:
+def read_run(path: Path) -> Run:
     """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
 
     So is a line that repeats another's case and round, and so are records that end.json counts and that are
@@ -256,7 +256,7 @@ def read_all(root: Path, skipped: Callable[[str], None]) -> Iterator[Run]:
     """Every stored run, oldest first; one that cannot be read is told to `skipped`, and costs only itself."""
     for name in runs(root):
         try:
-            yield read(root / RUNS / name)
+            yield read_run(root / RUNS / name)
         except UnreadableInput as error:
             skipped(str(error))
 
@@ -284,7 +284,7 @@ def runs(root: Path) -> list[str]:
     return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
 
 
-def find(root: Path, selector: str) -> Path:
+def find_run(root: Path, selector: str) -> Path:
     """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
 
     Raises UnreadableInput.
@@ -304,14 +304,14 @@ def find(root: Path, selector: str) -> Path:
 
 def find_stored(root: Path, selector: str) -> str:
     """The id of the run in `root` that `selector` names, which may not be a path. Raises UnreadableInput."""
-    folder = find(root, selector)
+    folder = find_run(root, selector)
     if folder.parent != root / RUNS:
         message = f"{selector!r} is not among the runs in {root / RUNS}."
         raise UnreadableInput(message, "accelbench list runs shows what there is.")
     return folder.name
 
 
-def remove(root: Path, name: str) -> None:
+def remove_run(root: Path, name: str) -> None:
     """Remove a stored run with all it keeps; of a link only the link. Raises CannotWrite."""
     folder = root / RUNS / name
     with disk.writing(folder):

@@ -15,7 +15,7 @@ HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256
 HINT = "Write --tag branch=main, or --tag VALUE."
 
 
-def parse(texts: Iterable[str]) -> dict[str, str]:
+def parse_tags(texts: Iterable[str]) -> dict[str, str]:
     """`["branch=main", "v2"]` → {"branch": "main", "tag": "v2"}. Raises UsageError."""
     found: dict[str, str] = {}
     for text in texts:
@@ -24,10 +24,10 @@ def parse(texts: Iterable[str]) -> dict[str, str]:
         if name in found:
             raise UsageError(f"The tag {name!r} is given twice.", "A run has one value of each.")
         found[name] = value
-    return checked(found)
+    return check_tags(found)
 
 
-def checked(tags: Mapping[str, str]) -> dict[str, str]:
+def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """`tags`, if each has a name and a value. Raises UsageError."""
     for name, value in tags.items():
         if not (isinstance(name, str) and NAME.fullmatch(name)):
@@ -37,7 +37,7 @@ def checked(tags: Mapping[str, str]) -> dict[str, str]:
     return dict(tags)
 
 
-def commit(name: str, *, dirty: bool) -> str:
+def commit_name(name: str, *, dirty: bool) -> str:
     """A commit's hash as a tag has it, told apart where files of it were changed."""
     return name + DIRTY if dirty else name
 
@@ -47,6 +47,6 @@ def short(value: str) -> str:
     return HASH.sub(r"\1", value)
 
 
-def text(tags: Mapping[str, str]) -> str:
+def tags_text(tags: Mapping[str, str]) -> str:
     """`commit=1f0c2a9b7d3e, branch=main`."""
     return ", ".join(f"{name}={short(value)}" for name, value in tags.items())

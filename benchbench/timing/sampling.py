@@ -62,7 +62,7 @@ class Samples:
     batches: tuple[Batch, ...] = ()
 
 
-def measure(
+def measure_steps(
     step: Callable[[], Any],
     timer: Stopwatch,
     policy: Policy,

@@ -18,7 +18,7 @@ from benchbench.backends.base import Backend, HostTimer, Timer
 from benchbench.model.case import Dtype
 from benchbench.model.run import Policy
 from benchbench.stats import median
-from benchbench.timing.sampling import Samples, measure
+from benchbench.timing.sampling import Samples, measure_steps
 from benchbench.traces.recording import Unsupported
 
 Clock = Callable[[], float]
@@ -99,7 +99,7 @@ class Spin:
 def on_host(shape: Shape, policy: Policy, timer: Timer, clock: Clock) -> tuple[Samples, list[float], float]:
     """What the pipeline measures, what each block truly lasted, and how sure that is: 0, exactly."""
     spin = Spin(durations(shape), clock)
-    samples = measure(spin, timer, policy)
+    samples = measure_steps(spin, timer, policy)
     return samples, spin.blocks_s(samples.iterations, len(samples.block_s)), 0.0
 
 
@@ -119,7 +119,7 @@ def on_device(
     """As on the host; the share by which the device's clock moved meanwhile tells how sure the truth is."""
     before = seconds_per_cycle(device, clock)
     cycles = round(seconds / before)
-    samples = measure(lambda: device.spin(cycles), timer, policy)
+    samples = measure_steps(lambda: device.spin(cycles), timer, policy)
     after = seconds_per_cycle(device, clock)
     block = cycles * (before + after) / 2 * samples.iterations
     return samples, [block] * len(samples.block_s), abs(after - before) / before
@@ -147,7 +147,7 @@ def seconds_per_cycle(device: Spinner, clock: Clock) -> float:
     return median([(lasted(2 * cycles) - lasted(cycles)) / cycles for _ in range(TRIES)])
 
 
-def answer(backend: Backend, job: dict[str, Any]) -> dict[str, Any]:
+def measure_spin(backend: Backend, job: dict[str, Any]) -> dict[str, Any]:
     """A worker's answer: seconds of each block, as measured and as they were. Raises Unsupported."""
     shape, policy, clock = Shape(**job["shape"]), Policy(**job["policy"]), raw_clock()
     if job["device"] is None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from benchbench.model.profile import Profile
 from benchbench.traces.recording import BEGIN, END, Recording, Unsupported
-from benchbench.traces.spans import Span, Window
-from benchbench.traces.timeline import Allocation, memory, summary
+from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.timeline import Allocation, memory, summarise
 
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -21,15 +21,15 @@ CHANGING = re.compile(r"## Call (CompiledFxGraph) \w+ ##|(Torch-Compiled Region)
 Event = Mapping[str, Any]
 
 
-def profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping[str, float]) -> Profile:
+def parse_profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping[str, float]) -> Profile:
     """The profile in a trace; `flops`: by operator, over all steps. Raises Unsupported."""
     events = [event for event in trace["traceEvents"] if "ts" in event]
     origin, wall_s = _window(events)
     spans = [span for event in events if (span := _span(event, origin))]
     on_device = any(span.on_device for span in spans)
     allocations = [_allocation(event, origin) for event in events if _allocates(event, on_device)]
-    window = Window(0.0, wall_s)
-    found = summary(spans, window, allocations)
+    window = TraceWindow(0.0, wall_s)
+    found = summarise(spans, window, allocations)
     at_s, in_use = memory(allocations, window)
     return Profile(
         profiler=recording.profiler,

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchbench.model.profile import Profile
 from benchbench.traces.recording import Recording, Unsupported
-from benchbench.traces.spans import Span, Window
-from benchbench.traces.timeline import summary
+from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.timeline import summarise
 
 KERNEL = "_kernel_time"  # ends the name of what ran a node
 SIZES = ("activation_size", "parameter_size", "output_size")
@@ -16,10 +16,10 @@ SIZES = ("activation_size", "parameter_size", "output_size")
 Event = Mapping[str, Any]
 
 
-def profile(trace: Sequence[Event], recording: Recording) -> Profile:
+def parse_profile(trace: Sequence[Event], recording: Recording) -> Profile:
     """Of the last steps in a trace, as many as were recorded. Raises Unsupported."""
     window = _window(trace, recording.steps)
-    found = summary([_span(event) for event in trace if _is_kernel(event)], window)
+    found = summarise([_span(event) for event in trace if _is_kernel(event)], window)
     return Profile(
         profiler=recording.profiler,
         steps=recording.steps,
@@ -32,11 +32,11 @@ def profile(trace: Sequence[Event], recording: Recording) -> Profile:
     )
 
 
-def _window(trace: Sequence[Event], steps: int) -> Window:
+def _window(trace: Sequence[Event], steps: int) -> TraceWindow:
     runs = sorted((each for each in trace if each.get("name") == "model_run"), key=lambda each: each["ts"])
     if len(runs) < steps:
         raise Unsupported("the trace does not hold the steps")
-    return Window(runs[-steps]["ts"] / 1e6, (runs[-1]["ts"] + runs[-1]["dur"]) / 1e6)
+    return TraceWindow(runs[-steps]["ts"] / 1e6, (runs[-1]["ts"] + runs[-1]["dur"]) / 1e6)
 
 
 def _is_kernel(event: Event) -> bool:

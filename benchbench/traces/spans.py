@@ -32,7 +32,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TraceWindow:
     """What is looked at, on the clock of the spans."""
 
     start_s: float
@@ -48,7 +48,7 @@ class Piece:
     span: int
 
 
-def nested(spans: Sequence[Span], window: Window) -> tuple[list[int | None], list[Piece]]:
+def nested(spans: Sequence[Span], window: TraceWindow) -> tuple[list[int | None], list[Piece]]:
     """The span that each is nested in, and the stretches in which each named one was the innermost."""
     lanes: dict[tuple[bool, str], list[int]] = defaultdict(list)
     for index, span in enumerate(spans):
@@ -111,7 +111,7 @@ def enclosing(index: int, parents: Sequence[int | None]) -> Iterator[int]:
         above = parents[above]
 
 
-def gaps_of(pieces: Sequence[Piece], spans: Sequence[Span], window: Window) -> tuple[Gaps, float]:
+def gaps_of(pieces: Sequence[Piece], spans: Sequence[Span], window: TraceWindow) -> tuple[Gaps, float]:
     """The stretches without an operator, and the seconds of all others."""
     found: list[tuple[float, str]] = []
     until, last = window.start_s, ""

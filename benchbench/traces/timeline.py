@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from benchbench.model.profile import Gaps, Operator
-from benchbench.traces.spans import Piece, Span, Window, enclosing, gaps_of, nested, shared
+from benchbench.traces.spans import Piece, Span, TraceWindow, enclosing, gaps_of, nested, shared
 
 MOST_POINTS = 500  # of a memory timeline
 MOST_KERNELS = 5  # named for each operator
@@ -54,7 +54,7 @@ class _Row:
     kernels: dict[str, float] = field(default_factory=dict)
 
 
-def summary(spans: Sequence[Span], window: Window, allocations: Sequence[Allocation] = ()) -> Summary:
+def summarise(spans: Sequence[Span], window: TraceWindow, allocations: Sequence[Allocation] = ()) -> Summary:
     """What each operator took in `window`; spans that reach beyond it count as far as they are in it."""
     inside = [span for span in spans if span.end_s > window.start_s and span.start_s < window.end_s]
     rows: dict[str, _Row] = defaultdict(_Row)
@@ -72,7 +72,9 @@ def summary(spans: Sequence[Span], window: Window, allocations: Sequence[Allocat
     return Summary(tuple(found), bool(device), busy, gaps)
 
 
-def memory(allocations: Sequence[Allocation], window: Window) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def memory(
+    allocations: Sequence[Allocation], window: TraceWindow
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """(seconds since the window's start, bytes in use): all moments, or the peak of each of 500 stretches."""
     inside = sorted((each.at_s, each.in_use) for each in allocations if _within(each, window))
     width = max(1, -(-len(inside) // MOST_POINTS))
@@ -81,12 +83,12 @@ def memory(allocations: Sequence[Allocation], window: Window) -> tuple[tuple[flo
     return tuple(at - window.start_s for at, _ in peaks), tuple(used for _, used in peaks)
 
 
-def _within(allocation: Allocation, window: Window) -> bool:
+def _within(allocation: Allocation, window: TraceWindow) -> bool:
     return window.start_s <= allocation.at_s <= window.end_s
 
 
 def _count(
-    spans: Sequence[Span], parents: Sequence[int | None], window: Window, rows: dict[str, _Row]
+    spans: Sequence[Span], parents: Sequence[int | None], window: TraceWindow, rows: dict[str, _Row]
 ) -> None:
     """Calls that begin in the window, total times, and what the profiler counts."""
     for index, span in enumerate(spans):
@@ -132,7 +134,7 @@ def _charge_memory(
     spans: Sequence[Span],
     pieces: Sequence[Piece],
     allocations: Iterable[Allocation],
-    window: Window,
+    window: TraceWindow,
     rows: dict[str, _Row],
 ) -> None:
     """What was asked for goes to the operator in which its thread then was."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from benchbench.model.profile import Profile
 from benchbench.traces import hlo
 from benchbench.traces.recording import BEGIN, END, Recording, Unread, Unsupported
-from benchbench.traces.spans import Span, Window
-from benchbench.traces.timeline import Allocation, memory, summary
-from benchbench.traces.xplane import POOL, Event, Line, chrome, read
+from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.timeline import Allocation, memory, summarise
+from benchbench.traces.xplane import POOL, Event, Line, chrome, read_lines
 
 # The executors themselves: what they run are operators, what they do in between is none's.
 EXECUTORS = ("ThunkExecutor::Execute", "ExecutorState::Process")
@@ -31,7 +31,7 @@ TRACE, NATIVE = "trace.json.gz", "xplane.pb"
 Labels = Mapping[tuple[str, str], str]  # (XLA's module, its instruction) → what it computes
 
 
-def profile(folder: Path, recording: Recording, labels: Labels) -> Profile:
+def parse_profile(folder: Path, recording: Recording, labels: Labels) -> Profile:
     """The profile in the one trace below `folder`, whose files are moved into it.
 
     Raises Unread where nothing here can read it, Unsupported where it does not hold the steps.
@@ -39,7 +39,7 @@ def profile(folder: Path, recording: Recording, labels: Labels) -> Profile:
     for path in [*folder.rglob(f"*.{TRACE}"), *folder.rglob(f"*.{NATIVE}")]:
         path.rename(folder / (TRACE if path.name.endswith(TRACE) else NATIVE))
     try:
-        lines = read(folder / NATIVE)
+        lines = read_lines(folder / NATIVE)
     except ImportError:
         raise Unread(recording) from None
     if not (folder / TRACE).exists():
@@ -53,10 +53,10 @@ def profile_of(
 ) -> Profile:
     """The profile in a trace that has been read. Raises Unsupported."""
     start_ns, end_ns = _marks(lines)
-    window = Window(0.0, (end_ns - start_ns) / 1e9)
+    window = TraceWindow(0.0, (end_ns - start_ns) / 1e9)
     spans = list(_spans(lines, labels, start_ns))
     allocations = _allocations(lines, any(span.on_device for span in spans), start_ns)
-    found = summary(spans, window, allocations)
+    found = summarise(spans, window, allocations)
     at_s, in_use = memory(allocations, window)
     return Profile(
         profiler=recording.profiler,

@@ -31,7 +31,7 @@ class Line:
     events: Sequence[Event]
 
 
-def read(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[Line]:
     """Every line of a trace. Raises ImportError where there is neither JAX nor TensorFlow."""
     if "tensorflow" in sys.modules:
         return _by_tensorflow(path)

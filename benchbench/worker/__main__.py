@@ -29,7 +29,7 @@ from benchbench.worker.children import (
     end_children,
     supervise,
 )
-from benchbench.worker.jobs import failed, one_line, run
+from benchbench.worker.jobs import failed, one_line, run_job
 from benchbench.worker.program import Message
 
 MOST_BYTES = 7 * 2**20  # of an answer; the parent reads no message of more than 8 MiB
@@ -42,14 +42,14 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
     os.set_inheritable(descriptor, False)  # whatever a job starts must not write there
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
         backend = registry.load_class("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
-        greeting = loaded(backend)
+        greeting = load_framework(backend)
         send(lines, greeting)
         if greeting["status"] == "ready":
             for line in lines:
                 serve(lines, backend, json.loads(line), descriptor)
 
 
-def loaded(backend: Backend) -> Message:
+def load_framework(backend: Backend) -> Message:
     """Import the framework: its version, or why it cannot be used."""
     try:
         return {"status": "ready", "version": backend.load()}
@@ -98,7 +98,7 @@ def child(backend: Backend, job: Message, path: Path) -> None:
 def answered(backend: Backend, job: Message) -> str:
     """The reply to a job, under its stamp; what JSON cannot hold makes it a failure."""
     try:
-        return json.dumps({"stamp": job["stamp"], "reply": run(backend, job)}, allow_nan=False)
+        return json.dumps({"stamp": job["stamp"], "reply": run_job(backend, job)}, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         message = f"the worker's answer cannot be read: {one_line(error)}"
         return json.dumps({"stamp": job["stamp"], "reply": failed(Status.FAILED, message)})

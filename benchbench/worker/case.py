@@ -21,11 +21,19 @@ from benchbench.timing.sampling import (
     PREMATURE,
     SHORTEST_BLOCK_S,
     Samples,
-    measure,
+    measure_steps,
     premature,
 )
 from benchbench.worker import verify
-from benchbench.worker.program import Message, Runner, WrongResult, build, judge, open_case, other_inputs
+from benchbench.worker.program import (
+    Message,
+    Runner,
+    WrongResult,
+    build,
+    open_case,
+    other_inputs,
+    require_accuracy,
+)
 from benchbench.workloads.base import Operation, Workload
 
 DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
@@ -48,12 +56,14 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         session.wait(output)
         cold = timer.now() - start
     with stage(stages, "verify"):
-        error, notes = checked(workload, runner, output, session, job)
+        error, notes = verify_output(workload, runner, output, session, job)
     del output
     with stage(stages, "timing"):
         policy = Policy(**job["policy"])
         most = 1 if cold_caches else MOST_ITERATIONS
-        samples = measure(runner.step, timer, policy, session.compilations, mark=session.range, most=most)
+        samples = measure_steps(
+            runner.step, timer, policy, session.compilations, mark=session.range, most=most
+        )
     peak_device, host = session.peak_device(), peak_host(host_reset)
     if not runner.program.simulated:
         with stage(stages, "verify_again"):
@@ -96,7 +106,7 @@ def long_enough(samples: Samples) -> int:
     return max(samples.iterations, math.ceil(SHORTEST_BLOCK_S / step))
 
 
-def checked(
+def verify_output(
     workload: Workload, runner: Runner, output: Any, session: Session, job: Message
 ) -> tuple[float | None, tuple[Note, ...]]:
     """The relative error of what will be timed, and a note where none can be given. Raises WrongResult."""
@@ -105,7 +115,7 @@ def checked(
     if isinstance(workload, Operation):
         elements = verify.output_elements(workload, runner.program, output, session)
         reference = verify.Reference(**job["reference"])
-        return judge(verify.worst(elements, reference.expected, reference.tolerance)), ()
+        return require_accuracy(verify.worst(elements, reference.expected, reference.tolerance)), ()
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
     return job["verified"], ()
@@ -130,7 +140,7 @@ def check_other_inputs(
         reference = verify.Reference(**job["reference"])
         deviation = verify.worst(elements, reference.others, reference.tolerance)
         name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
-        judge(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
+        require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
         return
     before, same = (loss_of(runner.step(), session) for _ in range(2))
     for batch in range(1, OTHER_BATCHES + 1):

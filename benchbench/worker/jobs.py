@@ -16,18 +16,26 @@ from benchbench.traces import xla
 from benchbench.traces.recording import Recording, Unread, Unsupported
 from benchbench.worker import random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
-from benchbench.worker.program import Message, Runner, WrongResult, build, judge, open_case, workload_of
+from benchbench.worker.program import (
+    Message,
+    Runner,
+    WrongResult,
+    build,
+    open_case,
+    require_accuracy,
+    workload_of,
+)
 from benchbench.workloads.base import Operation, Workload
 
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 
-def run(backend: Backend, job: Message) -> Message:
+def run_job(backend: Backend, job: Message) -> Message:
     """Dispatch on the kind of job; expected failures come back as data."""
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
     try:
-        return answer(backend, job)
+        return answer_job(backend, job)
     except Unsupported as reason:
         return failed(Status.UNSUPPORTED, str(reason))
     except Implausible as reason:
@@ -46,7 +54,7 @@ def failed(status: Status, message: str, relative_error: float | None = None) ->
     return {"outcome": dataclasses.asdict(failure), "stages_s": {}}
 
 
-def answer(backend: Backend, job: Message) -> Message:
+def answer_job(backend: Backend, job: Message) -> Message:
     """What a job asks for."""
     match job["kind"]:
         case "probe":
@@ -54,7 +62,7 @@ def answer(backend: Backend, job: Message) -> Message:
         case "reference":
             from benchbench.worker.reference import reference  # needs autograd
 
-            made = reference(workload_of(job), Dtype(job["dtype"]), random_cache.kept)
+            made = reference(workload_of(job), Dtype(job["dtype"]), random_cache.cached_normal)
             return {"reference": dataclasses.asdict(made)}
         case "verify":
             return {"verified": verify_case(backend, job)}
@@ -64,9 +72,9 @@ def answer(backend: Backend, job: Message) -> Message:
             return profile_case(backend, job)
         case "read":
             recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
-            return {"profile": dataclasses.asdict(xla.profile(Path(job["folder"]), recording, {}))}
+            return {"profile": dataclasses.asdict(xla.parse_profile(Path(job["folder"]), recording, {}))}
         case "spin":
-            return spin.answer(backend, job)
+            return spin.measure_spin(backend, job)
     stages: dict[str, float] = {}
     outcome = measure_case(backend, job, stages)
     return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
@@ -94,7 +102,7 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     if runner.program.simulated:
         return None
     reference = verify.Reference(**job["reference"])
-    error = judge(deviation(small, runner, session, reference))
+    error = require_accuracy(deviation(small, runner, session, reference))
     if reference.plain:
         verify_in_float32(backend, job, small, verify.Reference(**reference.plain))
     return error
@@ -108,7 +116,7 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
     session = backend.open(job["case"]["device"], Dtype.FLOAT32, backend.modes[0], job["threads"])
     session.precision()
     found = deviation(small, build(backend, session, small, Dtype.FLOAT32), session, reference)
-    judge(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
+    require_accuracy(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
 
 
 def deviation(

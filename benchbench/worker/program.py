@@ -42,7 +42,7 @@ def build(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, cache: Cache = Cache.HOT
 ) -> Runner:
     """The workload's program for this framework, in the session's mode."""
-    arrays = workload.arrays(Draw(dtype, standard=random_cache.kept))
+    arrays = workload.arrays(Draw(dtype, standard=random_cache.cached_normal))
     program = backend.program(session, workload, arrays)
     inputs, note = input_rotation.turns(
         cache, session, program.inputs, lambda: backend.program(session, workload, arrays).inputs
@@ -55,7 +55,9 @@ def other_inputs(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1
 ) -> tuple[Any, ...]:
     """The arguments that make the runner compute with other inputs, and with its own weights."""
-    draw = Draw(dtype, standard=random_cache.kept, renewed=lambda name: batch * workload.is_input(name))
+    draw = Draw(
+        dtype, standard=random_cache.cached_normal, renewed=lambda name: batch * workload.is_input(name)
+    )
     arrays = workload.arrays(draw)
     others = backend.program(session, workload, arrays).inputs
     return session.exchange(runner.program.inputs, others)
@@ -68,7 +70,7 @@ def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
     return case, workload_of(job["case"]), session
 
 
-def judge(deviation: verify.Deviation) -> float:
+def require_accuracy(deviation: verify.Deviation) -> float:
     """The relative error. Raises WrongResult beyond the tolerance."""
     if not math.isfinite(deviation.error):
         raise WrongResult(f"the {deviation.tensor} is not finite", None)

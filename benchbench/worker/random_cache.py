@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST = 2**22  # numbers of an array that is kept: weights of layers, not batches of images
 
 
-def kept(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
+def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
     """`standard_normal`, from the run's folder where it is there."""
     import numpy as np
 

@@ -19,7 +19,7 @@ from benchbench.documents.conclusions import Gate
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import check
+from benchbench.gate.decide import decide
 from tests.factories import a_machine
 from tests.simulator import a_session, session_medians
 
@@ -30,12 +30,12 @@ def timed(cases: int, sessions: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         for number, rows in enumerate(medians[:-1]):
             found = a_session(rows, day=number)
-            baselines.add(Path(folder), "main", found)
+            baselines.add_session(Path(folder), "main", found)
         size = sum(path.stat().st_size for path in Path(folder).rglob("*.json"))
         start = time.perf_counter()
         stored = baselines.sessions(Path(folder), "main", a_machine())
         read = time.perf_counter()
-        outcome = check(stored, a_session(medians[-1]), GatePolicy(metrics=METRICS[:1]))
+        outcome = decide(stored, a_session(medians[-1]), GatePolicy(metrics=METRICS[:1]))
         decided = time.perf_counter()
         Terminal().render(gate.check_document(Gate(name="main", found=outcome)))
         shown = time.perf_counter()

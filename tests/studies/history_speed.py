@@ -57,7 +57,7 @@ def timed(folder: Path, runs: int, by: str | None) -> dict[str, float | str | No
     spent = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
-        found = trends((store.read(folder / store.RUNS / name) for name in names), LATENCY, by=by)
+        found = trends((store.read_run(folder / store.RUNS / name) for name in names), LATENCY, by=by)
         Terminal().render(history_document(found))
         spent.append(time.perf_counter() - begin)
     best = min(spent)

@@ -40,7 +40,7 @@ def around(records: list[Record]) -> float:
 
 def by_target(folder: Path) -> dict[str, list[Record]]:
     found: dict[str, list[Record]] = defaultdict(list)
-    for record in runs.read(folder).records:
+    for record in runs.read_run(folder).records:
         if isinstance(record.outcome, Measurement):
             found[record.case.target].append(record)
     return found
@@ -50,7 +50,7 @@ def main() -> None:
     """Print a line per backend, and the verdicts."""
     with TemporaryDirectory() as name:
         found = compared(sys.argv[1:] or ["--suite", "quick"], Path(name))
-        forked, spawned = (by_target(runs.find(Path(name), found[side]["id"])) for side in ("ref", "new"))
+        forked, spawned = (by_target(runs.find_run(Path(name), found[side]["id"])) for side in ("ref", "new"))
     logs: dict[str, list[float]] = defaultdict(list)
     for verdict in found["verdicts"]:
         if verdict["ratio"]:

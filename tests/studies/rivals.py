@@ -18,7 +18,7 @@ from benchbench.backends.base import HostTimer
 from benchbench.model.run import Policy
 from benchbench.stats import median
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import Stopwatch, measure
+from benchbench.timing.sampling import Stopwatch, measure_steps
 
 Step = Callable[[], Any]
 Clock = Callable[[], float]
@@ -33,7 +33,7 @@ class Tool(Protocol):
 
 def accelbench_by(policy: Policy, step: Step, timer: Stopwatch | None = None) -> float:
     """The pipeline, on a step that is done when it returns."""
-    found = measure(step, timer or HostTimer(lambda output: None), policy)
+    found = measure_steps(step, timer or HostTimer(lambda output: None), policy)
     return median(found.block_s) / found.iterations
 
 

@@ -20,7 +20,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA, THRESHOLD
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check, check_interleaved
+from benchbench.gate.decide import check_interleaved, decide
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
 from benchbench.stats import holm, paired, welch
@@ -171,8 +171,8 @@ def one_suite(
     pair = Confirmation(new=second, ref=a_session(old_again))
     ref, partner = partners(a_session(old, id="A"), replace(run, id="B"))
     results = (
-        check(sessions, run, RULES, Confirmation(new=second)),
-        check(sessions, run, replace(RULES, interleaved=True), pair),
+        decide(sessions, run, RULES, Confirmation(new=second)),
+        decide(sessions, run, replace(RULES, interleaved=True), pair),
         check_interleaved(ref, partner, RULES, pair),
     )
     return {

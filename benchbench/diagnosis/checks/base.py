@@ -65,6 +65,6 @@ def graded(value: float, warning: float, problem: float = float("inf")) -> Level
     return Level.WARNING if value >= warning else Level.OK
 
 
-def unknown(why: str) -> tuple[Sight, ...]:
+def unknown_result(why: str) -> tuple[Sight, ...]:
     """A check that has no answer."""
     return (Sight(Level.UNKNOWN, why),)

@@ -6,9 +6,9 @@ import ctypes
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown
+from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
 from benchbench.format import seconds
-from benchbench.machine.kernel import text
+from benchbench.machine.kernel import read_text
 
 SOURCE = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 FAST = {
@@ -26,10 +26,10 @@ TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 
 def source(host: Host) -> Sequence[Sight]:
     """What the kernel reads the time from: a register, or a slow device."""
-    name = text(host.root / SOURCE).strip()
+    name = read_text(host.root / SOURCE).strip()
     if name in FAST | SLOW:
         return (Sight(Level.WARNING if name in SLOW else Level.OK, name),)
-    return unknown(f"{name}: not known to be fast or slow" if name else "the kernel does not show it")
+    return unknown_result(f"{name}: not known to be fast or slow" if name else "the kernel does not show it")
 
 
 def resolution(host: Host) -> Sequence[Sight]:
@@ -47,7 +47,7 @@ def resolution(host: Host) -> Sequence[Sight]:
 def synchronised(host: Host) -> Sequence[Sight]:
     """Whether something keeps the wall clock right."""
     if isinstance(host.synchronised, str):
-        return unknown(host.synchronised)
+        return unknown_result(host.synchronised)
     level = Level.OK if host.synchronised else Level.WARNING
     return (Sight(level, "synchronised" if host.synchronised else "not synchronised"),)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from benchbench.diagnosis.checks.base import Host, Level, Sight, unknown
+from benchbench.diagnosis.checks.base import Host, Level, Sight, unknown_result
 from benchbench.machine import rapl
-from benchbench.machine.kernel import number, text
+from benchbench.machine.kernel import read_number, read_text
 
 
 def perf(host: Host) -> Sequence[Sight]:
     """perf_event_paranoid, docs.kernel.org/admin-guide/sysctl/kernel.html: above 2 nothing may be counted."""
-    found = number(host.root / "proc/sys/kernel/perf_event_paranoid")
+    found = read_number(host.root / "proc/sys/kernel/perf_event_paranoid")
     if found is None:
-        return unknown("the kernel has no performance events")
+        return unknown_result("the kernel has no performance events")
     allowed = "one's own processes" if found > 0 else "everything"
     seen = f"perf_event_paranoid is {found}: " + ("for root only" if found > 2 else f"for {allowed}")
     return (Sight(Level.WARNING if found > 2 else Level.OK, seen, found),)
@@ -22,7 +22,7 @@ def perf(host: Host) -> Sequence[Sight]:
 
 def energy(host: Host) -> Sequence[Sight]:
     """The CPU's energy counters."""
-    found = rapl.packages(host.root)
+    found = rapl.cpu_packages(host.root)
     if isinstance(found, str):
         refused = any((host.root / rapl.FOLDER).glob("*"))
         return (Sight(Level.WARNING if refused else Level.UNKNOWN, found),)
@@ -32,7 +32,7 @@ def energy(host: Host) -> Sequence[Sight]:
 def gpu(host: Host) -> Sequence[Sight]:
     """Whether NVIDIA's driver lets anybody but root profile."""
     found = re.search(
-        r"^RmProfilingAdminOnly: ([01])$", text(host.root / "proc/driver/nvidia/params"), re.MULTILINE
+        r"^RmProfilingAdminOnly: ([01])$", read_text(host.root / "proc/driver/nvidia/params"), re.MULTILINE
     )
     if found is None:
         return ()

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown
+from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
 from benchbench.format import percent
 from benchbench.machine.conditions import tolerated_cores
-from benchbench.machine.kernel import CPUS, load_average, number, quotas, text, throttling, throttling_files
+from benchbench.machine.kernel import (
+    CPUS,
+    load_average,
+    quotas,
+    read_number,
+    read_text,
+    read_throttling,
+    throttling_files,
+)
 
 NO_STAT = "there is no /proc/stat"
 VIRTUAL = "not governed by this kernel: the firmware or the host does it"
@@ -16,7 +24,7 @@ VIRTUAL = "not governed by this kernel: the firmware or the host does it"
 def system_load(host: Host) -> Sequence[Sight]:
     """What other processes used while this one slept, and the load average."""
     if host.before is None or host.after is None:
-        return unknown(NO_STAT)
+        return unknown_result(NO_STAT)
     cores = (host.after.busy_s - host.before.busy_s) / host.pause_s
     average = load_average(host.root)
     names = ", ".join(f"{name} {used:.2f}" for name, used in host.busiest)
@@ -32,7 +40,7 @@ def system_load(host: Host) -> Sequence[Sight]:
 def steal(host: Host) -> Sequence[Sight]:
     """What the hypervisor gave to other guests."""
     if host.before is None or host.after is None:
-        return unknown(NO_STAT)
+        return unknown_result(NO_STAT)
     cores = (host.after.steal_s - host.before.steal_s) / host.pause_s
     seen = f"the hypervisor withholds {cores:.2f} of {len(host.cpus)} CPUs"
     return (Sight(_tolerated(cores, host.threads), seen, cores, "cores"),)
@@ -45,18 +53,18 @@ def _tolerated(cores: float, threads: int) -> Level:
 
 def governor(host: Host) -> Sequence[Sight]:
     """`performance` asks for the highest clock whatever the load."""
-    found = {text(host.root / CPUS / f"cpu{cpu}/cpufreq/scaling_governor").strip() for cpu in host.cpus}
+    found = {read_text(host.root / CPUS / f"cpu{cpu}/cpufreq/scaling_governor").strip() for cpu in host.cpus}
     if not found - {""}:
-        return unknown(VIRTUAL)
+        return unknown_result(VIRTUAL)
     level = Level.OK if found == {"performance"} else Level.WARNING
     return (Sight(level, ", ".join(sorted(found - {""}))),)
 
 
 def turbo(host: Host) -> Sequence[Sight]:
     """Intel's driver says whether it is off, the others' whether it is on."""
-    off, boost = (number(host.root / CPUS / name) for name in ("intel_pstate/no_turbo", "cpufreq/boost"))
+    off, boost = (read_number(host.root / CPUS / name) for name in ("intel_pstate/no_turbo", "cpufreq/boost"))
     if off is None and boost is None:
-        return unknown(VIRTUAL)
+        return unknown_result(VIRTUAL)
     on = off == 0 if off is not None else boost == 1
     return (Sight(Level.WARNING if on else Level.OK, "on" if on else "off"),)
 
@@ -64,10 +72,12 @@ def turbo(host: Host) -> Sequence[Sight]:
 def clock_limit(host: Host) -> Sequence[Sight]:
     """Whether a CPU is held below the highest clock it has."""
     folders = [host.root / CPUS / f"cpu{cpu}/cpufreq" for cpu in host.cpus]
-    pairs = [(number(each / "scaling_max_freq"), number(each / "cpuinfo_max_freq")) for each in folders]
+    pairs = [
+        (read_number(each / "scaling_max_freq"), read_number(each / "cpuinfo_max_freq")) for each in folders
+    ]
     known = [(limit, most) for limit, most in pairs if limit and most]
     if not known:
-        return unknown(VIRTUAL)
+        return unknown_result(VIRTUAL)
     limit, most = min(known, key=lambda pair: pair[0] / pair[1])
     seen = f"at most {limit // 1000} of {most // 1000} MHz"
     return (Sight(graded(most / limit, 1.01), seen, limit / 1000, "MHz"),)
@@ -84,7 +94,7 @@ def quota(host: Host) -> Sequence[Sight]:
 
 def throttled(host: Host) -> Sequence[Sight]:
     """In how many of its quota's periods this process's cgroup was stopped so far."""
-    found = throttling(throttling_files(host.root))
+    found = read_throttling(throttling_files(host.root))
     if found is None or not found.periods:
         return (Sight(Level.OK, "no quota has been counted"),)
     share = found.throttled / found.periods
@@ -95,9 +105,9 @@ def throttled(host: Host) -> Sequence[Sight]:
 def siblings(host: Host) -> Sequence[Sight]:
     """Whether the CPUs of a run share cores."""
     paths = [host.root / CPUS / f"cpu{cpu}/topology/thread_siblings_list" for cpu in host.cpus]
-    cores = {text(path).strip() for path in paths}
+    cores = {read_text(path).strip() for path in paths}
     if "" in cores:
-        return unknown("the kernel does not show which CPUs share a core")
+        return unknown_result("the kernel does not show which CPUs share a core")
     seen = f"{host.threads} threads on {len(cores)} cores"
     return (Sight(Level.WARNING if host.threads > len(cores) else Level.OK, seen, len(cores), "cores"),)
 
@@ -108,7 +118,7 @@ def numa(host: Host) -> Sequence[Sight]:
         folder.name for cpu in host.cpus for folder in (host.root / CPUS / f"cpu{cpu}").glob("node[0-9]*")
     }
     if not nodes:
-        return unknown("the kernel does not show memory nodes")
-    balancing = number(host.root / "proc/sys/kernel/numa_balancing")
+        return unknown_result("the kernel does not show memory nodes")
+    balancing = read_number(host.root / "proc/sys/kernel/numa_balancing")
     seen = f"CPUs on {len(nodes)} memory nodes" + ("; pages are moved between them" if balancing else "")
     return (Sight(Level.WARNING if len(nodes) > 1 else Level.OK, seen, len(nodes), "nodes"),)

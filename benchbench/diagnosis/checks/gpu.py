@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown
+from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
 from benchbench.machine.nvml import THROTTLED, GpuSettings, GpuState, Nvml
 
 
 def present(host: Host) -> Sequence[Sight]:
     """Whether NVML answers, and what there is."""
     if isinstance(host.nvml, str):
-        return unknown(host.nvml)
+        return unknown_result(host.nvml)
     count = host.nvml.count()
     names = ", ".join(f"{index}: {host.nvml.settings(index).name}" for index in range(count))
     return (Sight(Level.OK, names or "none", count, "GPUs"),)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown
+from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
 from benchbench.format import percent, size
-from benchbench.machine.kernel import memory_bytes, memory_limits, pressure, text
+from benchbench.machine.kernel import memory_bytes, memory_limits, pressure, read_text
 
 GIB = 2**30
 NO_MEMINFO = "there is no /proc/meminfo"
@@ -18,7 +18,7 @@ def available(host: Host) -> Sequence[Sight]:
     """What a case can have without others giving way, cgroup limits respected."""
     found = memory_bytes(host.root)
     if "MemAvailable" not in found:
-        return unknown(NO_MEMINFO)
+        return unknown_result(NO_MEMINFO)
     limits = [(limit, limit - used) for limit, used in memory_limits(host.root)]
     total = min([found.get("MemTotal", 0), *(limit for limit, _ in limits)])
     free = max(min([found["MemAvailable"], *(rest for _, rest in limits)]), 0)
@@ -30,7 +30,7 @@ def swap(host: Host) -> Sequence[Sight]:
     """Swap in use: something that was running has been put there."""
     found = memory_bytes(host.root)
     if "SwapTotal" not in found:
-        return unknown(NO_MEMINFO)
+        return unknown_result(NO_MEMINFO)
     total = found["SwapTotal"]
     if not total:
         return (Sight(Level.OK, "none", 0, "B"),)
@@ -38,20 +38,22 @@ def swap(host: Host) -> Sequence[Sight]:
     return (Sight(graded(used, 16 * 2**20), f"{size(used)} of {size(total)} in use", used, "B"),)
 
 
-def waiting(host: Host) -> Sequence[Sight]:
+def memory_pressure(host: Host) -> Sequence[Sight]:
     """The share of the last ten seconds in which something waited for memory."""
     found = pressure(host.root, "memory")
     if found is None:
-        return unknown("the kernel does not measure pressure (PSI)")
+        return unknown_result("the kernel does not measure pressure (PSI)")
     seen = f"tasks waited for memory {percent(found.share)} of the last 10 s"
     return (Sight(graded(found.share, 0.01, 0.1), seen, found.share, "fraction"),)
 
 
 def huge_pages(host: Host) -> Sequence[Sight]:
     """Whether a page fault may stop to make room for a huge page."""
-    modes = [re.search(r"\[([a-z+]+)\]", text(host.root / PAGES / name)) for name in ("enabled", "defrag")]
+    modes = [
+        re.search(r"\[([a-z+]+)\]", read_text(host.root / PAGES / name)) for name in ("enabled", "defrag")
+    ]
     if modes[0] is None:
-        return unknown("the kernel has no transparent huge pages")
+        return unknown_result("the kernel has no transparent huge pages")
     enabled, defrag = modes[0][1], modes[1][1] if modes[1] else "?"
     stalls = enabled == "always" and defrag == "always"
     return (Sight(Level.WARNING if stalls else Level.OK, f"enabled: {enabled}, defrag: {defrag}"),)
@@ -60,6 +62,6 @@ def huge_pages(host: Host) -> Sequence[Sight]:
 def temporary(host: Host) -> Sequence[Sight]:
     """Room for compile caches and workers' logs."""
     if host.free_bytes is None:
-        return unknown("its file system does not tell")
+        return unknown_result("its file system does not tell")
     level = graded(-host.free_bytes, -GIB, -GIB / 10)
     return (Sight(level, f"{size(host.free_bytes)} free", host.free_bytes, "B"),)

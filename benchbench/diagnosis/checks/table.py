@@ -75,7 +75,7 @@ CHECKS = (
     ),
     Check(
         "memory pressure",
-        memory.waiting,
+        memory.memory_pressure,
         "steps wait while the kernel looks for free pages",
         "end what uses memory",
     ),

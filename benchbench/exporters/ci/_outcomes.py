@@ -12,7 +12,7 @@ from benchbench.format import visible
 from benchbench.model.status import Status, Verdict
 
 
-class Level(IntEnum):
+class Severity(IntEnum):
     """Worst first."""
 
     FAILURE = 0  # a regression, or a result that is wrong
@@ -24,13 +24,13 @@ class Level(IntEnum):
 
 LEFT_OUT = (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.SKIPPED)
 LEVELS = {
-    Verdict.SLOWER: Level.FAILURE,
-    Verdict.BROKEN: Level.ERROR,
-    Verdict.PROVISIONAL: Level.UNDECIDED,
-    Verdict.INCONCLUSIVE: Level.UNDECIDED,
-    Verdict.INSUFFICIENT: Level.UNDECIDED,
-    Verdict.INCOMPARABLE: Level.UNDECIDED,
-    Verdict.GONE: Level.UNDECIDED,
+    Verdict.SLOWER: Severity.FAILURE,
+    Verdict.BROKEN: Severity.ERROR,
+    Verdict.PROVISIONAL: Severity.UNDECIDED,
+    Verdict.INCONCLUSIVE: Severity.UNDECIDED,
+    Verdict.INSUFFICIENT: Severity.UNDECIDED,
+    Verdict.INCOMPARABLE: Severity.UNDECIDED,
+    Verdict.GONE: Severity.UNDECIDED,
 }  # every other: passed
 
 
@@ -40,7 +40,7 @@ class Outcome:
 
     case: str
     suite: str
-    level: Level
+    level: Severity
     word: str  # `slower`, `out_of_memory`, `ok`: the worst said of it
     texts: tuple[str, ...]
     row: Row | None
@@ -58,9 +58,9 @@ def outcomes(report: RunReport) -> list[Outcome]:
     return sorted(found, key=_rank)
 
 
-def _rank(outcome: Outcome) -> tuple[Level, float]:
+def _rank(outcome: Outcome) -> tuple[Severity, float]:
     """The largest regression first; else in the order planned."""
-    if outcome.level is not Level.FAILURE:
+    if outcome.level is not Severity.FAILURE:
         return outcome.level, 0.0
     ratios = [each.ratio for each in outcome.judged if each.verdict is Verdict.SLOWER and each.ratio]
     return outcome.level, -max((abs(math.log(ratio)) for ratio in ratios), default=0.0)
@@ -68,7 +68,7 @@ def _rank(outcome: Outcome) -> tuple[Level, float]:
 
 def _outcome(case: str, row: Row | None, judged: list[CaseVerdict]) -> Outcome:
     said = [(_level(row.status), str(row.status))] if row else []
-    said += [(LEVELS.get(each.verdict, Level.PASSED), str(each.verdict)) for each in judged]
+    said += [(LEVELS.get(each.verdict, Severity.PASSED), str(each.verdict)) for each in judged]
     level = min(each for each, _ in said)
     words = [word for each, word in said if each is level]
     message = visible(row.message) if row else ""
@@ -78,16 +78,16 @@ def _outcome(case: str, row: Row | None, judged: list[CaseVerdict]) -> Outcome:
         case=visible(case),
         suite=visible(row.case.suite) if row else "",
         level=level,
-        word=words[-1] if level is Level.PASSED else words[0],
+        word=words[-1] if level is Severity.PASSED else words[0],
         texts=(*own, *(each.text for each in judged)),
         row=row,
         judged=tuple(judged),
     )
 
 
-def _level(status: Status) -> Level:
+def _level(status: Status) -> Severity:
     if status is Status.OK:
-        return Level.PASSED
+        return Severity.PASSED
     if status in LEFT_OUT:
-        return Level.SKIPPED
-    return Level.FAILURE if status in NO_SPEED else Level.ERROR
+        return Severity.SKIPPED
+    return Severity.FAILURE if status in NO_SPEED else Severity.ERROR

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from benchbench.documents.run import RunReport
 from benchbench.exporters.base import RunExporter
-from benchbench.exporters.ci._outcomes import Level, Outcome, outcomes
+from benchbench.exporters.ci._outcomes import Outcome, Severity, outcomes
 from benchbench.exporters.markdown import escaped
 from benchbench.format import interval, visible
 from benchbench.model.status import Verdict
@@ -50,9 +50,9 @@ def _annotations(found: list[Outcome]) -> Iterator[str]:
 
 
 def _kind(outcome: Outcome) -> str:
-    if outcome.level in (Level.FAILURE, Level.ERROR):
+    if outcome.level in (Severity.FAILURE, Severity.ERROR):
         return "error"
-    if outcome.level is Level.UNDECIDED:
+    if outcome.level is Severity.UNDECIDED:
         return "warning"
     return "notice" if outcome.word == Verdict.FASTER else ""
 

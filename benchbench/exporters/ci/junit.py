@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from benchbench.documents.run import RunReport
 from benchbench.exporters.base import RunExporter
-from benchbench.exporters.ci._outcomes import Level, Outcome, outcomes
+from benchbench.exporters.ci._outcomes import Outcome, Severity, outcomes
 
 TAGS = {
-    Level.FAILURE: "failure",
-    Level.ERROR: "error",
-    Level.UNDECIDED: "skipped",  # neither a pass nor a failure
-    Level.SKIPPED: "skipped",
+    Severity.FAILURE: "failure",
+    Severity.ERROR: "error",
+    Severity.UNDECIDED: "skipped",  # neither a pass nor a failure
+    Severity.SKIPPED: "skipped",
 }
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2
 

@@ -82,11 +82,15 @@ def _benchmark(record: Record, measured: Measurement) -> dict[str, Any]:
         "param": param,
         "extra_info": {},
         "options": {"timer": measured.timer},
-        "stats": {**summary(steps_s(measured)), "data": steps_s(measured), "iterations": measured.iterations},
+        "stats": {
+            **benchmark_statistics(steps_s(measured)),
+            "data": steps_s(measured),
+            "iterations": measured.iterations,
+        },
     }
 
 
-def summary(data: Sequence[float]) -> dict[str, Any]:
+def benchmark_statistics(data: Sequence[float]) -> dict[str, Any]:
     """The statistics of pytest-benchmark 5.3, each by its formula, so that a comparison there holds."""
     ordered, mean, total = sorted(data), statistics.mean(data), sum(data)
     deviation = statistics.stdev(data) if len(data) > 1 else 0

@@ -17,7 +17,7 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     """The module in inference mode."""
     import torch
 
-    model = loaded(network, context, arrays).eval()
+    model = load_module(network, context, arrays).eval()
     # torch_xla's tensors have no version counter, which inference mode would set.
     without_gradients = torch.no_grad if context.device.type == "xla" else torch.inference_mode
 
@@ -32,7 +32,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     """Forward under autocast, backward, and torch's own optimizer."""
     import torch
 
-    model = loaded(network, context, arrays).train()
+    model = load_module(network, context, arrays).train()
     named = dict(model.named_parameters())
     update = optimizer.torch(list(named.values()))
     kind, mixed = context.device.type, context.compute is not None
@@ -67,7 +67,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     )
 
 
-def loaded(network: Network, context: DeviceContext, arrays: Arrays) -> Any:
+def load_module(network: Network, context: DeviceContext, arrays: Arrays) -> Any:
     """The module with its weights on the device, channels last: made on the meta device, so none is drawn."""
     import torch
 
