@@ -193,6 +193,9 @@ def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
     assert [row["status"] for row in rows(tmp_path)] == ["ok"]
 
 
+CONV2D = ("run", "-b", "fake", "-w", "conv2d")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message", "hint"),
     [
@@ -203,6 +206,7 @@ def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
         (("run", "-b", "fake", "--mode", "compiled"), 2, "mode 'compiled'", "Did you mean 'compile'?"),
         (("run", "-b", "fake", "-d", "cdua"), 2, "No device named 'cdua'.", "Did you mean 'cuda'?"),
         (("run", "-p", "bacth=3"), 2, "parameter 'bacth'", "Did you mean 'batch'?"),
+        ((*CONV2D, "-p", "kernel=99"), 2, "larger than the padded image", "kernel=58 or less"),
         (("run", "-p", "batch"), 2, "Cannot read -p 'batch'.", "name=value"),
         (("run", "--quick", "--rigorous"), 2, "exclude each other", "one of them"),
         (("run", "-b", "fake", "-d", "cuda"), 3, "No case", "accelbench devices"),

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchbench import registry
 from benchbench.backends.base import Backend, HostTimer, Session
+from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
 from benchbench.traces.recording import Unsupported
@@ -20,6 +23,7 @@ from benchbench.worker import case, verify
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
 from benchbench.worker.tolerance import LAMBDA, tolerance
+from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
 from benchbench.workloads.operations.gemm import Gemm
 
@@ -179,6 +183,32 @@ def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
         assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
     small, large = (work.cost(Dtype.FLOAT32) for work in (tiny, whole))
     assert (small.flops or small.bytes) < (large.flops or large.bytes) / 10
+
+
+def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
+    backward = {name: workload(name) for name in WORKLOADS if name.endswith("_backward")}
+    for name, work in backward.items():
+        forward = type(workload(name.removesuffix("_backward")))(**work.params).cost(Dtype.FLOAT32)
+        assert work.cost(Dtype.FLOAT32).flops / forward.flops in (2, 3)
+        assert work.cost(Dtype.FLOAT32).bytes / forward.bytes in (2, 3)
+    assert backward
+
+
+SIZES = st.integers(0, 300) | st.integers(0, 9).map(lambda power: 2**power)
+VALUES = {bool: st.booleans(), int: SIZES, str: st.sampled_from([*OPTIMIZERS, "none"])}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@given(data=st.data())
+def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject) -> None:
+    kind: Any = registry.load_class("benchbench.workloads", name, Workload)
+    drawn = {key: data.draw(VALUES[type(default)], key) for key, default in kind.fields().items()}
+    try:
+        work = kind(**drawn)
+    except UsageError:
+        return
+    assert min(work.output_shape) > 0
+    assert min(work.cost(Dtype.FLOAT32).bytes, work.cost(Dtype.FLOAT32).items) > 0
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -57,9 +57,9 @@ def obstacle(case: Case, probe: Probe) -> Reason:
     try:
         workload = registry.load_class("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
         check_params(workload, dict(case.params))
-    except UsageError as error:
+        return unsupported(case, workload, probe, device)
+    except UsageError as error:  # also for sizes that an earlier version took
         return Status.UNSUPPORTED, str(error)
-    return unsupported(case, workload, probe, device)
 
 
 def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:

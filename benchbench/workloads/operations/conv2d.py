@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.backward import Backward
@@ -37,15 +38,25 @@ class Conv2d(Operation):
     multiplications_saved = 4.0  # by F(4×4, 3×3): Lavin & Gray 2016, "Fast algorithms for CNNs"
     may_be_zero = frozenset({"padding"})
 
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a kernel that is larger than the padded image."""
+        super().__post_init__()
+        side = min(self.height, self.width) + 2 * self.padding
+        if self.kernel > side:
+            raise UsageError(
+                f"kernel={self.kernel} is larger than the padded image: height={self.height}, "
+                f"width={self.width} and padding={self.padding} have room for at most {side}.",
+                f"Choose kernel={side} or less, or a larger height, width or padding.",
+            )
+
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·K·P·Q·C·R·S FLOPs, padding counted as work; images, filters and result move once."""
         _, _, rows, columns = self.output_shape
         outputs = self.batch * self.filters * rows * columns
-        moved = (
-            self.batch * self.channels * self.height * self.width + self.filters * self.reduction + outputs
-        )
+        products = self.channels * self.kernel**2  # not `reduction`, which the backward pass has its own of
+        moved = self.batch * self.channels * self.height * self.width + self.filters * products + outputs
         return Cost(
-            flops=2 * outputs * self.reduction, bytes=moved * dtype.itemsize, items=self.batch, item="image"
+            flops=2 * outputs * products, bytes=moved * dtype.itemsize, items=self.batch, item="image"
         )
 
     @property
