@@ -10,7 +10,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.registry import DRAWN
-from benchbench.worker.random_cache import MOST, cached_normal
+from benchbench.worker.random_cache import MOST, cached_normal, cached_result
 from benchbench.workloads.base import Draw, standard_normal
 
 KEY = (1, 2)
@@ -62,6 +62,31 @@ def test_a_damaged_file_is_drawn_again(folder: Path, content: bytes) -> None:
         cached_normal(KEY, (5,), np.float32), standard_normal(KEY, (5,), np.float32)
     )
     assert np.load(path).shape == (5,)
+
+
+def test_a_result_is_computed_once_a_run_and_again_where_its_file_is_damaged(folder: Path) -> None:
+    computed = []
+
+    def compute(name: str) -> dict[str, float]:
+        computed.append(name)
+        return {"value": 0.1 + len(name)}
+
+    def result(name: str) -> dict[str, float]:
+        return cached_result(name, lambda: compute(name))
+
+    assert [result("a"), result("bc"), result("a")] == [{"value": 1.1}, {"value": 2.1}, {"value": 1.1}]
+    assert computed == ["a", "bc"]
+    for path in folder.iterdir():
+        path.write_bytes(b"{")
+    assert result("a") == {"value": 1.1}
+    assert computed == ["a", "bc", "a"]
+
+
+def test_a_result_without_a_run_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DRAWN)
+    assert cached_result("a", lambda: {"value": 1}) == {"value": 1}
+    assert cached_result("a", lambda: {"value": 2}) == {"value": 2}
+    assert not list(folder.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_time(

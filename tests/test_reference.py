@@ -142,6 +142,17 @@ def test_rounding_to_nearest_is_that_of_hardware(name: str, values: Any) -> None
     )
 
 
+NORMAL = st.floats(2**-6, 400) | st.floats(-400, -(2**-6))
+TIES = st.integers(-(2**12), 2**12).map(lambda n: (n + 0.5) / 2**4)
+
+
+@given(arrays(np.float64, 20, elements=NORMAL | TIES))
+@pytest.mark.parametrize("grid", [*GRIDS.values(), rounding.TF32, rounding.FLOAT32])
+def test_rounding_by_bits_is_rounding_by_spacing(grid: rounding.Floating, values: Any) -> None:
+    spacing = grid.spacing(values)
+    np.testing.assert_array_equal(grid.nearest(values), np.rint(values / spacing) * spacing)
+
+
 @given(NUMBERS, st.integers(0, 100))
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
 def test_stochastic_rounding_gives_a_neighbour(grid: rounding.Floating, values: Any, seed: int) -> None:

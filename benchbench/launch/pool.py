@@ -25,6 +25,7 @@ from benchbench.launch.transport import (
     Transport,
     Worker,
 )
+from benchbench.machine.environment import THREADS
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.options import Isolation
@@ -32,7 +33,6 @@ from benchbench.model.run import Settings
 from benchbench.registry import load_class
 
 LATE_S = 0.5  # for a message that came in while another worker was waited for
-REFERENCE = "reference"  # the name of the target without a framework
 TRACE_READERS = ("jax", "tensorflow")  # backends whose framework reads XPlane traces
 
 
@@ -41,6 +41,10 @@ class Template(NamedTuple):
 
     target: str
     environment: tuple[tuple[str, str], ...] = ()
+
+
+# Without a framework. A reference's products are small, and threads that wait for the next one burn its time.
+REFERENCE = Template("reference", tuple(dict.fromkeys(THREADS, "1").items()))
 
 
 def template_of(case: Case) -> Template:
@@ -64,7 +68,7 @@ class WorkerPool:
         self._code = code
         self._open = transport
         self._targets = {target.name: target for target in targets}
-        self._reference_target = Target(name=REFERENCE, backend="fake", python=python)
+        self._reference_target = Target(name=REFERENCE.target, backend="fake", python=python)
         self._workers: dict[Template, Worker] = {}
         self.stages_s: dict[str, float] = {}  # wall time of what no single case can be charged with
 
@@ -106,7 +110,7 @@ class WorkerPool:
 
     def ask_plain(self, job: Message, target: str | None = None) -> Answer:
         """The answer to a job that is no case's, of a target's worker or of one without a framework."""
-        worker = self._worker(Template(target or REFERENCE))
+        worker = self._worker(Template(target) if target else REFERENCE)
         return worker.ask(job, self._settings.timeout_s, fork=True)
 
     def ask(self, case: Case, job: Message) -> tuple[Answer, str]:

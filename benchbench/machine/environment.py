@@ -62,6 +62,7 @@ INHERITED = frozenset({
     *("OPENBLAS_L2_SIZE", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
     "DNNL_MAX_CPU_ISA",
 })  # fmt: skip
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ALLOCATOR_NAMES = ("LD_PRELOAD", "GLIBC_TUNABLES")
 ALLOCATOR_PREFIX = "MALLOC_"
 STEADY = {
@@ -134,9 +135,7 @@ def worker_environment(
     shell's choice of allocator is kept, with `steady` freed memory is reused, as in a long-running process.
     """
     chosen = {name: value for name, value in parent.items() if _inherited(name)}
-    threads = dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(settings.threads)
-    )
+    threads = dict.fromkeys(THREADS, str(settings.threads))
     shell = {name: value for name, value in parent.items() if _allocates(name)}
     allocator = STEADY if settings.allocator is Allocator.STEADY else shell
     return chosen | threads | allocator | dict(extra)

@@ -1,4 +1,4 @@
-"""The numbers a run draws, kept in its folder: a process that needs them after another reads them.
+"""Numbers a run draws or computes, kept in its folder: a process that needs them after another reads them.
 
 ResNet-50's weights take 0.3 s to draw and a tenth of that to read. It also gives targets whose NumPy
 differs the same numbers to the bit.
@@ -6,11 +6,14 @@ differs the same numbers to the bit.
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from benchbench.registry import DRAWN
 from benchbench.workloads.base import standard_normal
@@ -34,8 +37,28 @@ def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any])
         found: NDArray[Any] = np.load(path)
         return found
     values = standard_normal(key, shape, real)
-    part = path.with_suffix(f".{os.getpid()}")
-    with suppress(OSError), part.open("wb") as file:  # a full disk costs the next process its time, no more
-        np.save(file, values)
-        part.replace(path)
+    _keep(path, lambda file: np.save(file, values))
     return values
+
+
+def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """`compute()`, of values that JSON has, from the run's folder where it is there under this name."""
+    folder = os.environ.get(DRAWN)
+    if not folder:
+        return compute()
+    path = Path(folder) / f"{sha256(name.encode()).hexdigest()}.json"
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        return found
+    result = compute()
+    _keep(path, lambda file: file.write(json.dumps(result).encode()))
+    return result
+
+
+def _keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Whole or not at all; a full disk costs the next process its time, no more."""
+    part = path.with_suffix(f".{os.getpid()}")
+    with suppress(OSError), part.open("wb") as file:
+        write(file)
+        file.flush()
+        part.replace(path)

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from benchbench.model.case import Dtype
+from benchbench.worker.random_cache import cached_result
 from benchbench.worker.tolerance import tolerance
 from benchbench.worker.verify import (
     STEPS,
@@ -43,8 +44,8 @@ def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None
     """Of `checked_at(workload)`, whose inputs and weights `standard` draws."""
     workload = checked_at(workload)
     if isinstance(workload, TrainingStep):
-        plain = None if dtype in FULL else asdict(of_training(workload, Dtype.FLOAT32, standard))
-        return replace(of_training(workload, dtype, standard), plain=plain)
+        plain = None if dtype in FULL else asdict(_cached(workload, Dtype.FLOAT32, standard))
+        return replace(_cached(workload, dtype, standard), plain=plain)
     assert isinstance(workload, Operation)
     return _of_operation(workload, dtype, standard)
 
@@ -58,22 +59,29 @@ def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) 
         return {name: values.tolist() for name, values in elements.items()}
 
     derived = isinstance(workload, Inference) and dtype is not Dtype.INT8
+    limit = _of_inference(workload, dtype, standard) if derived else tolerance(workload, dtype)
     return Reference(
         expected=output(Draw(dtype, standard=standard)),
-        tolerance=dict.fromkeys(indices, (_of_inference if derived else tolerance)(workload, dtype)),
+        tolerance=dict.fromkeys(indices, limit),
         others=output(Draw(dtype, standard=standard, renewed=workload.is_input)),
         stretch=UNCALIBRATED if dtype is Dtype.INT8 else 1.0,
     )
 
 
-def _of_inference(workload: Operation, dtype: Dtype) -> float:
+def _of_inference(workload: Operation, dtype: Dtype, standard: Standard | None) -> float:
     """From the small size, which is as deep: rounding does not depend on how many pixels there are."""
     assert isinstance(workload, Inference)
     small = workload.tiny()
-    arrays, index = small.arrays(Draw(dtype)), sample_indices(small)["output"]
+    arrays, index = small.arrays(Draw(dtype, standard=standard)), sample_indices(small)["output"]
     exact = small.reference(arrays, index)
     errors = [relative_error(small.reference(arrays, index, ops), exact) for ops in rounding_draws(dtype)]
     return tolerated(errors, dtype)
+
+
+def _cached(workload: TrainingStep, dtype: Dtype, standard: Standard | None) -> Reference:
+    """That in float32 is asked for again with each narrower dtype."""
+    name = f"{dtype} {type(workload).__module__} {workload}"
+    return Reference(**cached_result(name, lambda: asdict(of_training(workload, dtype, standard))))
 
 
 def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None = None) -> Reference:

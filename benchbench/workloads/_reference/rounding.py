@@ -64,7 +64,19 @@ class Floating:
 
     def nearest(self, x: Array) -> Array:
         """Each element rounded, ties to even."""
-        return _nearest(self, x) if self.bits < FLOAT64.bits else x
+        if self.bits == FLOAT64.bits:
+            return x
+        return _nearest(self, x) if _has_subnormals(x, self) else self._nearest_normal(x)
+
+    def _nearest_normal(self, x: Array) -> Array:
+        """By the bits of float64, a third of the time: half a unit is added, and what lies below one cut."""
+        dropped = FLOAT64.bits - self.bits
+        bits = np.ascontiguousarray(x, np.float64).view(np.uint64)
+        moved = (bits >> np.uint64(dropped)) & np.uint64(1)  # a tie goes to the even one
+        moved += bits
+        moved += np.uint64(2 ** (dropped - 1) - 1)
+        moved &= ~np.uint64(2**dropped - 1)
+        return np.asarray(moved.view(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +231,8 @@ class Rounded(Exact):
         if error < NEGLIGIBLE * self.precision.result.unit_roundoff:
             return self._kept(y)
         scale = error * math.sqrt(float(np.mean(np.square(y))))
-        return self._kept(y + scale * self.source.standard_normal(np.shape(y), np.float32))
+        walk = np.resize(self.source.standard_normal(_drawn(y), np.float32), np.shape(y))
+        return self._kept(y + scale * walk)
 
     def _to(self, grid: Grid, x: Array) -> Array:
         if self.nearest:
@@ -233,13 +246,15 @@ class Rounded(Exact):
 
     def _cut(self, x: Array, dropped: int) -> Array:
         """Without the last `dropped` bits of the mantissa, after adding up to one unit of what stays."""
-        moved = x.view(np.uint64) + self._random_bits(x.shape, dropped)
-        return np.asarray((moved & ~np.uint64(2**dropped - 1)).view(np.float64))
+        moved = np.resize(self.source.integers(0, 2**dropped, _drawn(x), dtype=np.uint64), x.shape)
+        moved += x.view(np.uint64)
+        moved &= ~np.uint64(2**dropped - 1)
+        return np.asarray(moved.view(np.float64))
 
-    def _random_bits(self, shape: tuple[int, ...], count: int) -> NDArray[np.uint64]:
-        """Below 2^count; a short sequence repeats, another each time, since drawing is slow."""
-        pool = self.source.integers(0, 2**count, min(POOL, math.prod(shape)) or 1, dtype=np.uint64)
-        return np.resize(pool, shape)
+
+def _drawn(x: Array) -> int:
+    """How many random numbers are drawn for a tensor: drawing is slow, so a sequence repeats."""
+    return min(POOL, np.size(x)) or 1
 
 
 def rounded(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
