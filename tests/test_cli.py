@@ -212,7 +212,7 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("run", "-b", "fake", "-d", "cuda"), 3, "No case", "accelbench devices"),
         (("run", "-b", "fake", "-d", "cpu", "--dtype", "tf32"), 3, "No case", "accelbench devices"),
         (("run", "--dtyp", "float32"), 2, "error: No such option: --dtyp.", "hint: Did you mean --dtype?"),
-        (("repot",), 2, "error: No such command 'repot'.", "hint: Did you mean 'report'?"),
+        (("histori",), 2, "error: No such command 'histori'.", "hint: Did you mean 'history'?"),
         (("run", "--rounds", "0"), 2, "error: Invalid value for '--rounds'", "accelbench run --help"),
         (("run", "--isolation", "frk"), 2, "'frk' is not one of 'fork'", "accelbench run --help"),
         (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
@@ -327,9 +327,9 @@ def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
 
 
 def test_an_error_of_usage_is_two_plain_lines(tmp_path: Path) -> None:
-    assert accelbench("repot", cwd=tmp_path, code=2).stderr == snapshot("""\
-error: No such command 'repot'.
-hint: Did you mean 'report'?
+    assert accelbench("histori", cwd=tmp_path, code=2).stderr == snapshot("""\
+error: No such command 'histori'.
+hint: Did you mean 'history'?
 """)
     nothing = accelbench(cwd=tmp_path, code=2)
     assert (nothing.stdout + nothing.stderr).count("Usage: accelbench") == 1

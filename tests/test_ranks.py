@@ -95,7 +95,6 @@ def damaged(**over: Any) -> Measurement:
         (damaged(ranks=damaged().ranks[:1]), 2, "fewer than two ranks"),
         (damaged(ranks=damaged().ranks * 2), 2, "4 ranks of a case on 2 devices"),
         (damaged(), 1, "2 ranks of a case on 1 devices"),
-        (a_measurement(), 2, "1 ranks of a case on 2 devices"),
         (
             damaged(ranks=(damaged().ranks[0], replace(damaged().ranks[1], cold_s=-1.0))),
             2,

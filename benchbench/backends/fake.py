@@ -66,7 +66,7 @@ class Fake(Backend):
 
     def load(self) -> str:
         """NumPy is what its workloads compute with."""
-        import numpy  # noqa: ICN001, F401 - once here, not once in each process forked from here
+        import numpy  # noqa: F401 - once here, not once in each process forked from here
 
         return __version__
 
