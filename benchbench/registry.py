@@ -34,7 +34,7 @@ def entry_names(package: str) -> list[str]:
     Workload files are imported for it, which imports no framework. A file that cannot be imported is listed
     under its own name: loading it tells why.
     """
-    modules = _modules(package, _package(package).__path__)
+    modules = _modules(package, import_module(package).__path__)
     if package != WORKLOADS:
         return sorted(map(_stem, modules))
     return sorted(name for module in modules for name in _names_in(module))
@@ -45,16 +45,29 @@ def load_class(package: str, name: str, base: type[T]) -> type[T]:
 
     Raises UsageError when there is no such entry, or when the file of that name defines none.
     """
-    for module in _modules(package, _package(package).__path__):
-        if name != _stem(module) and not name.startswith(f"{_stem(module)}_"):
-            continue
-        entries = _entries(import_module(module), base)
-        if name in entries:
-            return entries[name]
-        if not entries and name == _stem(module):
+    if entry := find_class(package, name, base):
+        return entry
+    for module in _modules(package, import_module(package).__path__):
+        if name == _stem(module) and not entries_of(import_module(module), base):
             raise UsageError(f"{import_module(module).__file__} defines no {base.__name__} class.")
     kind = package.rpartition(".")[2]
     raise UsageError(f"No {kind[:-1]} named {name!r}.", unknown(kind, name, entry_names(package)))
+
+
+def find_class(package: str, name: str, base: type[T]) -> type[T] | None:
+    """The same, or None where no file defines it; imports only files whose name it begins with."""
+    modules = _modules(package, import_module(package).__path__)
+    named = [module for module in modules if f"{name}_".startswith(f"{_stem(module)}_")]
+    for module in sorted(named, key=lambda each: -len(_stem(each))):
+        if entry := entries_of(import_module(module), base).get(name):
+            return entry
+    return None
+
+
+def module_names(package: str) -> list[str]:
+    """Names of the files and folders right in `package`, but for those that begin with an underscore."""
+    found = (module.name for module in iter_modules(import_module(package).__path__))
+    return [name for name in found if not name.startswith("_")]
 
 
 def _modules(package: str, path: Iterable[str]) -> Iterator[str]:
@@ -76,14 +89,15 @@ def _stem(module: str) -> str:
 def _names_in(module: str) -> Iterable[str]:
     base = import_module(f"{WORKLOADS}.base")
     try:
-        return _entries(import_module(module), base.Workload)
+        return entries_of(import_module(module), base.Workload)
     except Exception:  # noqa: BLE001 - a user's file may fail in any way
         return [_stem(module)]
 
 
-def _entries(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
+def entries_of(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
     """Name → class of the concrete subclasses of `base` that the module defines."""
-    classes = [value for value in vars(module).values() if _defined_in(module, value, base)]
+    classes = [value for value in vars(module).values() if is_class_of(module, value, base)]
+    classes = [each for each in classes if not inspect.isabstract(each)]
     if len(classes) == 1:
         return {_stem(module.__name__): classes[0]}
     return {_snake_case(entry.__name__): entry for entry in classes}
@@ -94,17 +108,17 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def _defined_in(module: ModuleType, value: object, base: type) -> bool:
-    if not (inspect.isclass(value) and issubclass(value, base)) or inspect.isabstract(value):
+def is_class_of(module: ModuleType, value: object, base: type) -> bool:
+    """Whether `value` is a subclass of `base`, abstract or not, that the module defines."""
+    if not (inspect.isclass(value) and issubclass(value, base)):
         return False
     return value.__module__ == module.__name__ or value.__module__.startswith(f"{module.__name__}.")
 
 
-def _package(name: str) -> ModuleType:
-    package = import_module(name)
-    if name == WORKLOADS:
-        package.__path__.extend(each for each in extra_folders() if each not in package.__path__)
-    return package
+def add_user_folders() -> None:
+    """Have this process import workloads from the user's folders too: only those made for it do."""
+    path = import_module(WORKLOADS).__path__
+    path.extend(each for each in extra_folders() if each not in path)
 
 
 def extra_folders() -> list[str]:

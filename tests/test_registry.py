@@ -29,6 +29,7 @@ class {}(Gemm):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(benchbench.workloads, "__path__", list(benchbench.workloads.__path__))
     monkeypatch.setenv(registry.WORKLOAD_PATH, str(tmp_path))
+    registry.add_user_folders()
     return tmp_path
 
 

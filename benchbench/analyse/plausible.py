@@ -12,13 +12,12 @@ from math import inf
 from benchbench.backends.base import LARGEST_CACHE
 from benchbench.errors import UsageError
 from benchbench.format import rate, ratio
+from benchbench.launch import catalogue
 from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import Note, NoteKind, note
-from benchbench.registry import load_class
 from benchbench.stats import mean, median, quantile
-from benchbench.workloads.base import Workload
 
 HIDING_BLOCKS = 100  # fewer have no 99th percentile to speak of
 ROUNDED = 1 + 1e-9  # a mean of equal blocks may exceed each of them
@@ -83,7 +82,7 @@ def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
 def _multiplications_saved(workload: str) -> float | None:
     """As the workload says; None, and so not judged by FLOPs, where it is not known here."""
     try:
-        return load_class("benchbench.workloads", workload, Workload).multiplications_saved  # type: ignore[type-abstract]
+        return catalogue.workload_named(workload).multiplications_saved
     except UsageError:
         return None
 

@@ -267,9 +267,9 @@ class Backend(ABC):
         """Devices there are, and for each kind that is not there the reason. May initialise the device."""
 
     @classmethod
-    def computes(cls, workload: type[Workload]) -> bool:
-        """Whether the workload is written for its framework."""
-        return cls.framework in workload.frameworks()
+    def computes(cls, frameworks: Sequence[str]) -> bool:
+        """Whether a workload that is written for these computes on it."""
+        return cls.framework in frameworks
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """The workload's step in its framework, on the session's device."""

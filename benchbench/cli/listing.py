@@ -12,6 +12,7 @@ from benchbench.cli.app import INSPECT, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import ResultsOption
+from benchbench.cli.screen import tell
 from benchbench.model.options import MeasureOptions
 
 
@@ -36,8 +37,11 @@ def list_(
     Examples: accelbench list workloads; accelbench list runs --format json
     """
     from benchbench.documents.lists import list_document
+    from benchbench.launch import catalogue
 
     print_document(list_document(what, results), format)
+    if what is Listing.WORKLOADS:
+        tell(catalogue.user_file_warnings())
 
 
 @app.command(rich_help_panel=INSPECT)

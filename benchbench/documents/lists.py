@@ -11,10 +11,10 @@ from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.document import Document
 from benchbench.errors import UnreadableInput
+from benchbench.launch import catalogue
 from benchbench.model.device import Probe
 from benchbench.store import runs as store
 from benchbench.store import tags
-from benchbench.workloads.base import Workload
 
 Rows = list[dict[str, str]]
 
@@ -54,8 +54,8 @@ def _devices(probe: Probe) -> Rows:
 def _workloads() -> Rows:
     """Every workload with its parameters and the frameworks it is written in."""
     rows = []
-    for name in registry.entry_names("benchbench.workloads"):
-        kind = registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+    for name in catalogue.workload_names():
+        kind = catalogue.workload_named(name)
         rows.append(
             {
                 "workload": name,

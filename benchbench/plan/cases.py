@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError, unknown
+from benchbench.launch import catalogue
+from benchbench.launch.catalogue import SizedWorkload, WorkloadKind, workload_at
 from benchbench.model.case import Cache, Case, Dtype, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.plan.suite import Axes, Entry, Suite, check_params
-from benchbench.workloads.base import Workload
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
@@ -55,7 +56,7 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[tuple[str, Ent
     ]
     present = {entry.workload for _, entry in entries}
     for name in selection.workloads:
-        registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+        catalogue.workload_named(name)
         if name not in present:
             entries.append(("defaults", Entry(workload=name, dtype=[Dtype.FLOAT32])))
     return _overridden(entries, selection)
@@ -179,7 +180,7 @@ def _unfold(
     points = [point for table in tables for point in _product(table)]
     axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache
     for point, dtype, mode, cache in itertools.product(*axes):
-        instance = workload(**point)
+        instance = workload_at(entry.workload, point)
         case = Case(
             suite=suite,
             workload=entry.workload,
@@ -203,19 +204,22 @@ def holds(entry: Entry, case: Case) -> bool:
         return False
     if entry.backend and case.backend not in entry.backend:
         return False
-    workload = _workload(entry)
     tables = entry.cpu if _class_of([case.device]) is DeviceClass.CPU else entry.accelerator
-    return any(workload(**point).params == case.params for table in tables for point in _product(table))
+    return any(
+        workload_at(entry.workload, point).params == case.params
+        for table in tables
+        for point in _product(table)
+    )
 
 
-def unsupported(case: Case, workload: type[Workload], probe: Probe, device: Device) -> Reason:
+def unsupported(case: Case, workload: WorkloadKind, probe: Probe, device: Device) -> Reason:
     """Why a case that is well formed cannot run on a device that is there, if so."""
     backend, missing_modes = _backend(probe), dict(probe.missing_modes)
-    if not (backend.virtual or backend.computes(workload)):
+    if not (backend.virtual or backend.computes(workload.frameworks())):
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
         return Status.UNSUPPORTED, reason
-    if reason := workload(**case.params).refuses(case.computes_in):
+    if reason := instance(case).refuses(case.computes_in):
         return Status.UNSUPPORTED, reason
     if case.mode in missing_modes:
         return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
@@ -242,9 +246,9 @@ def footprint_bytes(case: Case) -> int:
     return instance(case).cost(case.computes_in).bytes
 
 
-def instance(case: Case) -> Workload:
+def instance(case: Case) -> SizedWorkload:
     """The workload at the case's parameters."""
-    return registry.load_class("benchbench.workloads", case.workload, Workload)(**case.params)  # type: ignore[type-abstract]
+    return catalogue.workload_at(case.workload, case.params)
 
 
 def parse_params(texts: Sequence[str]) -> dict[str, list[Scalar]]:
@@ -276,5 +280,5 @@ def _backend(probe: Probe) -> type[Backend]:
     return registry.load_class("benchbench.backends", probe.target.backend, Backend)  # type: ignore[type-abstract]
 
 
-def _workload(entry: Entry) -> type[Workload]:
-    return registry.load_class("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]
+def _workload(entry: Entry) -> WorkloadKind:
+    return catalogue.workload_named(entry.workload)

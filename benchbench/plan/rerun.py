@@ -9,13 +9,13 @@ from typing import Any
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError
+from benchbench.launch import catalogue
 from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, Reason, devices_named, unsupported
 from benchbench.plan.suite import check_params
-from benchbench.workloads.base import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def obstacle(case: Case, probe: Probe) -> Reason:
     if device is None:
         return Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}"
     try:
-        workload = registry.load_class("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
+        workload = catalogue.workload_named(case.workload)
         check_params(workload, dict(case.params))
         return unsupported(case, workload, probe, device)
     except UsageError as error:  # also for sizes that an earlier version took

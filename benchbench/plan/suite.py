@@ -11,10 +11,11 @@ import msgspec
 
 from benchbench import registry
 from benchbench.errors import SuiteError, UsageError, unknown
+from benchbench.launch import catalogue
+from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Cache, Dtype, Scalar
 from benchbench.plan.thresholds import Rule, rules
 from benchbench.timing.policy import POLICIES
-from benchbench.workloads.base import Workload
 
 Axes = dict[str, list[Scalar] | Scalar]
 
@@ -98,7 +99,7 @@ def suite_thresholds(suite: Suite) -> list[Rule]:
 
 def _check(entry: Entry, where: str) -> None:
     try:
-        workload = registry.load_class("benchbench.workloads", entry.workload, Workload)  # type: ignore[type-abstract]
+        workload = catalogue.workload_named(entry.workload)
         for backend in entry.backend or []:
             if backend not in registry.entry_names("benchbench.backends"):
                 valid = registry.entry_names("benchbench.backends")
@@ -109,7 +110,7 @@ def _check(entry: Entry, where: str) -> None:
         raise SuiteError(f"{where}: {error}", error.hint) from error
 
 
-def check_params(workload: type[Workload], axes: Axes) -> None:
+def check_params(workload: WorkloadKind, axes: Axes) -> None:
     """Raise UsageError for a parameter the workload does not have, or of another type."""
     for name, values in axes.items():
         fields = workload.fields()

@@ -20,7 +20,7 @@ from benchbench.plan.cases import Plan, Reason, check_devices, plan
 from benchbench.plan.rerun import Variant, altered, obstacle
 from benchbench.plan.revision import checked_out
 from benchbench.plan.variants import targets_of_variants as targets_of_sides
-from benchbench.running.measure import LOOKING, targets_of, tell_system
+from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
 from benchbench.running.request import Request, Terms, request
@@ -77,6 +77,7 @@ def _pools(
             pool = WorkerPool(own, side.applied(settings), sys.executable, code)
             pools.append(stack.enter_context(pool))
         tell_system(observer, sys.platform)
+        tell_mistakes(observer)
         observer.note(LOOKING)
         yield pools
 

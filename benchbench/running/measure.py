@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchbench.environments.targets import given, targets
+from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.machine.system import limits
 from benchbench.model.case import Case
@@ -47,6 +48,7 @@ def prepared(
     """The workers of the targets chosen, and the head of the run that is asked for. Raises UsageError."""
     with WorkerPool(request.requested_targets(options), asked.settings, sys.executable) as pool:
         tell_system(observer, sys.platform)
+        tell_mistakes(observer)
         observer.note(LOOKING)
         yield pool, rounds.prepare(pool, asked)
 
@@ -55,6 +57,12 @@ def tell_system(observer: RunObserver, platform: str) -> None:
     """What is missing where this is not Linux."""
     if missing := limits(platform):
         observer.note(missing)
+
+
+def tell_mistakes(observer: RunObserver) -> None:
+    """What is wrong with the user's workload files, a line each: what is measured may not need them."""
+    for line in catalogue.user_file_warnings():
+        observer.note(line)
 
 
 def measure_cases(

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput
+from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer
 from benchbench.model.case import Case, Phase
@@ -19,7 +20,6 @@ from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.registry import load_class
 from benchbench.store.codec import outcome_of
-from benchbench.workloads.base import Workload
 
 Announce = Callable[[str], None]
 References = dict[str, list[float] | str]  # work → its float64 reference, or why there is none
@@ -41,8 +41,7 @@ def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> R
 
 def _computes(case: Case) -> bool:
     """Whether its backend computes the workload, so that there is something to verify."""
-    workload = load_class("benchbench.workloads", case.workload, Workload)  # type: ignore[type-abstract]
-    return _backend(case).computes(workload)
+    return _backend(case).computes(catalogue.workload_named(case.workload).frameworks())
 
 
 def _backend(case: Case) -> type[Backend]:

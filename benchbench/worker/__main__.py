@@ -41,6 +41,7 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
     adopt_orphans()
     os.set_inheritable(descriptor, False)  # whatever a job starts must not write there
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
+        registry.add_user_folders()
         backend = registry.load_class("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
         greeting = load_framework(backend)
         send(lines, greeting)

@@ -1,0 +1,212 @@
+"""The process that imports a user's workload files, asked and bound in time.
+
+What exits, hangs or crashes there is told as a mistake of its file; the next question has a new process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchbench.errors import UsageError
+from benchbench.format import visible
+from benchbench.launch.channel import Channel
+from benchbench.model.case import Dtype, Phase, Scalar
+from benchbench.model.measurement import Cost
+
+LIMIT_S = 12.0  # for an answer; the process itself takes 10 s for too long, its start is on top
+MORE = "docs/workloads.md says what a workload file must have."
+
+
+class _Mistake(msgspec.Struct):
+    text: str
+    line: int | None
+
+
+class _Workload(msgspec.Struct):
+    name: str
+    summary: str
+    phase: Phase
+    defaults: dict[str, Scalar]
+    written_for: list[str]
+    multiplications_saved: float | None
+
+
+class _Described(msgspec.Struct):
+    """What a file defines."""
+
+    workloads: list[_Workload] = []
+    mistakes: list[_Mistake] = []
+    refused: str = ""
+
+
+class _Figures(msgspec.Struct):
+    """A workload at given parameters; `refused`: why there is none."""
+
+    params: dict[str, Scalar] = {}
+    refused_dtypes: dict[Dtype, str] = {}
+    costs: dict[Dtype, Cost | None] = {}
+    refused: str = ""
+    hint: str = ""
+    mistakes: list[_Mistake] = []
+
+
+@dataclass(frozen=True, slots=True)
+class FileMistake:
+    """What is wrong with a file or a folder, and the name of the file without its ending."""
+
+    text: str
+    stem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UserWorkloadSize:
+    """A user's workload at given parameters."""
+
+    params: dict[str, Scalar]
+    refused: dict[Dtype, str]
+    costs: dict[Dtype, Cost | None]
+
+    def refuses(self, dtype: Dtype) -> str:
+        """Why it cannot be computed in `dtype`, else ""."""
+        return self.refused[dtype]
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """FLOPs, bytes and items of one step. Raises UsageError for a dtype that it refuses."""
+        if (cost := self.costs[dtype]) is None:
+            raise UsageError(self.refused[dtype])
+        return cost
+
+
+class UserWorkload:
+    """What a user's file says of one of its workloads, before parameters are chosen."""
+
+    __name__: str  # it stands where a class may stand
+
+    def __init__(self, told: _Workload, file: Path, process: UserFilesProcess) -> None:
+        self.name = self.__name__ = told.name
+        self.summary, self.phase = told.summary, told.phase
+        self.multiplications_saved = told.multiplications_saved
+        self._told, self._file, self._process = told, file, process
+        self._at = lru_cache(maxsize=None)(self._asked)
+
+    def fields(self) -> dict[str, Scalar]:
+        """Parameter → default."""
+        return dict(self._told.defaults)
+
+    def frameworks(self) -> list[str]:
+        """The frameworks it has builders for."""
+        return list(self._told.written_for)
+
+    def __call__(self, **params: Scalar) -> UserWorkloadSize:
+        """At these parameters. Raises UsageError, also for a mistake in the file."""
+        return self._at(tuple(params.items()))
+
+    def _asked(self, params: tuple[tuple[str, Scalar], ...]) -> UserWorkloadSize:
+        question = {"workload": self.name, "params": dict(params), "file": str(self._file)}
+        figures = self._process.ask(question, _Figures)
+        if figures.refused:
+            raise UsageError(figures.refused, figures.hint)
+        if figures.mistakes:
+            raise UsageError(placed(self._file, figures.mistakes[0]), MORE)
+        return UserWorkloadSize(figures.params, figures.refused_dtypes, figures.costs)
+
+
+class UserFilesProcess:
+    """One process after another, started when something is asked."""
+
+    def __init__(self) -> None:
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: Any = None
+
+    def ask(self, question: dict[str, Any], kind: Any) -> Any:
+        """The answer as a `kind`, which has `mistakes`: how the process ended, if it gave none."""
+        try:
+            channel = self._channel or self._started()
+            channel.send(question)
+            answer = channel.receive(LIMIT_S)
+            if answer is not None:
+                return msgspec.convert(answer, kind)
+            text = self._ending()
+        except TimeoutError:
+            text = f"no answer within {LIMIT_S:.0f} s"
+        except ValueError as error:  # msgspec's are ones
+            text = f"its answer cannot be read: {error}"
+        except OSError as error:  # no more processes or descriptors
+            text = f"no process to import it: {error.strerror}"
+        self.close()
+        return kind(mistakes=[_Mistake(text, None)])
+
+    def close(self) -> None:
+        """End the process and what it started; the next question starts another."""
+        if self._end:
+            self._end()
+        self._channel = self._process = self._end = None
+
+    def _started(self) -> Channel:
+        ours, theirs = socket.socketpair()
+        root = str(Path(__file__).parent.parent.parent)
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "benchbench.worker.user_files", str(theirs.fileno())],
+                env={**os.environ, "PYTHONPATH": path},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._channel = Channel(ours)
+        self._end = weakref.finalize(self, _end, self._process, self._channel)  # also when this one exits
+        return self._channel
+
+    def _ending(self) -> str:
+        assert self._process is not None
+        code = self._process.wait(LIMIT_S)
+        if code == -signal.SIGALRM:
+            return "it takes more than 10 s"
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"it ended the process that imported it: {how}"
+
+
+def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
+    channel.close()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def described_workloads(
+    file: Path, module: str, process: UserFilesProcess
+) -> tuple[list[UserWorkload], Iterable[FileMistake]]:
+    """The workloads that a file defines, and its mistakes."""
+    found: _Described = process.ask({"module": module, "file": str(file)}, _Described)
+    mistakes = [*found.mistakes, *([_Mistake(found.refused, None)] if found.refused else [])]
+    told = [FileMistake(placed(file, each), module.rpartition(".")[2]) for each in mistakes]
+    return [UserWorkload(each, file, process) for each in found.workloads], told
+
+
+def placed(file: Path, mistake: _Mistake) -> str:
+    """`mine/x.py, line 3: what is wrong`, safe to show."""
+    line = f", line {mistake.line}" if mistake.line else ""
+    return visible(f"{shown(file)}{line}: {mistake.text}")
+
+
+def shown(path: Path) -> str:
+    """Relative to the working folder where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

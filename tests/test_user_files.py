@@ -1,0 +1,110 @@
+"""A mistake in a workload file of the user's: told with file and line, and of no consequence to the rest."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.program import accelbench, mentioning, rows
+
+HEAD = """\
+from dataclasses import dataclass
+from benchbench.workloads.base import Operation
+from benchbench.workloads.operations.gemm import Gemm
+"""
+GOOD = HEAD + "@dataclass(frozen=True)\nclass Good(Gemm):\n    summary = 'a product'\n"
+UNDECORATED = HEAD + "class Bad(Gemm):\n    rows: int = 3\n    summary = 'x'\n"
+NO_DEFAULT = HEAD + "@dataclass(frozen=True)\nclass Bad(Gemm):\n    extra: list = None\n    summary = 'x'\n"
+UNFINISHED = HEAD + "@dataclass(frozen=True)\nclass Bad(Operation):\n    n: int = 1\n    summary = 'x'\n"
+BAD_COST = (
+    HEAD + "@dataclass(frozen=True)\nclass Bad(Gemm):\n    summary = 'x'\n"
+    "    def cost(self, dtype):\n        return 1 / 0\n"
+)
+NO_SUMMARY = (
+    HEAD + "@dataclass(frozen=True)\nclass Bad(Operation):\n    n: int = 1\n"
+    "    output_shape = reference = reduction = tiny = arrays = cost = None\n"
+)
+MISSING = (
+    HEAD + "@dataclass(frozen=True)\nclass Bad(Operation):\n    n: int\n    summary = 'x'\n"
+    "    output_shape = reference = reduction = tiny = arrays = cost = None\n"
+)
+MISTAKES = {
+    "syntax": ("x = 1\ny = (\n", "mine/bad.py, line 2: SyntaxError: '(' was never closed"),
+    "import": ("\nimport no_such_module\n", "mine/bad.py, line 2: ModuleNotFoundError: No module named"),
+    "exit": ("import sys\nsys.exit(0)\n", "mine/bad.py: it calls sys.exit when it is imported"),
+    "crash": ("import os\nos._exit(3)\n", "mine/bad.py: it ended the process that imported it: exit code 3"),
+    "signal": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "imported it: signal 11"),
+    "empty": ("import os\n", "mine/bad.py: it defines no Workload class"),
+    "undecorated": (UNDECORATED, "mine/bad.py, line 4: Bad is no dataclass: write @dataclass(frozen=True)"),
+    "kind": (NO_DEFAULT, "mine/bad.py, line 4: Bad: extra is no number, truth value or word"),
+    "default": (MISSING, "mine/bad.py, line 4: Bad: the parameter n has no default"),
+    "unfinished": (
+        UNFINISHED,
+        "mine/bad.py, line 4: Bad lacks arrays, cost, output_shape, reduction, reference",
+    ),
+    "cost": (BAD_COST, "mine/bad.py, line 8: Bad: ZeroDivisionError: division by zero"),
+    "summary": (NO_SUMMARY, "mine/bad.py, line 4: Bad has no summary"),
+    "escape": ("raise ValueError('\\x1b[2J')\n", "mine/bad.py, line 1: ValueError: \\x1b[2J"),
+}
+
+
+def write(folder: Path, **files: str) -> Path:
+    (folder / "mine").mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / "mine" / f"{name}.py").write_text(textwrap.dedent(text))
+    return folder
+
+
+@pytest.mark.parametrize(("source", "told"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_where_it_is(tmp_path: Path, source: str, told: str) -> None:
+    write(tmp_path, bad=source)
+    done = accelbench("run", "-b", "fake", "-w", "bad", cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
+    assert told in done.stderr
+    assert "hint: docs/workloads.md" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_mistake_costs_no_other_workload(tmp_path: Path) -> None:
+    write(tmp_path, bad="y = (\n", worse="import os\nos._exit(3)\n", good=GOOD)
+    arguments = ("run", "-b", "fake", "-w", "good,gemm", "--quick", "--rounds", "1")
+    done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    assert "warning: mine/bad.py, line 1: SyntaxError" in done.stderr
+    assert "warning: mine/worse.py: it ended the process that imported it: exit code 3" in done.stderr
+    assert {row["workload"] for row in rows(tmp_path)} == {"good", "gemm"}
+
+
+def test_a_list_holds_what_can_be_imported_and_warns_of_the_rest(tmp_path: Path) -> None:
+    write(tmp_path, bad="y = (\n", good=GOOD)
+    arguments = ("list", "workloads", "--format", "json")
+    done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    listed = {row["workload"]: row for row in json.loads(done.stdout)}
+    assert "bad" not in listed
+    assert listed["good"]["summary"] == "a product"
+    assert listed["good"]["parameters"] == "m=1024 n=1024 k=1024"
+    assert done.stderr.count("warning:") == 1
+
+
+def test_folders_and_names_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+    write(tmp_path, gemm=GOOD, steps=GOOD)
+    done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine:absent")
+    assert "warning: absent: there is no such folder" in done.stderr
+    assert "warning: mine/gemm.py: gemm is not used, since accelbench has one of that name" in done.stderr
+    assert "warning: mine/steps.py: steps is not used" in done.stderr
+
+
+def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
+    write(tmp_path, hangs="import time\nname = 'hanging-file'\ntime.sleep(600)\n", good=GOOD)
+    done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    assert "warning: mine/hangs.py: it takes more than 10 s" in done.stderr
+    assert "a product" in done.stdout
+    assert not mentioning("benchbench.worker.user_files")
+
+
+def test_an_impossible_size_of_a_users_workload_is_an_error_of_usage(tmp_path: Path) -> None:
+    write(tmp_path, good=GOOD)
+    arguments = ("run", "-b", "fake", "-w", "good", "-p", "m=0")
+    done = accelbench(*arguments, cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
+    assert "error: Good: m=0 must be at least 1." in done.stderr
