@@ -805,8 +805,8 @@ FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5 %)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
 NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
 PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5 %)
-INCONCLUSIVE 2 of 5: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
-INCONCLUSIVE 2 of 5: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 processes
+INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
+INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 processes
 to decide it now: accelbench check --baseline main --ab rev:COMMIT
 """)  # noqa: E501
 
@@ -820,8 +820,8 @@ def test_markdown_has_the_conclusion_first() -> None:
 - BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
 - PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 199 % slower (limit 5 %)
-- INCONCLUSIVE 2 of 5: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
-- INCONCLUSIVE 2 of 5: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 processes
+- INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
+- INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 processes
 - to decide it now: accelbench check --baseline main --ab rev:COMMIT
 
 - baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB

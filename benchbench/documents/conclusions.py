@@ -45,7 +45,8 @@ def conclusions(gate: Gate) -> list[Cell]:
     behind = endings(gate.found)
     lines = [Cell((_passed(gate.found),), Tone.GOOD)] if _passes(gate) else []
     for each, causes in behind.items():
-        share = f" {len(causes)} of {gate.found.tested}" if each in COUNTED else ""
+        total = len(gate.found.findings) if each is Ending.INCONCLUSIVE else gate.found.tested
+        share = f" {len(causes)} of {total}" if each in COUNTED else ""
         tone = Tone.WARNING if each is Ending.INCONCLUSIVE and not gate.strict else Tone.BAD
         lines += [Cell((f"{TITLES[each]}{share}: {text}",), tone) for text in _told(each, causes)]
     return [*lines, *(Cell((line,)) for line in _next_step(gate, behind))]
