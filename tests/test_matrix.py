@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import json
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,10 +66,11 @@ def matrix() -> Iterator[Any]:
 class Pools:
     """A pool per backend, started when first asked for, and one that computes each reference once."""
 
-    def __init__(self, opened: ExitStack) -> None:
+    def __init__(self, opened: ExitStack, folder: Path) -> None:
+        """`folder`: of references, shared by the processes of this session of pytest, and by no other."""
         self._opened = opened
+        self._folder = folder
         self._pools: dict[str, tuple[WorkerPool, Probe]] = {}
-        self._references: dict[str, Any] = {}
         self._plain = self._pool([])
 
     def of(self, backend: str) -> tuple[WorkerPool, Probe]:
@@ -74,19 +80,32 @@ class Pools:
         return self._pools[backend]
 
     def reference(self, case: Case) -> Any:
-        if case.work not in self._references:
-            self._references[case.work] = self._plain.reference(case)
-        return self._references[case.work]
+        path = self._folder / f"{sha256(case.work.encode()).hexdigest()}.json"
+        with locked(path.with_suffix(".lock")):  # another process may be at it: its result is waited for
+            if not path.exists():
+                path.write_text(json.dumps(self._plain.reference(case)))
+        return json.loads(path.read_bytes())
 
     def _pool(self, targets: list[Target]) -> WorkerPool:
         settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
         return self._opened.enter_context(WorkerPool(targets, settings, sys.executable))
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The only process that holds the lock of that file."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="module")
-def pools() -> Iterator[Pools]:
+def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
+    folder.mkdir(exist_ok=True)
     with ExitStack() as opened:
-        yield Pools(opened)
+        yield Pools(opened, folder)
 
 
 @pytest.mark.parametrize("case", list(matrix()))
