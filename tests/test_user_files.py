@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from benchbench.errors import UsageError
+from benchbench.launch.catalogue import workload_at, workload_named
+from benchbench.model.case import Dtype
+from benchbench.workloads.operations.gemm import Gemm
 from tests.program import accelbench, mentioning, rows
 
 HEAD = """\
@@ -108,3 +113,29 @@ def test_an_impossible_size_of_a_users_workload_is_an_error_of_usage(tmp_path: P
     arguments = ("run", "-b", "fake", "-w", "good", "-p", "m=0")
     done = accelbench(*arguments, cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
     assert "error: Good: m=0 must be at least 1." in done.stderr
+
+
+def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Path) -> None:
+    write(tmp_path, bad="y = (\n")
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "bad"\n')
+    arguments = ("list", "suites", "--format", "json")
+    done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    listed = {row["suite"]: row["description"] for row in json.loads(done.stdout)}
+    assert "quick" in listed
+    assert listed["own"].startswith(
+        "not usable: suites/own.toml, cases 1: mine/bad.py, line 1: SyntaxError: "
+    )
+
+
+def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, good="y = (\n")
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path / "mine"))
+    with pytest.raises(UsageError, match="never closed"):
+        workload_named("good")
+    write(tmp_path, good=GOOD)
+    assert workload_named("good").fields() == {"m": 1024, "n": 1024, "k": 1024}
+    own, shipped = workload_at("good", {"m": 2, "n": 3, "k": 4}), Gemm(2, 3, 4)
+    assert own.params == shipped.params
+    assert own.cost(Dtype.FLOAT16) == shipped.cost(Dtype.FLOAT16)
+    assert "benchbench.workloads.good" not in sys.modules

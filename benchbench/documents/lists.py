@@ -10,7 +10,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.document import Document
-from benchbench.errors import UnreadableInput
+from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import catalogue
 from benchbench.model.device import Probe
 from benchbench.store import runs as store
@@ -81,15 +81,19 @@ def _suites() -> Rows:
     """Every suite by name."""
     from benchbench.plan import suite
 
-    loaded = [(name, suite.load_suite(name)) for name in suite.suite_names()]
-    return [
-        {
-            "suite": name,
-            "workloads": ", ".join(dict.fromkeys(entry.workload for entry in each.cases)),
-            "description": each.description,
-        }
-        for name, each in loaded
-    ]
+    return [_suite(name) for name in suite.suite_names()]
+
+
+def _suite(name: str) -> dict[str, str]:
+    """One with a mistake, its own or of a workload in it, says so in its row."""
+    from benchbench.plan import suite
+
+    try:
+        loaded = suite.load_suite(name)
+    except UsageError as error:
+        return {"suite": name, "workloads": "–", "description": f"not usable: {error}"}
+    workloads = ", ".join(dict.fromkeys(entry.workload for entry in loaded.cases))
+    return {"suite": name, "workloads": workloads, "description": loaded.description}
 
 
 def _runs(results: Path) -> Rows:
