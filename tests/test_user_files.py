@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchbench.errors import UsageError
+from benchbench.launch import user_files
 from benchbench.launch.catalogue import workload_at, workload_named
 from benchbench.model.case import Dtype
+from benchbench.worker.user_files import LIMIT_S
 from benchbench.workloads.operations.gemm import Gemm
 from tests.program import accelbench, mentioning, rows
 
@@ -106,6 +108,13 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
     assert "warning: mine/hangs.py: it takes more than 10 s" in done.stderr
     assert "a product" in done.stdout
     assert not mentioning("benchbench.worker.user_files")
+
+
+def test_the_page_and_the_message_tell_the_limit_that_is_kept() -> None:
+    page = Path(__file__).parent.parent / "docs" / "workloads.md"
+    assert f"given up after {LIMIT_S:.0f} s" in page.read_text()
+    assert LIMIT_S == 10  # in the message of a file that hangs
+    assert user_files.LIMIT_S > LIMIT_S
 
 
 def test_an_impossible_size_of_a_users_workload_is_an_error_of_usage(tmp_path: Path) -> None:
