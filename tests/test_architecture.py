@@ -112,3 +112,23 @@ def test_no_function_hands_many_options_on_by_hand() -> None:
             given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             count = sum(each.arg not in ("self", "cls") for each in given)
             assert count <= MOST_PARAMETERS or made_by & defines, f"{path}: {node.name} takes {count}"
+
+
+SAME_MEANING = {
+    # a verb of the command line and the function that does its work
+    *("run", "report", "history", "profile", "doctor", "devices", "measure_ceilings", "measure_noise"),
+    *("list_", "remove"),  # of what the verb before them names
+    *("inference", "training", "conv2d", "dense", "batch_norm", "layer_norm"),  # the same in each framework
+    "parse_profile",  # of each trace format
+    "main",  # of each program
+}
+
+
+def test_a_public_name_means_one_thing() -> None:
+    places: dict[str, list[Path]] = {}
+    for path in sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.relative_to(PACKAGE))
+    shared = {name: paths for name, paths in places.items() if len(paths) > 1 and name not in SAME_MEANING}
+    assert not shared

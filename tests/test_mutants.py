@@ -21,7 +21,7 @@ from benchbench.workloads._layers import Conv, Dense
 from benchbench.workloads._optimizers import Momentum, Optimizer
 from benchbench.workloads._reference import rounding
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Rounded, rounded
+from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Rounded, rounding_to
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
@@ -197,7 +197,7 @@ def expected(dtype: Dtype) -> verify.Reference:
 
 def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
     """As a framework computes: rounded to nearest."""
-    right = rounded(dtype, np.random.default_rng(7), nearest=True)
+    right = rounding_to(dtype, np.random.default_rng(7), nearest=True)
     return dataclasses.replace(right, precision=precision or right.precision)
 
 

@@ -102,7 +102,7 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     if runner.program.simulated:
         return None
     reference = verify.Reference(**job["reference"])
-    error = require_accuracy(deviation(small, runner, session, reference))
+    error = require_accuracy(largest_deviation(small, runner, session, reference))
     if reference.plain:
         verify_in_float32(backend, job, small, verify.Reference(**reference.plain))
     return error
@@ -115,11 +115,11 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
     """
     session = backend.open(job["case"]["device"], Dtype.FLOAT32, backend.modes[0], job["threads"])
     session.precision()
-    found = deviation(small, build(backend, session, small, Dtype.FLOAT32), session, reference)
+    found = largest_deviation(small, build(backend, session, small, Dtype.FLOAT32), session, reference)
     require_accuracy(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
 
 
-def deviation(
+def largest_deviation(
     workload: Workload, runner: Runner, session: Session, reference: verify.Reference
 ) -> verify.Deviation:
     """Of the tensor that is furthest from the reference."""

@@ -25,7 +25,7 @@ from benchbench.worker.verify import (
 )
 from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import PRECISIONS, Stored, rounded
+from benchbench.workloads._reference.rounding import PRECISIONS, Stored, rounding_to
 from benchbench.workloads.base import Draw, Operation, Workload
 from benchbench.workloads.steps import Inference, TrainingStep
 
@@ -139,4 +139,4 @@ def rounding_draws(dtype: Dtype) -> Iterator[Ops]:
     import numpy as np
 
     for seed in range(DRAWS):
-        yield Ops(rounded(dtype, np.random.default_rng(seed)))
+        yield Ops(rounding_to(dtype, np.random.default_rng(seed)))

@@ -257,7 +257,7 @@ def _drawn(x: Array) -> int:
     return min(POOL, np.size(x)) or 1
 
 
-def rounded(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
+def rounding_to(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
     """To a dtype; float16's gradients scaled where parameters are float32, as in every framework."""
     scale = SCALE if dtype is Dtype.AMP_FP16 else 1.0
     return Rounded(precision=PRECISIONS[dtype], source=source, nearest=nearest, scale=scale)
