@@ -9,15 +9,21 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchbench.backends.base import Backend
 from benchbench.model.case import Dtype
+from benchbench.registry import load_class
 from benchbench.worker import verify
+from benchbench.worker.jobs import largest_deviation
+from benchbench.worker.program import build
 from benchbench.worker.reference import reference, trained
 from benchbench.workloads._layers import Conv, Dense
+from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
 from benchbench.workloads._reference import rounding
 from benchbench.workloads._reference.ops import Ops
@@ -26,6 +32,7 @@ from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.steps import TrainingStep
+from tests.program import accelbench, rows
 
 DTYPES = [dtype for dtype in PRECISIONS if dtype is not Dtype.INT8]
 
@@ -291,3 +298,126 @@ def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: rounding.
     for a, b in zip(arrays["a"].T.astype(float), arrays["b"].astype(float), strict=True):
         total = grid.nearest(total + np.outer(a, b))
     assert product_ratio(work, dtype, total) > 1.5
+
+
+# The same in torch: the table above is of rounding in NumPy, this is a framework's own.
+
+
+class TorchSum(CrossEntropy):
+    def torch(self, output: Any, targets: Any) -> Any:
+        return len(targets) * super().torch(output, targets)
+
+
+class TorchHalf(CrossEntropy):
+    def torch(self, output: Any, targets: Any) -> Any:
+        half = len(targets) // 2
+        return super().torch(output[:half], targets[:half])
+
+
+@dataclass(frozen=True)
+class TorchStale(Momentum):
+    def torch(self, parameters: Any) -> Any:
+        import torch
+
+        class Forgetful(torch.optim.SGD):  # type: ignore[misc]
+            def step(self, closure: Any = None) -> Any:
+                self.state.clear()
+                return super().step(closure)
+
+        return Forgetful(parameters, lr=self.learning_rate, momentum=self.momentum)
+
+
+LOSSES = {"sum for mean": TorchSum(), "half the batch": TorchHalf()}
+UPDATES: dict[str, Optimizer] = {
+    "stale momentum": TorchStale(),
+    "another rate": Momentum(learning_rate=0.00105),
+}
+
+
+def torch_module(mutant: str) -> Any:
+    import torch.nn.functional as F
+    from torch import nn
+
+    relus: dict[str, Any] = {"leaky ReLU": lambda x: F.leaky_relu(x, 0.01), "GELU for ReLU": F.gelu}
+    pools: dict[str, Any] = {
+        "min- for max-pool": lambda x: -F.max_pool2d(-x, 2),
+        "average for max-pool": lambda x: F.avg_pool2d(x, 2),
+    }
+    relu, pool = relus.get(mutant, F.relu), pools.get(mutant, lambda x: F.max_pool2d(x, 2))
+    edges = (0, 2, 0, 2) if mutant == "shifted padding" else (1, 1, 1, 1)
+
+    class Net(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+            self.dense1, self.dense2 = nn.Linear(128, 32), nn.Linear(32, 10)
+
+        def forward(self, images: Any) -> Any:
+            x = relu(self.conv1(F.pad(images, edges)))
+            y = relu(self.conv2(F.pad(x, edges)))
+            x = pool(y if mutant == "dropped branch" else y + x).flatten(1)
+            return self.product(relu(self.product(x, self.dense1)), self.dense2)
+
+        def product(self, x: Any, dense: Any) -> Any:
+            return F.linear(x, dense.weight, 0 * dense.bias if mutant == "missing bias" else dense.bias)
+
+    return Net()
+
+
+@dataclass(frozen=True)
+class TorchMutant(SmallTrain):
+    mutant: str = ""
+
+    @property
+    def loss(self) -> Any:  # type: ignore[override]
+        return LOSSES.get(self.mutant, CrossEntropy())
+
+    @property
+    def update(self) -> Optimizer:
+        return UPDATES.get(self.mutant, Momentum())
+
+    def torch(self) -> Any:
+        return torch_module(self.mutant)
+
+
+def torch_ratio(mutant: str, dtype: Dtype) -> float:
+    backend = load_class("benchbench.backends", "torch", Backend)()  # type: ignore[type-abstract]
+    work, session = TorchMutant(mutant=mutant), backend.open("cpu", dtype, "eager", 1)
+    return largest_deviation(work, build(backend, session, work, dtype), session, expected(dtype)).ratio
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.AMP_BF16])
+def test_a_right_step_passes_in_torch(dtype: Dtype) -> None:
+    pytest.importorskip("torch")
+    assert torch_ratio("", dtype) < 1
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("mutant", [*STRUCTURE, *RULES])
+def test_a_wrong_step_is_wrong_in_torch(mutant: str) -> None:
+    pytest.importorskip("torch")
+    assert torch_ratio(mutant, Dtype.FLOAT32) > 1.5
+
+
+@pytest.mark.real
+def test_what_the_first_output_does_not_show_is_a_wrong_result_in_torch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    names = "wrong_output,wrong_input,wrong_precision"
+    sizes = ("-p", "m=64", "-p", "n=64", "-p", "k=256")
+    accelbench(
+        "run",
+        "-w",
+        f"{names},gemm",
+        *sizes,
+        "-b",
+        "torch",
+        "-d",
+        "cpu",
+        "--rounds",
+        "1",
+        cwd=tmp_path,
+        code=4,
+    )
+    found = {row["workload"]: row["status"] for row in rows(tmp_path)}
+    assert found == {**dict.fromkeys(names.split(","), "wrong_result"), "gemm": "ok"}
