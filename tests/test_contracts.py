@@ -89,7 +89,7 @@ def deviation(built: Built, work: Workload, dtype: Dtype) -> verify.Deviation:
         elements = verify.output_elements(work, built.program, output, built.session)
     else:
         elements = verify.trained_elements(built.program, built.step, lambda: built.state, built.session)
-    return verify.worst(elements, expected.expected, expected.tolerance)
+    return verify.worst(elements, expected.expected, expected.tolerance, expected.spared)
 
 
 @pytest.mark.real

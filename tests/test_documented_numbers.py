@@ -34,6 +34,7 @@ QUOTED = [
     ("measuring", f"over {NUMBER} sampled elements, and", verify.SAMPLES),
     ("measuring", f"the losses of {WORD} steps", verify.STEPS),
     ("measuring", f"The tolerance is {NUMBER} times the largest", reference.FACTOR),
+    ("measuring", f"elements of a tensor the {NUMBER} that deviate most", verify.SPARED),
     ("measuring", f"error of {NUMBER} runs of the NumPy", reference.DRAWS),
     ("measuring", f"more than {NUMBER} % off is not compared", 100 * reference.VERIFIABLE),
     ("measuring", f"more than {NUMBER} times what it changes", case.DRIFT),

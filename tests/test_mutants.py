@@ -213,7 +213,7 @@ def ratio(dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, asked: Dtype
     work = UpdatedBy(rule=rule or Momentum())
     elements = trained(work, work.arrays(Draw(dtype)), ops)
     made = expected(asked or dtype)
-    return verify.worst(elements, made.expected, made.tolerance).ratio
+    return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
 
 
 def structural(dtype: Dtype) -> Iterator[tuple[str, float, float]]:

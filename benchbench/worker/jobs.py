@@ -128,7 +128,7 @@ def largest_deviation(
         if isinstance(workload, Operation)
         else verify.trained_elements(runner.program, runner.step, lambda: runner.state, session)
     )
-    return verify.worst(elements, reference.expected, reference.tolerance)
+    return verify.worst(elements, reference.expected, reference.tolerance, reference.spared)
 
 
 def trace_case(backend: Backend, job: Message) -> list[float]:

@@ -15,6 +15,7 @@ from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_result
 from benchbench.worker.tolerance import tolerance
 from benchbench.worker.verify import (
+    SPARED,
     STEPS,
     Reference,
     checked_at,
@@ -89,7 +90,7 @@ def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None 
     arrays = workload.arrays(Draw(dtype, standard=standard))
     exact = trained(workload, arrays, Ops(Stored(storage=PRECISIONS[dtype].storage)))
     draws = [trained(workload, arrays, ops) for ops in rounding_draws(dtype)]
-    errors = {name: [relative_error(draw[name], exact[name]) for draw in draws] for name in exact}
+    errors = {name: [relative_error(draw[name], exact[name], SPARED) for draw in draws] for name in exact}
     for name, error in storage_errors(arrays, exact, PRECISIONS[dtype].storage.unit_roundoff).items():
         errors[name].append(error)
     kept = [name for name in exact if max(errors[name]) <= VERIFIABLE]
@@ -97,6 +98,7 @@ def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None 
         expected={name: exact[name].tolist() for name in kept},
         tolerance={name: tolerated(errors[name], dtype) for name in kept},
         others={},
+        spared=SPARED,
     )
 
 
@@ -122,8 +124,12 @@ def storage_errors(arrays: Arrays, exact: Tensors, unit_roundoff: float) -> dict
     sizes = {
         f"update of {name}": sampled_elements(name, array.astype(float)) for name, array in arrays.items()
     }
+
+    def error(size: float, way: float) -> float:
+        return math.sqrt(STEPS) * unit_roundoff * size / way if way else math.inf
+
     return {
-        name: math.sqrt(STEPS) * unit_roundoff * float(np.linalg.norm(sizes[name]) / np.linalg.norm(update))
+        name: error(float(np.linalg.norm(sizes[name])), float(np.linalg.norm(update)))
         for name, update in exact.items()
         if name in sizes
     }
