@@ -25,6 +25,7 @@ SAMPLES = 256  # elements of a tensor: a tenth of them wrong is missed once in 1
 SPARED = (
     2  # of the SAMPLES elements of a tensor in training: a ReLU input near zero may round to the other side
 )
+FEW = 64  # elements of a tensor below which none is spared: it would be a large part of them
 STEPS = 3  # of training: the second sees the first update, the third the momentum
 
 
@@ -89,7 +90,8 @@ def relative_error(
 ) -> float:
     """‖measured − expected‖₂ / ‖expected‖₂; inf where a value is not finite.
 
-    `spared`: how many of the largest deviations do not count where `SAMPLES` elements are compared.
+    `spared`: how many of the largest deviations of `SAMPLES` elements do not count; of fewer, the same part,
+    rounded up; of fewer than `FEW` none.
     """
     import numpy as np
 
@@ -97,7 +99,8 @@ def relative_error(
     if not np.isfinite(measured).all():
         return math.inf
     deviations = np.sort(np.abs(measured - exact), axis=None)
-    deviation = float(np.linalg.norm(deviations[: -spared or None] if exact.size >= SAMPLES else deviations))
+    left_out = math.ceil(spared * exact.size / SAMPLES) if exact.size >= FEW else 0
+    deviation = float(np.linalg.norm(deviations[: exact.size - left_out]))
     size = float(np.linalg.norm(exact))
     return deviation / size if size else (math.inf if deviation else 0.0)
 

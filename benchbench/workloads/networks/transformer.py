@@ -120,7 +120,7 @@ class Transformer(Network):
         return dense(norm(x, "norm"), "head")
 
     def jax(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """jax.nn.dot_product_attention."""
+        """Fused attention on accelerators."""
         import jax
 
         def dense(x: Any, name: str) -> Any:
@@ -133,7 +133,7 @@ class Transformer(Network):
             q, k, v = (
                 part.reshape(*tokens.shape, self.heads, HEAD) for part in jax.numpy.split(qkv, 3, axis=-1)
             )
-            return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(*tokens.shape, self.hidden)
+            return jax_layers.causal_attention(q, k, v).reshape(*tokens.shape, self.hidden)
 
         x = weights["tokens.weight"][tokens] + weights["positions.weight"]
         for name in NAMES:
