@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -64,6 +65,16 @@ def rows(cwd: Path, run: str = "latest") -> list[dict[str, Any]]:
 def records(cwd: Path) -> list[str]:
     """Every line of the runs below a folder."""
     return [line for path in sorted(cwd.rglob("records.jsonl")) for line in path.read_text().splitlines()]
+
+
+def running_in(folder: Path) -> list[str]:
+    """Ids of the processes that work in a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            if path.readlink() == folder:
+                found.append(path.parent.name)
+    return found
 
 
 def mentioning(text: str) -> list[str]:

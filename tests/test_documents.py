@@ -395,7 +395,7 @@ ORG = '''
 from typing import ClassVar
 
 from benchbench.documents.document import Document
-from benchbench.exporters._text import marks, text
+from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter
 
 
@@ -409,7 +409,7 @@ class Org(Exporter):
         lines = [f"* {document.title}", *document.facts]
         for table in document.tables:
             lines += [f"** {table.title}"] if table.title else []
-            lines += ["| " + " | ".join(text(cell, known) for cell in row) + " |" for row in table.rows]
+            lines += ["| " + " | ".join(cell_text(cell, known) for cell in row) + " |" for row in table.rows]
         return {f"{document.name}.org": "\\n".join([*lines, ""]).encode()}
 '''
 

@@ -15,7 +15,7 @@ from benchbench.launch.catalogue import workload_at, workload_named
 from benchbench.model.case import Dtype
 from benchbench.worker.user_files import LIMIT_S
 from benchbench.workloads.operations.gemm import Gemm
-from tests.program import accelbench, mentioning, rows
+from tests.program import accelbench, rows, running_in
 
 HEAD = """\
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
     done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
     assert "warning: mine/hangs.py: it takes more than 10 s" in done.stderr
     assert "a product" in done.stdout
-    assert not mentioning("benchbench.worker.user_files")
+    assert running_in(tmp_path) == []
 
 
 def test_the_page_and_the_message_tell_the_limit_that_is_kept() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from benchbench.workloads._layers import DECAY, EPSILON, Conv
@@ -33,6 +34,15 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
     gamma, beta = (tf.cast(weights[f"{name}.{part}"], real) for part in ("weight", "bias"))
     mean, variance = tf.nn.moments(wide, [-1], keepdims=True)
     return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, EPSILON), x.dtype)
+
+
+def gelu(x: Any) -> Any:
+    """x·Φ(x). tf.nn.gelu has its √2 in float32, whatever x is in."""
+    import tensorflow as tf
+
+    if x.dtype != tf.float64:
+        return tf.nn.gelu(x)
+    return 0.5 * x * (1 + tf.math.erf(x * tf.constant(math.sqrt(0.5), x.dtype)))
 
 
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:

@@ -116,7 +116,8 @@ class Transformer(Network):
         x = tf.gather(weights["tokens.weight"], tokens) + weights["positions.weight"]
         for name in NAMES:
             x += dense(attention(dense(norm(x, f"{name}.norm1"), f"{name}.qkv")), f"{name}.out")
-            x += dense(tf.nn.gelu(dense(norm(x, f"{name}.norm2"), f"{name}.up")), f"{name}.down")
+            up = dense(norm(x, f"{name}.norm2"), f"{name}.up")
+            x += dense(tensorflow_layers.gelu(up), f"{name}.down")
         return dense(norm(x, "norm"), "head")
 
     def jax(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
