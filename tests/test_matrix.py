@@ -30,6 +30,12 @@ pytestmark = pytest.mark.real
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
 NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
+# TensorFlow's own CPU kernel of this gradient sums in 16 bits: 4 roundings off (docs/backends.md).
+SUMS_IN_16_BITS = [
+    ("tensorflow", mode, "conv2d_backward", dtype)
+    for mode in ("function", "eager")
+    for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16)
+]
 
 
 def works() -> Iterator[tuple[str, Workload]]:
@@ -120,5 +126,8 @@ def test_every_backend_computes_what_float64_computes(pools: Pools, case: Case) 
     outcome = answer.reply.get("outcome", {})
     if (case.backend, case.dtype) == NO_KERNEL and outcome.get("status") == "unsupported":
         assert "no kernel for float64" in outcome["message"]
+        return
+    if (case.backend, case.mode, case.workload, case.dtype) in SUMS_IN_16_BITS:
+        assert (outcome["status"], "of the filters" in outcome["message"]) == ("wrong_result", True)
         return
     assert isinstance(answer.reply.get("verified"), float), answer.reply
