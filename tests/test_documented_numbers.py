@@ -36,6 +36,7 @@ QUOTED = [
     ("measuring", f"The tolerance is {NUMBER} times the largest", reference.FACTOR),
     ("measuring", f"elements of a tensor the {NUMBER} that deviate most", verify.SPARED),
     ("measuring", f"error of {NUMBER} runs of the NumPy", reference.DRAWS),
+    ("measuring", f"In float64 it is {NUMBER} times more", reference.FLOAT64_FACTOR),
     ("measuring", f"more than {NUMBER} % off is not compared", 100 * reference.VERIFIABLE),
     ("measuring", f"more than {NUMBER} times what it changes", case.DRIFT),
     ("measuring", f"one of up to {NUMBER} other batches", case.OTHER_BATCHES),
