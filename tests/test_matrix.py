@@ -63,7 +63,9 @@ def matrix() -> Iterator[Any]:
             if kind().refuses(CPU, dtype, mode, Phase(work.phase)) or work.refuses(dtype):
                 continue
             large = "resnet50" in name or work.phase is Phase.TRAIN
-            slow = large and mode != kind.modes[0] and dtype is not Dtype.FLOAT32
+            further = large and mode != kind.modes[0]
+            compiled_long = backend == "torch_xla" and "resnet50" in name  # most of a minute each
+            slow = (further or compiled_long) and dtype is not Dtype.FLOAT32
             flags = "-".join(key for key, value in work.params.items() if value is True)
             case = a_case(
                 workload=name, params=work.params, dtype=dtype, mode=mode, phase=work.phase,
