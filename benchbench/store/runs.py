@@ -104,13 +104,14 @@ class RunWriter:
         """Raises CannotWrite."""
         self._path = folder / RECORDS
         self._write = write
+        self._redact = own_redaction()
         with disk.writing(self._path):
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
             self._descriptor = os.open(self._path, flags, 0o666)
 
     def append(self, record: Record) -> None:
         """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
-        line = codec.encode(record, own_redaction()) + b"\n"
+        line = codec.encode(record, self._redact) + b"\n"
         with disk.writing(self._path, f" (the record has {len(line)} bytes)"):
             end = os.fstat(self._descriptor).st_size
             if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
