@@ -70,10 +70,11 @@ def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
     saved = None if case.dtype is None else _multiplications_saved(case.workload)
     if not saved or case.dtype is None:
         return ""
-    peak = known.flops_peak(case.dtype)
-    if not peak or speed <= saved * peak:
+    peak = known.flops_limit(case.dtype)
+    if not peak or speed <= saved * known.clock_margin * peak:
         return ""
-    limit = f"the datasheet's {rate(peak, 'FLOP/s')} of {case.dtype.compute} on {known.device}"
+    split = "" if peak == known.flops_peak(case.dtype) else " (of three TF32 products each)"
+    limit = f"the datasheet's {rate(peak, 'FLOP/s')} of {case.dtype.compute}{split} on {known.device}"
     times = "" if saved == 1 else f"{saved:g} times "
     why = "" if saved == 1 else ", more than Winograd's algorithm saves"
     return f"{rate(speed, 'FLOP/s')} exceed {times}{limit}{why}"
@@ -90,7 +91,7 @@ def _multiplications_saved(workload: str) -> float | None:
 def _beyond_memory(known: Peaks, moved: int, step: float) -> str:
     """Of what a step moves, a cache's worth can have stayed in a cache since the step before."""
     speed = (moved - LARGEST_CACHE) / step
-    if known.bytes_per_s is None or speed <= known.bytes_per_s:
+    if known.bytes_per_s is None or speed <= known.clock_margin * known.bytes_per_s:
         return ""
     return (
         f"{rate(moved / step, 'B/s')} exceed the datasheet's {rate(known.bytes_per_s, 'B/s')} of "

@@ -12,6 +12,10 @@ from benchbench.model.case import Dtype
 
 TABLE = Path(__file__).with_name("peaks.csv")
 TERA = 1e12
+SPLIT_PRODUCTS = (
+    3  # of TF32 make one of float32 (Ootomo & Yokota 2022, "Recovering single precision accuracy")
+)
+OVERCLOCKED = 1.1
 MAKER = "nvidia "  # older drivers leave it out
 
 
@@ -23,9 +27,21 @@ class Peaks:
     flops_per_s: Mapping[Dtype, float]
     bytes_per_s: float | None
 
+    @property
+    def clock_margin(self) -> float:
+        """How far a card of this name may exceed its datasheet: makers overclock GeForce cards."""
+        return OVERCLOCKED if "GeForce" in self.device else 1.0
+
     def flops_peak(self, dtype: Dtype) -> float | None:
         """FLOP/s of a case's dtype: mixed precision has the peak of what it multiplies."""
         return self.flops_per_s.get(dtype.compute)
+
+    def flops_limit(self, dtype: Dtype) -> float | None:
+        """FLOP/s that cannot be exceeded: tensor cores may do float32 as three products of TF32."""
+        peak = self.flops_peak(dtype)
+        if dtype.compute is not Dtype.FLOAT32 or peak is None:
+            return peak
+        return max(peak, self.flops_per_s.get(Dtype.TF32, 0.0) / SPLIT_PRODUCTS)
 
 
 def peaks(name: str) -> Peaks | None:
