@@ -33,6 +33,7 @@ class Stream:
         self.clock_ms = 0.0
         self.diary: list[str] = []
         self.allocated: list[int] = []
+        self.diary_of_settings: list[str] = []
 
     def step(self) -> None:
         self.diary.append("step")
@@ -99,6 +100,7 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
         bfloat16="torch.bfloat16",
         int32="torch.int32",
         zeros=stream.buffer,
+        set_float32_matmul_precision=stream.diary_of_settings.append,
         set_num_threads=lambda count: None,
         version=SimpleNamespace(cuda="13.0"),
     )
@@ -144,6 +146,8 @@ def test_cuda_precision_is_set_in_every_library_and_read_back(
 ) -> None:
     session = Torch().open("cuda:0", dtype, "eager", 2)
     assert session.precision()["float32_multiply"] == precision
+    assert stream.diary_of_settings == ["high" if precision == "tf32" else "highest"]  # what inductor reads
+    assert sys.modules["torch.backends"].cudnn.benchmark
     sys.modules["torch.backends"].cudnn.conv.fp32_precision = "none"
     with pytest.raises(PrecisionMismatch, match="torch reports"):
         session.precision()
@@ -186,6 +190,7 @@ def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
 
     step = session.compile(eager, 0)
     assert isinstance(step, Replay)
+    assert session.calls_until_timed == 2  # what is verified is a replay
     assert [step() for _ in range(3)] == ["output"] * 3
     assert stream.diary == ["aside", "step", "capture", "step", "replay", "replay"]
 
@@ -195,6 +200,7 @@ def test_a_cuda_graph_takes_one_eager_step_then_captures_once_and_replays(
     [
         (Torch(), Dtype.TF32, "eager", Phase.FORWARD, "TF32 is a mode of NVIDIA tensor cores"),
         (Torch(), Dtype.FLOAT32, "cudagraph", Phase.FORWARD, "needs a CUDA device"),
+        (Torch(), Dtype.FLOAT32, "reduce-overhead", Phase.FORWARD, "needs a CUDA device"),
         (Torch(), Dtype.INT8, "eager", Phase.FORWARD, "it has the dtypes float64"),
         (Torch(), Dtype.AMP_BF16, "eager", Phase.FORWARD, "ask for bfloat16"),
         (TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, "TensorRT needs an NVIDIA GPU"),

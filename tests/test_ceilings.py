@@ -171,7 +171,7 @@ def test_a_share_of_the_datasheet_is_shown_where_it_is_known() -> None:
     found = [
         a_ceiling("bfloat16", 494.5e12, device="NVIDIA H200", threads=None),
         a_ceiling("memory", 4.32e12, device="NVIDIA H200", threads=None),
-        a_ceiling("float64", 6e13, device="NVIDIA H200", threads=None),
+        a_ceiling("float64", 6e13, device="AMD Instinct MI250X", threads=None),
     ]
     document = ceilings_document(found, [])
     assert [each["of_datasheet"] for each in document.data["ceilings"]] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -130,6 +131,10 @@ class Engine:
     def __init__(self, providers: list[str], starts: str) -> None:
         self.providers, self.starts = providers, starts
         self.asked: list[Any] = []
+        self.entries: list[tuple[str, str]] = []
+
+    def options(self) -> Any:
+        return SimpleNamespace(add_session_config_entry=lambda *entry: self.entries.append(entry))
 
     def module(self) -> ModuleType:
         """To stand for the package."""
@@ -141,7 +146,7 @@ class Engine:
 
         vars(module).update(
             get_available_providers=lambda: self.providers,
-            SessionOptions=SimpleNamespace,
+            SessionOptions=self.options,
             InferenceSession=session,
         )
         return module
@@ -154,20 +159,69 @@ TENSORRT = "TensorrtExecutionProvider"
 @pytest.mark.parametrize(
     ("device", "dtype", "asked"),
     [
-        ("cpu", Dtype.FLOAT32, CPU),
-        ("cuda:0", Dtype.FLOAT32, (CUDA, {"use_tf32": 0})),
-        ("cuda:0", Dtype.TF32, (CUDA, {"use_tf32": 1})),
-        ("tensorrt:0", Dtype.FLOAT16, (TENSORRT, {"trt_fp16_enable": True})),
-        ("tensorrt:0", Dtype.FLOAT32, (TENSORRT, {"trt_fp16_enable": False})),
+        ("cpu", Dtype.FLOAT32, [CPU]),
+        ("cuda:0", Dtype.FLOAT32, [(CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 1})]),
+        ("cuda:1", Dtype.TF32, [(CUDA, {"device_id": 1, "use_tf32": 1, "prefer_nhwc": 1})]),
+        (
+            "tensorrt:0",
+            Dtype.FLOAT16,
+            [
+                (TENSORRT, {"device_id": 0, "trt_fp16_enable": True}),
+                (CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 1}),
+            ],
+        ),
+        (
+            "tensorrt:1",
+            Dtype.FLOAT32,
+            [
+                (TENSORRT, {"device_id": 1, "trt_fp16_enable": False}),
+                (CUDA, {"device_id": 1, "use_tf32": 0, "prefer_nhwc": 1}),
+            ],
+        ),
     ],
 )
-def test_a_session_asks_for_its_provider_in_its_precision(
-    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, asked: Any
+def test_a_session_asks_for_its_provider_on_its_device_in_its_precision_and_never_falls_back_to_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, asked: list[Any]
 ) -> None:
-    engine = Engine([CPU], starts=asked if isinstance(asked, str) else asked[0])
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    engine = Engine([CPU], starts=asked[0] if isinstance(asked[0], str) else asked[0][0])
     monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
     OnnxSession(device, dtype, 2)._session(Path("model.onnx"))
-    assert engine.asked == [asked]
+    assert engine.asked == asked
+    assert engine.entries == ([] if device == "cpu" else [("session.disable_cpu_ep_fallback", "1")])
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == ("0" if device.startswith("tensorrt") else "1")
+
+
+def test_runs_on_a_gpu_are_queued_and_waited_for_at_the_end_of_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    diary: list[Any] = []
+    module = Engine([CUDA], starts=CUDA).module()
+    vars(module).update(
+        RunOptions=lambda: SimpleNamespace(add_run_config_entry=lambda *entry: diary.append(entry)),
+        OrtValue=SimpleNamespace(ortvalue_from_numpy=lambda values, memory, index: (memory, index)),
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    binding = SimpleNamespace(
+        bind_ortvalue_input=lambda name, value: diary.append((name, value)),
+        bind_output=lambda name, *where: diary.append((name, where)),
+        synchronize_outputs=lambda: diary.append("synchronize"),
+    )
+    running = SimpleNamespace(
+        io_binding=lambda: binding,
+        get_inputs=lambda: [SimpleNamespace(name="x")],
+        get_outputs=lambda: [SimpleNamespace(name="y")],
+        run_with_iobinding=lambda bound, options: diary.append("run"),
+    )
+    session = OnnxSession("cuda:1", Dtype.FLOAT32, 2)
+    step = session._bound(running, (SimpleNamespace(numpy=lambda: None),))
+    session.timer().blocks(step, 3, 1)
+    assert diary == [
+        ("x", ("cuda", 1)),
+        ("y", ("cuda", 1)),
+        ("disable_synchronize_execution_providers", "1"),
+        *("run", "run", "run", "synchronize"),
+    ]
 
 
 def test_a_provider_that_falls_back_to_the_cpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,10 +238,19 @@ def test_a_gpu_is_not_profiled_by_what_its_host_does(monkeypatch: pytest.MonkeyP
 
 
 def test_each_provider_is_a_device_or_absent_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([TENSORRT, CPU], starts=CPU).module())
+    pytest.importorskip("onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([TENSORRT, CPU], starts=TENSORRT).module())
     found, missing = OnnxRuntime().devices()
     assert [device.name for device in found] == ["cpu", "tensorrt:0"]
     assert "onnxruntime-gpu" in missing["cuda"]
+
+
+def test_a_provider_whose_libraries_are_missing_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([CUDA, CPU], starts=CPU).module())
+    found, missing = OnnxRuntime().devices()
+    assert [device.name for device in found] == ["cpu"]
+    assert "does not start here" in missing["cuda"]
 
 
 @pytest.mark.parametrize(("names", "mismatch"), [(["MatMul"], False), (["MatMul", f"{WIDENED}_7"], True)])

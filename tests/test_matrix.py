@@ -69,6 +69,8 @@ def matrix() -> Iterator[Any]:
             further = large and mode != kind.modes[0]
             compiled_long = backend == "torch_xla" and "resnet50" in name  # most of a minute each
             slow = (further or compiled_long) and dtype is not Dtype.FLOAT32
+            if mode == "max-autotune-no-cudagraphs":  # compiles as `compile` does, with trials
+                slow = large or dtype is not Dtype.FLOAT32
             flags = "-".join(key for key, value in work.params.items() if value is True)
             case = a_case(
                 workload=name, params=work.params, dtype=dtype, mode=mode, phase=work.phase,

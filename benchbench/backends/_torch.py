@@ -34,8 +34,9 @@ class TorchSession(Session):
         """The float32 precision of every library torch multiplies with."""
         import torch
 
-        # The older flag for all of cuDNN: torch.compile and torch.export read it and refuse a contradiction.
+        # The older flags first: torch.compile and torch.export read them and refuse a contradiction.
         torch.backends.cudnn.allow_tf32 = self._fp32 == "tf32"
+        torch.set_float32_matmul_precision("high" if self._fp32 == "tf32" else "highest")
         for switch in _precision_switches():
             switch.fp32_precision = self._fp32
 

@@ -124,6 +124,7 @@ class Session(ABC):
     compute: Any = None  # of what is multiplied, under mixed precision only
     notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
     spins: bool = False  # whether it can `spin`
+    calls_until_timed: int = 1  # calls of a compiled step until it is what the timed calls are
 
     @abstractmethod
     def put(self, array: NDArray[np.generic]) -> Any:

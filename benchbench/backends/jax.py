@@ -54,6 +54,7 @@ class Jax(Backend):
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             "TF_CPP_MIN_LOG_LEVEL": "2",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # other frameworks use the same GPU in their turn
         }
 
     def load(self) -> str:
@@ -92,6 +93,8 @@ class Jax(Backend):
         if dtype is Dtype.TF32 and not device.startswith("gpu"):
             raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
         platform, _, index = device.partition(":")
+        if platform == "cpu":  # else every accelerator would be opened too, and a TPU admits one process
+            jax.config.update("jax_platforms", "cpu")
         found = jax.devices(platform)[int(index or 0)]
         jax.config.update("jax_default_device", found)
         jax.config.update("jax_enable_x64", dtype is Dtype.FLOAT64)
@@ -209,6 +212,12 @@ class JaxSession(Session):
         bump, values = self._clearing
         self._clearing = bump, bump(values)
         return self._clearing[1]
+
+    def nbytes(self, array: Any) -> int:
+        """Of every array in what may be a tree of them."""
+        import jax
+
+        return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(array))
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """jax.profiler, without its tracing of Python; what XLA fused is named from the compiled modules."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -71,10 +72,15 @@ class OnnxRuntime(Backend):
         found = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
         missing = {}
         for name in ("cuda", "tensorrt"):
-            if PROVIDERS[name] in have:
-                found.append(Device(name=f"{name}:0", device_class=DeviceClass.ACCELERATOR, model=_gpu()))
-            else:
+            if PROVIDERS[name] not in have:
                 missing[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
+            elif reason := _does_not_start(name):
+                missing[name] = reason
+            else:
+                found += [
+                    Device(name=f"{name}:{index}", device_class=DeviceClass.ACCELERATOR, model=model)
+                    for index, model in enumerate(_gpus())
+                ]
         return found, missing
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
@@ -108,7 +114,9 @@ class OnnxSession(TorchSession):
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
         """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""
         super().__init__("cpu", dtype)
-        self._provider = PROVIDERS[device.partition(":")[0]]
+        name, _, index = device.partition(":")
+        self._provider = PROVIDERS[name]
+        self._index = int(index or 0)
         self._memory = "cpu" if device == "cpu" else "cuda"
         self._case = dtype
         self._threads = threads
@@ -183,20 +191,29 @@ class OnnxSession(TorchSession):
         if trace:
             options.enable_profiling = True
             options.profile_file_prefix = str(trace)
-        provider: Any = self._provider
-        if provider == PROVIDERS["cuda"]:
-            provider = (provider, {"use_tf32": int(self._case is Dtype.TF32)})
-        if provider == PROVIDERS["tensorrt"]:
-            provider = (provider, {"trt_fp16_enable": self._case is Dtype.FLOAT16})
-        session = onnxruntime.InferenceSession(path, options, providers=[provider])
+        if self._memory != "cpu":
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        session = onnxruntime.InferenceSession(path, options, providers=self._providers())
         if session.get_providers()[0] != self._provider:
             raise Unsupported(f"{self._provider} did not start; ONNX Runtime fell back to the CPU")
         return session
 
+    def _providers(self) -> list[Any]:
+        """The device's own; CUDA also for what TensorRT has no layer for. Nothing falls back to the CPU."""
+        if self._memory == "cpu":
+            return [self._provider]
+        tf32, where = self._case is Dtype.TF32, {"device_id": self._index}
+        cuda = PROVIDERS["cuda"], {**where, "use_tf32": int(tf32), "prefer_nhwc": 1}
+        if self._provider == PROVIDERS["cuda"]:
+            return [cuda]
+        # TensorRT multiplies float32 in TF32 unless the driver forbids it, in this process of the case alone.
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if tf32 else "0"
+        return [(self._provider, {**where, "trt_fp16_enable": self._case is Dtype.FLOAT16}), cuda]
+
     def _check_kernels(self, path: Path) -> None:
         """Read the optimised graph back: a cast it inserted means another precision than was asked for."""
-        if self._case is not Dtype.FLOAT16:
-            return
+        if self._case is not Dtype.FLOAT16 or self._provider == PROVIDERS["tensorrt"]:
+            return  # a graph with TensorRT's engines cannot be saved
         import onnx
 
         optimised = path.with_name("optimised.onnx")
@@ -213,14 +230,17 @@ class OnnxSession(TorchSession):
         binding = session.io_binding()
         self._bound_inputs = []
         for described, tensor in zip(session.get_inputs(), inputs, strict=True):
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy(), self._memory, 0)
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy(), self._memory, self._index)
             binding.bind_ortvalue_input(described.name, value)
             self._bound_inputs.append(value)
         for described in session.get_outputs():
-            binding.bind_output(described.name, self._memory)
+            binding.bind_output(described.name, self._memory, self._index)
+        options = onnxruntime.RunOptions()
+        if self._memory != "cpu":  # as a pipeline of requests runs it: `wait` is what waits
+            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
         def run() -> Any:
-            session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding, options)
             return binding
 
         return run
@@ -302,7 +322,30 @@ def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
     return quantised
 
 
-def _gpu() -> str:
+def _does_not_start(name: str) -> str:
+    """Why the provider does not start here, else "": a build may have one whose libraries are not there."""
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    value = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [1]) for end in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=[PROVIDERS[name]]
+        )
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is the reason
+        return f"{PROVIDERS[name]} does not start: {str(error).splitlines()[0][:200]}"
+    if session.get_providers()[0] != PROVIDERS[name]:
+        return f"{PROVIDERS[name]} does not start here (are CUDA, cuDNN, and TensorRT's libraries installed?)"
+    return ""
+
+
+def _gpus() -> list[str]:
+    """The names of the CUDA devices; one without a name where torch, which tells them, sees none."""
     import torch
 
-    return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else "CUDA device"
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [str(torch.cuda.get_device_name(index)) for index in range(count)] or ["CUDA device"]

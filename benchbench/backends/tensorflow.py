@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from benchbench.workloads.base import Arrays, Program, Workload
 
 # Dtype → TF-TRT's precision_mode. Weights and inputs stay float32; the converter narrows the layers.
 TENSORRT_PRECISION = {Dtype.FLOAT32: "FP32", Dtype.FLOAT16: "FP16"}
@@ -49,6 +50,7 @@ class TensorFlow(Backend):
         return {
             "TF_NUM_INTRAOP_THREADS": str(settings.threads),
             "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # other frameworks use the same GPU in their turn
         }
 
     def load(self) -> str:
@@ -97,10 +99,19 @@ class TensorFlow(Backend):
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+        if device == "cpu" and tf.config.list_physical_devices("GPU"):
+            tf.config.set_visible_devices([], "GPU")  # else their memory would be taken too
         if dtype is Dtype.TF32:
             _require_tensor_cores(device)
         tf.config.experimental.enable_tensor_float_32_execution(dtype is Dtype.TF32)
         return TensorFlowSession(device, dtype, mode)
+
+    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
+        """Constants and variables of the builder, too, are on the session's device."""
+        import tensorflow as tf
+
+        with tf.device(session.device):
+            return super().program(session, workload, arrays)
 
     def attach(self, device: str | None) -> tuple[Device, Session]:
         """The first GPU where TensorFlow has one, else the CPU."""

@@ -23,12 +23,24 @@ from benchbench.traces.recording import Unsupported
 TRACE, DETAILS = "trace.json", "details.trace.json"
 
 
+# Modes of ours that are torch.compile's → its argument `mode`.
+COMPILED = {
+    "compile": None,
+    "max-autotune-no-cudagraphs": "max-autotune-no-cudagraphs",
+    "reduce-overhead": "reduce-overhead",
+}
+OF_CUDA = ("reduce-overhead", "cudagraph")
+
+
 class Torch(Backend):
-    """`compile` is torch.compile with its default backend, inductor; `cudagraph` replays a captured step."""
+    """`compile` is torch.compile with its default backend, inductor; its other modes have their own names.
+
+    `cudagraph` replays a captured eager step.
+    """
 
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
-    modes = ("eager", "compile", "cudagraph")
+    modes = ("eager", *COMPILED, "cudagraph")
     caches = tuple(Cache)
     distributions = ("torch",)
     requirements = ("torch", "numpy")
@@ -72,14 +84,17 @@ class Torch(Backend):
         if torch.cuda.is_available():
             from torch.utils._triton import has_triton
 
-            return {} if has_triton() else {"compile": "inductor needs Triton (pip install triton)"}
-        missing = {"cudagraph": "a CUDA graph needs a CUDA device"}
+            return (
+                {} if has_triton() else dict.fromkeys(COMPILED, "inductor needs Triton (pip install triton)")
+            )
+        missing = dict.fromkeys(OF_CUDA, "a CUDA graph needs a CUDA device")
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:
             get_cpp_compiler()
         except Exception:  # noqa: BLE001 - inductor's own error class has moved between versions
-            missing["compile"] = "inductor found no C++ compiler (apt install g++, or set CXX)"
+            reason = "inductor found no C++ compiler (apt install g++, or set CXX)"
+            missing = dict.fromkeys(COMPILED, reason) | missing
         return missing
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
@@ -88,7 +103,7 @@ class Torch(Backend):
             return reason
         if mode == "cudagraph" and cache is Cache.ROTATE:
             return "a CUDA graph is replayed on the inputs it was captured with"
-        if mode == "cudagraph" and device.device_class is DeviceClass.CPU:
+        if mode in OF_CUDA and device.device_class is DeviceClass.CPU:
             return "a CUDA graph needs a CUDA device"
         if mode == "cudagraph" and dtype is Dtype.AMP_FP16:
             return "gradient scaling reads the device on every step, which a CUDA graph cannot hold"
@@ -142,7 +157,7 @@ class CpuSession(TorchSession):
         """torch.compile, or the step itself."""
         import torch
 
-        return torch.compile(step) if self._mode == "compile" else step
+        return torch.compile(step, mode=COMPILED[self._mode]) if self._mode in COMPILED else step
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """torch.profiler twice: noting shapes and memory makes a step up to half as long again."""
@@ -182,11 +197,16 @@ class CudaSession(CpuSession):
     spins = True
 
     def fix(self) -> None:
-        """Precision, and the device, so that the default stream is its own."""
+        """Precision; the device, so that the default stream is its own; algorithms of cuDNN chosen by trial.
+
+        XLA and TensorFlow try them by default, and so do users of torch whose shapes do not change.
+        """
         import torch
 
         super().fix()
         torch.cuda.set_device(self.device)
+        torch.backends.cudnn.benchmark = True
+        self.calls_until_timed = 2 if self._mode == "cudagraph" else 1  # a graph's first call is eager
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """Also: a graph that is replayed."""

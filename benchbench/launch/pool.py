@@ -155,8 +155,15 @@ class WorkerPool:
         return answers
 
     def _posted(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> list[Case]:
-        """The next case of each worker, now under way."""
-        wave = [queue.pop(0) for queue in waiting.values() if queue]
+        """The next case of each worker, now under way; at most one of them on an accelerator.
+
+        Frameworks do not share an accelerator's memory well, and a TPU admits one process.
+        """
+        wave: list[tuple[Case, Message]] = []
+        for queue in waiting.values():
+            taken = any(_on_accelerator(case) for case, _ in wave)
+            if queue and not (taken and _on_accelerator(queue[0][0])):
+                wave.append(queue.pop(0))
         for case, job in wave:
             self._worker(template_of(case)).post(_job_of(case, job), fork=True)
         return [case for case, _ in wave]
@@ -255,3 +262,7 @@ def _reason(answer: Answer) -> str:
     """Why there is no reply, or the failure it tells; empty where it tells none."""
     outcome: Any = (answer.reply or {}).get("outcome")
     return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")
+
+
+def _on_accelerator(case: Case) -> bool:
+    return not case.device.startswith("cpu")

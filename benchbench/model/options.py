@@ -89,7 +89,9 @@ class MeasureOptions:
         "--dtype", text="float64, float32, tf32, bfloat16, float16, amp-bf16, amp-fp16, int8."
     )
     modes: tuple[str, ...] = _names(
-        "--mode", text="eager, compile, cudagraph, function, xla, tensorrt, jit, lazy, graph."
+        "--mode",
+        text="eager, compile, max-autotune-no-cudagraphs, reduce-overhead, cudagraph, function, xla, "
+        "tensorrt, jit, lazy, graph.",
     )
     params: Mapping[str, Size | Sequence[Size]] = _named(
         "--param", "-p", text="Override a size: batch=32,64."

@@ -50,7 +50,8 @@ class TensorFlowScale:
 
         with tf.device(context.device):
             self._scale = tf.Variable(SCALE, trainable=False)
-            self._good = tf.Variable(0, trainable=False)
+            # 64 bits: an integer of 32 bits is kept in the host's memory, where XLA on a GPU cannot update it
+            self._good = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def up(self, loss: Any) -> Any:
         """The loss to differentiate."""
@@ -67,7 +68,7 @@ class TensorFlowScale:
             update(true)
             grown = tf.equal(self._good.assign_add(1), INTERVAL)
             self._scale.assign(tf.where(grown, self._scale * GROWTH, self._scale))
-            return self._good.assign(tf.where(grown, 0, self._good))
+            return self._good.assign(tf.where(grown, tf.zeros_like(self._good), self._good))
 
         def skipped() -> Any:
             self._scale.assign(self._scale * BACKOFF)

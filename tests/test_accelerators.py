@@ -1,0 +1,110 @@
+"""How accelerators are shared, hidden and fed: on fakes, since no test machine needs one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchbench.backends.jax import Jax
+from benchbench.backends.tensorflow import TensorFlow
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.transport import Answer
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from tests.factories import a_case
+
+
+class Line:
+    """A transport whose workers note when their jobs begin and end."""
+
+    def __init__(self) -> None:
+        self.diary: list[tuple[str, str]] = []
+
+    def start(self, target: Target, environment: Mapping[str, str]) -> Any:
+        def post(job: Mapping[str, Any], fork: bool, files: Any = None) -> None:
+            self.diary.append(("begin", f"{target.name} {job['case']['device']}"))
+
+        def collect(timeout_s: float) -> Answer:
+            self.diary.append(("end", target.name))
+            return Answer({"verified": 0.0}, None, "")  # type: ignore[arg-type]
+
+        return SimpleNamespace(
+            post=post, collect=collect, ready=lambda timeout_s: SimpleNamespace(status="ready", reason=""),
+            close=lambda: None, alive=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def begun_together(*cases: Case) -> list[set[str]]:
+    """What was under way at a time when the cases were verified."""
+    line = Line()
+
+    def opened(settings: Settings, code: Any) -> Any:
+        return line
+
+    targets = [
+        Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax", "tensorflow")
+    ]
+    with WorkerPool(targets, Settings(threads=1), sys.executable, transport=opened) as pool:
+        pool.start(cases)
+        pool.ask_together([(case, {"kind": "verify"}) for case in cases], lambda: None)
+    waves: list[set[str]] = []
+    for index, (what, who) in enumerate(line.diary):
+        if what == "begin":
+            fresh = index == 0 or line.diary[index - 1][0] == "end"
+            waves += [set()] if fresh else []
+            waves[-1].add(who)
+    return waves
+
+
+def on(target: str, device: str) -> Case:
+    return a_case(target=target, backend=target, device=device)
+
+
+def test_cases_on_cpus_are_verified_side_by_side_and_those_on_accelerators_one_by_one() -> None:
+    assert begun_together(on("torch", "cpu"), on("jax", "cpu")) == [{"torch cpu", "jax cpu"}]
+    assert begun_together(on("torch", "cuda:0"), on("jax", "gpu:0"), on("tensorflow", "cpu")) == [
+        {"torch cuda:0", "tensorflow cpu"},
+        {"jax gpu:0"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "value"),
+    [(Jax(), "XLA_PYTHON_CLIENT_PREALLOCATE", "false"), (TensorFlow(), "TF_FORCE_GPU_ALLOW_GROWTH", "true")],
+)
+def test_no_framework_takes_all_of_a_gpu_s_memory_at_once(backend: Any, name: str, value: str) -> None:
+    assert backend.environment(Settings(threads=1), "cache")[name] == value
+
+
+def test_a_case_of_tensorflow_on_the_cpu_hides_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden: list[Any] = []
+    config = SimpleNamespace(
+        threading=SimpleNamespace(set_intra_op_parallelism_threads=lambda threads: None),
+        list_physical_devices=lambda kind: ["gpu"],
+        set_visible_devices=lambda devices, kind: hidden.append((devices, kind)),
+        experimental=SimpleNamespace(enable_tensor_float_32_execution=lambda wanted: None),
+    )
+    fake = SimpleNamespace(config=config, as_dtype=str)
+    monkeypatch.setitem(sys.modules, "tensorflow", fake)
+    dtype = a_case().computes_in
+    TensorFlow().open("cpu", dtype, "function", 1)
+    assert hidden == [([], "GPU")]
+    TensorFlow().open("gpu:0", dtype, "function", 1)
+    assert hidden == [([], "GPU")]
+
+
+@pytest.mark.real
+def test_the_bytes_of_a_tree_of_arrays_are_those_of_its_leaves() -> None:
+    jax = pytest.importorskip("jax")
+    session = Jax().open("cpu", a_case().computes_in, "jit", 1)
+    values = jax.numpy.zeros(3, "float32")
+    assert session.nbytes({"a": values, "b": [values, values]}) == 36
+    assert jax.config.jax_platforms == "cpu"
