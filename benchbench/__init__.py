@@ -1,65 +1,32 @@
 """accelbench: the same deep-learning work on every framework, measured and checked.
 
-What the command line does, as functions that return its objects and print nothing (docs/api.md).
+What the command line does, as functions that return its objects and print nothing (docs/api.md). They are
+listed in `benchbench.api`, which is loaded when the first of them is asked for.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api import (
-        baseline_set,
-        check,
-        compare,
-        compare_ab,
-        compare_profiles,
-        devices,
-        doctor,
-        dry_run,
-        folder,
-        frame,
-        history,
-        load,
-        measure_ceilings,
-        measure_noise,
-        profile,
-        report,
-        run,
-        selftest,
-    )
+    from benchbench.api import *  # noqa: F403 - one list of the functions, there
 
 __version__ = "0.1.0"
-__all__ = [
-    "baseline_set",
-    "check",
-    "compare",
-    "compare_ab",
-    "compare_profiles",
-    "devices",
-    "doctor",
-    "dry_run",
-    "folder",
-    "frame",
-    "history",
-    "load",
-    "measure_ceilings",
-    "measure_noise",
-    "profile",
-    "report",
-    "run",
-    "selftest",
-]
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__getattr__("__all__"), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # Workers import this package under interpreters that have none of our dependencies.
-    if name not in __all__:
+    # Workers import this package under interpreters that have none of our dependencies, and Python asks
+    # here before it imports a module of ours.
+    private = name.startswith("_") and name != "__all__"
+    if private or find_spec(f"{__name__}.{name}"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    from benchbench import api
 
-    return getattr(import_module("benchbench.api"), name)
+    if name != "__all__" and name not in api.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(api, name)

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import importlib
 import inspect
 import json
 import re
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 
 import benchbench
+from benchbench import api
 from benchbench.analyse.columns import COLUMNS, NUMBERS
 from benchbench.documents.conclusions import Gate
 from benchbench.errors import AccelbenchError, NotComparable, NothingToMeasure, UnreadableInput, UsageError
@@ -45,7 +47,7 @@ def test_the_documentation_runs_as_it_is_written(folder: Path) -> None:
 
 def test_the_documentation_tells_every_parameter() -> None:
     text = (ROOT / "docs/api.md").read_text()
-    for name in benchbench.__all__:
+    for name in api.__all__:
         signatures = re.findall(rf"`benchbench\.{name}\(([^`]*)\)`", text)
         (told,) = (ast.parse(f"def f({each}): ...").body[0] for each in signatures)
         assert isinstance(told, ast.FunctionDef)
@@ -61,7 +63,7 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 def test_everything_promised_is_there_and_nothing_else() -> None:
-    for name in benchbench.__all__:
+    for name in api.__all__:
         function = getattr(benchbench, name)
         assert callable(function)
         assert function.__doc__
@@ -255,8 +257,15 @@ def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
 
 
 def test_what_can_be_called_is_listed() -> None:
-    assert set(benchbench.__all__) < set(dir(benchbench))
-    assert all(name in benchbench.__all__ or name.startswith("__") for name in dir(benchbench))
+    assert set(dir(benchbench)) == {*api.__all__, "__version__"}
+    everything: dict[str, object] = {}
+    exec("from benchbench import *", everything)
+    assert set(everything) - {"__builtins__"} == set(api.__all__)
+
+
+def test_the_name_of_the_distribution_says_what_to_import() -> None:
+    with pytest.raises(ImportError, match="import benchbench"):
+        importlib.import_module("accelbench")
 
 
 def test_a_run_without_profiles_or_without_such_a_case_has_none_to_give(folder: Path) -> None:

@@ -89,7 +89,9 @@ def test_the_top_level_holds_what_was_agreed_and_what_tools_need() -> None:
         "pyproject.toml",
         "constraints.txt",
         "README.md",
+        "CHANGELOG.md",
         "LICENSE",
+        "accelbench.py",  # what tells somebody who imports the distribution's name
         "benchbench",
         "suites",
         "results",

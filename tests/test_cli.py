@@ -211,6 +211,7 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("run", "--quick", "--rigorous"), 2, "exclude each other", "one of them"),
         (("run", "-b", "fake", "-d", "cuda"), 3, "No case", "accelbench devices"),
         (("run", "-b", "fake", "-d", "cpu", "--dtype", "tf32"), 3, "No case", "accelbench devices"),
+        (("run", "-b", "fake", "-d", "cuda", "--dry-run"), 3, "No case", "accelbench devices"),
         (("run", "--dtyp", "float32"), 2, "error: No such option: --dtyp.", "hint: Did you mean --dtype?"),
         (("histori",), 2, "error: No such command 'histori'.", "hint: Did you mean 'history'?"),
         (("run", "--rounds", "0"), 2, "error: Invalid value for '--rounds'", "accelbench run --help"),
@@ -218,6 +219,9 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
         (("report",), 5, "no runs", "accelbench run --suite quick"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
+        (("compare", "a", "b", "--only", "slow"), 2, "No verdict named 'slow'.", "Did you mean 'slower'?"),
+        (("report", "-o", "run.pdf"), 2, "ending of run.pdf names no format", "It may end in .csv, .json"),
+        (("history", "-o", "h.pdf"), 2, "The ending of h.pdf names no format.", "--format"),
     ],
 )  # fmt: skip
 def test_every_mistake_has_its_code_and_a_hint(

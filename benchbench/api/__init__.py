@@ -1,6 +1,6 @@
 """Python's way in: what the command line does, as functions that print nothing and return its objects.
 
-Everything here can be had from `benchbench` itself, which loads this when it is first asked.
+This is the one list of them. `benchbench` has them all, and loads this when it is first asked for one.
 """
 
 from benchbench.api.measuring import (
@@ -21,7 +21,6 @@ from benchbench.api.stored import (
     folder,
     frame,
     history,
-    known_prices,
     load,
     profile,
     report,
@@ -39,7 +38,6 @@ __all__ = [
     "folder",
     "frame",
     "history",
-    "known_prices",
     "load",
     "measure_ceilings",
     "measure_noise",

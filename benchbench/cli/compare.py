@@ -13,12 +13,11 @@ from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UsageError, member
 from benchbench.model.options import MeasureOptions
 
 if TYPE_CHECKING:
     from benchbench.comparing.verdicts import Comparison
-    from benchbench.model.status import Verdict
 
 
 class Order(StrEnum):
@@ -54,9 +53,10 @@ def compare_(
     """
     from benchbench import api
     from benchbench.documents import comparison
+    from benchbench.model.status import Verdict
     from benchbench.plan.thresholds import fraction
 
-    wanted, files = [_verdict(name) for name in split_names(only)], outputs(out)
+    wanted, files = [member(Verdict, name) for name in split_names(only)], outputs(out)
     if ab:
         found = _measured(ref, new, metric, fraction(threshold), results, options)
     elif options.given:
@@ -81,12 +81,3 @@ def _measured(
         return api.compare_ab(
             ref, new, metric=metric, threshold=threshold, results=results, observer=Lines(), options=options
         )
-
-
-def _verdict(name: str) -> Verdict:
-    from benchbench.model.status import Verdict
-
-    try:
-        return Verdict(name)
-    except ValueError:
-        raise UsageError(f"No verdict named {name!r}.", unknown("verdicts", name, list(Verdict))) from None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import EXCHANGE, app
-from benchbench.cli.formats import exporter_type, formats, write_run
+from benchbench.cli.formats import checked, formats, print_document
 from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
 
@@ -16,7 +16,12 @@ from benchbench.cli.report import RunArgument
 @app.command(rich_help_panel=EXCHANGE)
 def export(
     run: RunArgument,
-    to: Annotated[str, typer.Option("--to", help=f"One of {', '.join(formats())}.", autocompletion=formats)],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help=f"One of {', '.join(formats())}.", callback=checked, autocompletion=formats
+        ),
+    ],
     output: Annotated[
         Path | None,
         option("--output", "-o", text="File, or folder for several. [default: screen; the run]"),
@@ -29,9 +34,8 @@ def export(
     """
     from benchbench import api
 
-    exporter_type(to)
     folder = api.folder(run, results)
-    write_run(api.report(folder), to, output, folder)
+    print_document(api.report(folder), to, output, folder)
 
 
 @app.command("import", rich_help_panel=EXCHANGE)

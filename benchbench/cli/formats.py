@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,9 @@ from benchbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
-    from benchbench.documents.run import RunReport
     from benchbench.exporters.base import Exporter, Format, RunExporter
 
 PACKAGE = "benchbench.exporters"
-PLOTS = ("terminal", "png", "svg")  # what they save goes to the run's folder `plots`
 
 
 def formats() -> list[str]:
@@ -44,9 +43,19 @@ def has_pictures(name: str) -> bool:
 
 
 def format_of(output: Path | None) -> str:
-    """That of a file's ending, else the terminal's."""
-    ending = output.suffix[1:].lower() if output else ""
-    return next((name for name in for_people() if exporter_type(name).extension == ending), TERMINAL)
+    """What the file's ending means; the terminal's without one. Raises UsageError for an unknown ending."""
+    if output is None or not output.suffix or output.is_dir():
+        return TERMINAL
+    known = {f".{exporter_type(name).extension}": name for name in for_people()}
+    if output.suffix.lower() not in known:
+        hint = f"It may end in {', '.join(sorted(known))}; --format names any other."
+        raise UsageError(f"The ending of {output.name} names no format.", hint)
+    return known[output.suffix.lower()]
+
+
+def checked(name: str | None) -> str | None:
+    """Any format. Raises UsageError."""
+    return name and _one_of(formats(), name)
 
 
 def checked_text(name: str) -> str:
@@ -99,16 +108,42 @@ def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:
     return made
 
 
-def print_document(document: Document, format: str, output: Path | None = None) -> None:
-    """Its texts to the screen, as wide as it is, or to the file `output`."""
+def print_document(
+    document: Document, format: str, output: Path | None = None, folder: Path = Path()
+) -> None:
+    """To `output`, a file or a folder; else one text to the screen, as wide as it is, and plots to `folder`.
+
+    `folder`: of a run; no link in it is followed. Raises UsageError where several files are to be one,
+    CannotWrite.
+    """
     from benchbench.store import disk
 
-    for content in _exported(document, format, output).values():
-        if output:
-            disk.save(output, content)
-            typer.echo(f"wrote {output}", err=True)
-        else:
-            _show(content)
+    files = _exported(document, format, output)
+    if output and _names_file(output, format, files):
+        disk.save(output, _only(files, output))
+        typer.echo(f"wrote {output}", err=True)
+    elif output:
+        write_files(files, output)
+    elif len(files) > 1 or has_pictures(format):
+        write_files(files, folder / ("plots" if has_pictures(format) else "exports"), folder)
+    else:
+        _show(_only(files, folder))
+
+
+def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
+    """Rather than a folder: one text goes into a file of any name, else the ending tells."""
+    if output.is_dir():
+        return False
+    ends = output.suffix.lower() == f".{exporter_type(format).extension}"
+    return ends or (len(files) == 1 and not has_pictures(format))
+
+
+def _only(files: Mapping[str, bytes], output: Path) -> bytes:
+    if len(files) > 1:
+        names = ", ".join(files)
+        hint = f"Name a folder, as in -o {output.stem}, or one plot, as in --plot {Path(min(files)).stem}."
+        raise UsageError(f"{output} would be {len(files)} files: {names}.", hint)
+    return next(iter(files.values()))
 
 
 def _show(content: bytes) -> None:
@@ -125,26 +160,3 @@ def _exported(document: Document, format: str, output: Path | None = None) -> di
     if isinstance(document, RunReport):
         return made.export(document)
     raise UsageError(f"{format} is a format of a run.", "accelbench export RUN writes it.")
-
-
-def write_run(report: RunReport, format: str, output: Path | None, folder: Path) -> None:
-    """The same of a report, whose run is in `folder`: several files go there if no `output` is named."""
-    write_report(report, format, output, folder / ("plots" if format in PLOTS else "exports"))
-
-
-def write_report(found: RunReport, format: str, output: Path | None, place: Path) -> None:
-    """The same of a report; `place`: the folder for several files."""
-    from benchbench.store import disk
-
-    files = _exported(found, format, output)
-    if len(files) > 1:
-        write_files(files, output or place, None if output else place.parent)
-        return
-    (content,) = files.values()
-    if output:
-        disk.save(output, content)
-        typer.echo(f"wrote {output}", err=True)
-        return
-    _show(content)
-    if format == "terminal":
-        write_files(_exported(found, "png"), place, place.parent)

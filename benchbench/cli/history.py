@@ -54,13 +54,13 @@ def history(
     from benchbench.cli.live import Lines
     from benchbench.documents.history import history_document
 
+    chosen = format or format_of(output)
     document = history_document(
         api.history(case or (), metric=metric, by=by, threshold=threshold, results=results, observer=Lines())
     )
-    chosen = format or format_of(output)
     if has_pictures(chosen):
         _tell_left_out(document)
-        output = output or results / f"history.{chosen}"
+        output = output or results
     print_document(document, chosen, output)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli.formats import exporter_type, formats, write_report
+from benchbench.cli.formats import exporter_type, formats, print_document
 from benchbench.cli.options import Names, option, split_names
 from benchbench.errors import CannotWrite, UsageError
 
@@ -66,7 +66,7 @@ def write_outputs(wanted: Sequence[Output], run: Run, judged: Sequence[CaseVerdi
         if output.place is None:
             _tell_github(found)
         else:
-            write_report(found, output.format, output.place, output.place)
+            print_document(found, output.format, output.place)
 
 
 def _tell_github(found: RunReport) -> None:

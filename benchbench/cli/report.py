@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from benchbench.cli.app import MEASURE, app
-from benchbench.cli.formats import exporter_type, formats, write_run
-from benchbench.cli.options import Names, ResultsOption, option
+from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
+from benchbench.cli.options import Names, ResultsOption, option, split_names
 
 RunArgument = Annotated[
     str, typer.Argument(help="An id, the start of one, latest, latest~1, or a run's folder.")
@@ -20,13 +21,19 @@ RunArgument = Annotated[
 def report(
     run: RunArgument = "latest",
     format: Annotated[
-        str,
-        typer.Option("--format", help=f"One of {', '.join(formats())}.", autocompletion=formats),
-    ] = "terminal",
+        str | None,
+        typer.Option(
+            "--format",
+            help=f"One of {', '.join(formats())}; what -o does not say.",
+            callback=checked,
+            autocompletion=formats,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        option("--output", "-o", text="File, or folder for plots. [default: screen; the run]"),
+        option("--output", "-o", text="File, or folder for several plots. [default: screen; the run]"),
     ] = None,
+    plot: Annotated[Names, option("--plot", text="Only this plot, such as latency.")] = None,
     price: Annotated[
         Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")
     ] = None,
@@ -34,11 +41,16 @@ def report(
 ) -> None:
     """Tables and plots of a run. With the terminal's table come the plots, as PNG files.
 
-    Examples: accelbench report; accelbench report latest~1 --format markdown
+    Examples: accelbench report latest~1 --format markdown; accelbench report --plot latency -o x.png
     """
     from benchbench import api
+    from benchbench.api.stored import known_prices
+    from benchbench.documents.plots import select_plots
 
-    exporter_type(format)
+    chosen = format or format_of(output)
     folder = api.folder(run, results)
-    shown = api.report(folder, prices=api.known_prices(price or ()))
-    write_run(shown, format, output, folder)
+    whole = api.report(folder, prices=known_prices(price or ()))
+    shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
+    print_document(shown, chosen, output, folder)
+    if chosen == TERMINAL and not output:
+        print_document(shown, "png", None, folder)

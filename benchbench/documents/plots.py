@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchbench.errors import UsageError, unknown
 from benchbench.trends.change_points import History
 
 
@@ -83,3 +85,12 @@ class Plot:
     reading: str
     empty: str
     panels: tuple[Panel, ...]
+
+
+def select_plots(plots: Sequence[Plot], names: Sequence[str]) -> tuple[Plot, ...]:
+    """Those of these names; none means all. Raises UsageError."""
+    known = [plot.name for plot in plots]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"There is no plot named {name!r}.", unknown("plots", name, known))
+    return tuple(plot for plot in plots if not names or plot.name in names)

@@ -33,8 +33,7 @@ def record_runs(
     """
     if not infos[0].plan:
         observer.begin(infos)
-        one = "No case of the selection can run here."
-        raise NothingToMeasure(one if len(infos) == 1 else "No case can run on both sides.", WAYS)
+    check_plans(infos)
     records: list[list[Record]] = [[] for _ in infos]
     with ExitStack() as stack:
         writers = [stack.enter_context(runs.create_run(results, info)) for info in infos if results]
@@ -47,6 +46,13 @@ def record_runs(
         if profile and results:
             _profile(pools[0], records[0], results / runs.RUNS / infos[0].id, observer)
     return records
+
+
+def check_plans(infos: Sequence[RunInfo]) -> None:
+    """Raise NothingToMeasure where the plan, or that of two sides, has no case."""
+    if not infos[0].plan:
+        one = "No case of the selection can run here."
+        raise NothingToMeasure(one if len(infos) == 1 else "No case can run on both sides.", WAYS)
 
 
 @contextmanager

@@ -1,0 +1,3 @@
+"""The distribution and the command are called accelbench; the package, benchbench."""
+
+raise ImportError("accelbench is imported as benchbench: write `import benchbench`")
