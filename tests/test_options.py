@@ -60,6 +60,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
         *("-s", "conv,quick", "-w", "gemm", "-w", "copy", "-b", "torch,jax", "-d", "cpu"),
         *("--python", "torch=/usr/bin/python", "--dtype", "float32", "--mode", "eager"),
         *("-p", "m=1,2", "-p", "causal=true", "--cache", "hot,cold", "--quick", "--rounds", "4"),
+        *("--env", "A=,1", "--env", "B=2"),
         *("--timeout", "7", "--threads", "2", "--allocator", "system", "--isolation", "spawn"),
         *("--seed", "0", "--tag", "branch=main"),
     )
@@ -74,6 +75,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
             "modes": "eager",
             "params": {"m": [1, 2], "causal": [True]},
             "caches": ["hot", "cold"],
+            "environment": {"A": ["", "1"], "B": ["2"]},
             "preset": "quick",
             "rounds": 4,
             "timeout_s": 7.0,

@@ -4,12 +4,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.metrics import steps_s
+from benchbench.errors import UsageError
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import Template, WorkerPool, template_of
 from benchbench.launch.scratch import UserCode
@@ -20,11 +22,14 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, split_suffix, suffix
 from benchbench.model.record import Record
 from benchbench.model.run import Settings
+from benchbench.plan.cases import environments, parse_environment
+from benchbench.plan.variants import parse_variant
 from benchbench.running import rounds
 from benchbench.store import codec
+from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_record, a_run_info
-from tests.program import WORKLOADS
+from tests.program import WORKLOADS, accelbench
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
 FLAGS = "--xla_cpu_multi_thread_eigen=false --xla_dump_to=/tmp/[x],y%"
@@ -36,10 +41,10 @@ several = st.builds(
 )
 # As os.environ gives them: bytes that are no UTF-8 as lone surrogates.
 values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"").decode(errors="surrogateescape"))
-environments = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
+variables = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
 
 
-@given(st.just(ONE_DEVICE) | several, environments)
+@given(st.just(ONE_DEVICE) | several, variables)
 def test_an_id_says_where_its_case_runs_and_is_read_back(
     placement: Placement, environment: dict[str, str]
 ) -> None:
@@ -141,3 +146,36 @@ def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code(
     assert flagged["PYTHONPATH"] == plain["PYTHONPATH"]
     assert flagged["TORCHINDUCTOR_CACHE_DIR"] != plain["TORCHINDUCTOR_CACHE_DIR"]
     transport.close()
+
+
+def test_each_value_of_a_variable_makes_a_case_of_its_own_and_the_empty_one_is_the_usual_case(
+    tmp_path: Path,
+) -> None:
+    found = accelbench(
+        "run", "-w", "surrounded", "-b", "fake", "--env", "STEP_S=,0.25,0.5", "--rounds", "1", cwd=tmp_path
+    )
+    assert found.returncode == 0, found.stderr
+    run = read_run(next((tmp_path / "results/runs").iterdir()))
+    plain, *others = run.info.plan
+    assert [case.id.removeprefix(plain.id) for case in others] == ["[env:STEP_S=0.25]", "[env:STEP_S=0.5]"]
+    assert [times_of(case, run.records) for case in run.info.plan] == [{0.001}, {0.25}, {0.5}]
+
+
+def test_a_variable_is_a_side_of_a_comparison(tmp_path: Path) -> None:
+    sides = accelbench(
+        "compare", "--ab", "env:STEP_S=", "env:STEP_S=0.002", "-w", "surrounded", "-b", "fake",
+        "--rounds", "3", cwd=tmp_path,
+    )  # fmt: skip
+    assert sides.returncode == 0, sides.stderr
+    assert "slower" in sides.stdout
+    assert "[env:STEP_S=0.002]" in sides.stdout
+
+
+def test_what_is_no_variable_is_a_usage_error() -> None:
+    for text in ("A-B=1", "=1", "A"):
+        with pytest.raises(UsageError):
+            environments(parse_environment([text]))
+    with pytest.raises(UsageError, match="Cannot read env:A-B"):
+        parse_variant("env:A-B=1")
+    assert parse_variant("env:A=1,env:B=").environment == {"A": "1", "B": ""}
+    assert environments({"A": ["", "1"], "B": ["2"]}) == ({"B": "2"}, {"A": "1", "B": "2"})

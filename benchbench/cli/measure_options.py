@@ -103,6 +103,10 @@ def _read(name: str, typed: Any) -> Any:
         from benchbench.plan.cases import parse_params
 
         return parse_params(typed)
+    if name == "environment":
+        from benchbench.plan.cases import parse_environment
+
+        return parse_environment(typed)
     if name == "tags":
         from benchbench.store import tags
 

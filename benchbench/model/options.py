@@ -99,6 +99,9 @@ class MeasureOptions:
     caches: tuple[str, ...] = _names(
         "--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]"
     )
+    environment: Mapping[str, str | Sequence[str]] = _named(
+        "--env", text="NAME=a,b: a variable of the cases' processes; each value makes cases of its own."
+    )
     preset: str | None = _switches(
         None,
         quick="3 rounds of one to five seconds: a first look.",
@@ -153,6 +156,7 @@ class MeasureKeywords(TypedDict, total=False):
     modes: Names
     params: Mapping[str, Size | Sequence[Size]] | None
     caches: Names
+    environment: Mapping[str, str | Sequence[str]] | None
     preset: Preset | None
     rounds: int | None
     budget_s: float | None

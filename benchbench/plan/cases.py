@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload, WorkloadKind, workload_at
 from benchbench.model.case import Cache, Case, Dtype, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
+from benchbench.model.placement import VARIABLE
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.plan.suite import Axes, Entry, Suite, check_params
@@ -33,6 +34,7 @@ class Selection:
     modes: tuple[str, ...] = ()
     caches: tuple[Cache, ...] = ()
     params: dict[str, list[Scalar]] = field(default_factory=dict)
+    environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     for probe in probes:
         for device, absent in _chosen(probe, selection.devices):
             for suite, entry in entries:
-                for case, reason in _unfold(suite, entry, probe, device, absent):
+                for case, reason in _unfold(suite, entry, probe, device, absent, selection.environments):
                     if reason:
                         left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
                     else:
@@ -171,15 +173,20 @@ def check_devices(wanted: Sequence[str], probes: Sequence[Probe]) -> None:
 
 
 def _unfold(
-    suite: str, entry: Entry, probe: Probe, device: Device, absent: Reason
+    suite: str,
+    entry: Entry,
+    probe: Probe,
+    device: Device,
+    absent: Reason,
+    environments: Sequence[Mapping[str, str]],
 ) -> Iterator[tuple[Case, Reason]]:
     if entry.backend and probe.target.backend not in entry.backend:
         return
     backend, workload = _backend(probe), _workload(entry)
     tables = entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
     points = [point for table in tables for point in _product(table)]
-    axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache
-    for point, dtype, mode, cache in itertools.product(*axes):
+    axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache, environments
+    for point, dtype, mode, cache, environment in itertools.product(*axes):
         instance = workload_at(entry.workload, point)
         case = Case(
             suite=suite,
@@ -192,6 +199,7 @@ def _unfold(
             backend=probe.target.backend,
             device=device.name,
             cache=cache,
+            environment=dict(environment),
         )
         yield case, absent or unsupported(case, workload, probe, device)
 
@@ -260,6 +268,28 @@ def parse_params(texts: Sequence[str]) -> dict[str, list[Scalar]]:
             raise UsageError(f"Cannot read -p {text!r}.", "Write it as name=value or name=value,value.")
         found[name.strip()] = [_scalar(value.strip()) for value in values.split(",")]
     return found
+
+
+def parse_environment(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`["XLA_FLAGS=,--xla_x"]` → the values of each variable, "" for its absence. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"Cannot read --env {text!r}.", "Write it as NAME=value or NAME=value,value.")
+        found.setdefault(name, []).extend(values.split(","))
+    return found
+
+
+def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], ...]:
+    """Every combination of the values; a variable with the value "" is left as it is. Raises UsageError."""
+    for name in chosen:
+        if not VARIABLE.fullmatch(name):
+            raise UsageError(f"{name!r} is no name of an environment variable.", "Write --env NAME=value.")
+    combinations = itertools.product(*chosen.values())
+    return tuple(
+        {name: value for name, value in zip(chosen, values, strict=True) if value} for values in combinations
+    )
 
 
 def _scalar(text: str) -> Scalar:

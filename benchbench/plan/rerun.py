@@ -32,6 +32,7 @@ class Variant:
     dtype: Dtype | None = None
     device: str = ""
     cache: Cache | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # "" takes a variable away
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, settings: Settings) -> Settings:
@@ -78,6 +79,9 @@ def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
         mode=variant.mode or _mode(case, probe.target),
         dtype=variant.dtype or case.dtype,
         cache=variant.cache or case.cache,
+        environment={
+            name: value for name, value in {**case.environment, **variant.environment}.items() if value
+        },
     )
 
 

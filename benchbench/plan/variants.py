@@ -15,6 +15,7 @@ from benchbench.errors import UsageError, member, unknown
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation
+from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.plan.rerun import Variant
 
 T = TypeVar("T", bound=StrEnum)
@@ -58,6 +59,8 @@ def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
     if part.startswith(REVISION):
         return replace(found, revision=part.removeprefix(REVISION))
     name, equals, value = part.partition("=")
+    if name.startswith(ENVIRONMENT):
+        return _with_variable(found, name.removeprefix(ENVIRONMENT), equals, value)
     if equals and name in OPTIONS:
         return OPTIONS[name](found, value)
     known = registry.entry_names("benchbench.backends")
@@ -65,6 +68,13 @@ def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
         raise UsageError(f"No option or backend named {name!r}.", unknown("names", name, [*OPTIONS, *known]))
     (target,) = targets([name], {**given, **by_hand([part])} if equals else given, sys.executable)
     return replace(found, target=target)
+
+
+def _with_variable(found: Variant, name: str, equals: str, value: str) -> Variant:
+    if not equals or not VARIABLE.fullmatch(name):
+        hint = f"Write {ENVIRONMENT}NAME=value, or {ENVIRONMENT}NAME= to leave it away."
+        raise UsageError(f"Cannot read {ENVIRONMENT}{name}.", hint)
+    return replace(found, environment={**found.environment, name: value})
 
 
 def _threads(text: str) -> int:
@@ -90,4 +100,5 @@ OPTIONS: Mapping[str, Callable[[Variant, str], Variant]] = {
 
 def _ways() -> str:
     options = ", ".join(f"{name}=…" for name in OPTIONS)
-    return f"A side is a backend, {options}, NAME=/path/to/python, or {REVISION}REVISION."
+    others = f"{ENVIRONMENT}NAME=value, NAME=/path/to/python, or {REVISION}REVISION"
+    return f"A side is a backend, {options}, {others}."

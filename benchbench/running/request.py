@@ -15,7 +15,7 @@ from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation, MeasureOptions
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import suite as suites
-from benchbench.plan.cases import Selection, select
+from benchbench.plan.cases import Selection, environments, select
 from benchbench.plan.suite import Entry
 from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, within
@@ -77,6 +77,12 @@ def selection(options: MeasureOptions) -> Selection:
             name: [value] if isinstance(value, int | float | str) else list(value)
             for name, value in options.params.items()
         },
+        environments=environments(
+            {
+                name: [value] if isinstance(value, str) else value
+                for name, value in options.environment.items()
+            }
+        ),
     )
 
 
