@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from decimal import Decimal
 
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
@@ -17,6 +18,12 @@ def seconds(value: float) -> str:
     """`1.20 ms`; never a prefix above one."""
     power = second_power(value)
     return f"{_shifted(value, power)} {PREFIXES[power]}s"
+
+
+def listed_seconds(values: Sequence[float]) -> str:
+    """`3.55, 216, 213 ms`: several in the unit of the smallest."""
+    power = second_power(min(values))
+    return f"{', '.join(_shifted(value, power) for value in values)} {PREFIXES[power]}s"
 
 
 def second_power(value: float) -> int:

@@ -22,7 +22,7 @@ from benchbench.gate.cases import GatePolicy
 from benchbench.gate.completeness import MissingRecords
 from benchbench.gate.confirm import Confirmation
 from benchbench.gate.decide import CaseFinding, GateResult, decide
-from benchbench.gate.endings import Ending, endings, exit_code
+from benchbench.gate.endings import Ending, endings, exit_code, judged
 from benchbench.gate.spread import (
     ASSUMED_DEDICATED,
     ASSUMED_MEMORY,
@@ -575,13 +575,13 @@ def test_the_order_of_sessions_does_not_matter(order: list[int], new: list[float
 BUSY = {"contended": "other processes used 0.8 of a core"}
 
 
-def test_what_is_slower_only_beside_other_programs_cannot_be_told() -> None:
+def test_what_is_slower_beside_other_programs_cannot_be_told() -> None:
     sessions = a_baseline()
     found = decide(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
     assert only(found).verdict is Verdict.INSUFFICIENT
     assert only(found).reason == snapshot(
-        "flagged, not confirmed; slower, but other processes used 0.8 of a core meanwhile, "
-        "and not in the sessions"
+        "flagged, not confirmed; contended: other processes used 0.8 of a core: --wait-for-idle measures "
+        "once they are done"
     )
     assert (exit_code(found), exit_code(found, strict=True)) == (0, 12)
     once = decide(sessions, a_new(1.2, side=BUSY), ONE_STAGE)
@@ -593,7 +593,6 @@ def test_what_is_slower_only_beside_other_programs_cannot_be_told() -> None:
     [
         (a_baseline(), {}, {}, RULES),
         (a_baseline(), BUSY, {}, RULES),  # the second look decides, and had the machine for itself
-        (a_baseline()[:5] + a_baseline(side=BUSY)[5:], BUSY, BUSY, RULES),  # as the sessions had it
         (a_baseline(), BUSY, BUSY, replace(RULES, metrics=(METRIC["peak_host_bytes"],))),
     ],
 )
@@ -616,9 +615,33 @@ def test_other_programs_excuse_nothing_else(
     assert only(found).verdict is Verdict.SLOWER
 
 
-def test_faster_and_the_same_are_told_beside_other_programs() -> None:
-    for factor, verdict in ((0.8, Verdict.FASTER), (1.0, Verdict.SAME)):
-        assert only(decide(a_baseline(), a_new(factor, side=BUSY), ONE_STAGE)).verdict is verdict
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.2])
+@pytest.mark.parametrize("sessions", [a_baseline(), a_baseline(side=BUSY)], ids=["quiet", "busy"])
+def test_nothing_is_told_beside_other_programs(factor: float, sessions: list[Digest]) -> None:
+    found = decide(sessions, a_new(factor, side=BUSY), ONE_STAGE)
+    assert only(found).verdict is Verdict.INSUFFICIENT
+    assert judged(found.findings) == 0
+
+
+def test_sessions_that_others_disturbed_do_not_count() -> None:
+    wild = a_baseline(factors=(2.0,) * 6, side=BUSY)
+    some = only(decide([*a_baseline()[:5], *wild[5:]], a_new(1.0), ONE_STAGE))
+    assert some.first is not None
+    assert (some.verdict, some.first.against) == (Verdict.SAME, 5)
+    none = only(decide(wild, a_new(1.0), ONE_STAGE))
+    assert (none.verdict, none.reason) == snapshot(
+        (
+            Verdict.INSUFFICIENT,
+            "no session has latency_s of 3 processes that were steady, agreed and were not contended",
+        )
+    )
+
+
+def test_a_run_whose_processes_disagree_is_neither_slower_nor_the_same() -> None:
+    wild = a_digest([(a_case(), (1.0, 1.0, 2.5))])
+    found = only(decide(a_baseline(), wild, ONE_STAGE))
+    assert found.verdict is Verdict.INSUFFICIENT
+    assert found.reason == "processes disagree: 1.00, 1.00, 2.50 s"
 
 
 def test_a_digest_says_what_others_took_of_the_machine() -> None:

@@ -41,6 +41,8 @@ from tests.factories import (
     a_profiled,
     a_record,
     a_run,
+    a_telemetry,
+    a_watched,
     an_operator,
     some_rounds,
 )
@@ -294,9 +296,29 @@ def test_the_geometric_mean_is_over_compared_cases_only() -> None:
     assert found.geomean == pytest.approx(math.sqrt(1.1 * 1.2))
 
 
+def test_a_side_whose_processes_disagree_cannot_be_compared() -> None:
+    wild, calm = some_rounds(3.55e-3, 0.216, 0.213), some_rounds(*STEADY)
+    for found, side in ((a_comparison(wild, calm), "ref"), (a_comparison(calm, wild), "new")):
+        assert found.verdict is Verdict.INSUFFICIENT
+        assert found.reason == f"{side}: processes disagree: 3.55, 216, 213 ms"
+        assert (found.ratio, getattr(found, side)) == (None, None)
+    assert a_comparison(wild, calm, metric=METRIC["peak_host_bytes"]).verdict is Verdict.SAME
+
+
+def test_a_side_that_others_disturbed_cannot_be_told_and_its_ratio_is_questioned() -> None:
+    busy = a_watched(a_telemetry(busy_s=tuple(0.2 * number for number in range(11))))
+    disturbed = [a_record(busy, round=number) for number in range(3)]
+    found = a_comparison(some_rounds(*STEADY), disturbed)
+    assert found.verdict is Verdict.INSUFFICIENT
+    assert found.reason == "new: contended: other processes used 0.5 of a core"
+    assert "] ?  1.00 ms → 1.00 ms" in comparison.sentences(found)[0]
+    heavy = METRIC["peak_host_bytes"]
+    assert a_comparison(some_rounds(*STEADY), disturbed, metric=heavy).verdict is Verdict.SAME
+
+
 def test_values_no_float_can_hold_are_compared_without_an_error() -> None:
-    found = a_comparison(some_rounds(1e-300, 1e200, 1e-300), some_rounds(1e300, 1e-300, 1e300))
-    assert found.verdict is Verdict.INCONCLUSIVE
+    found = a_comparison(some_rounds(1e-300, 2e-300, 1e-300), some_rounds(1e300, 2e300, 1e300))
+    assert found.verdict is Verdict.SLOWER
     numbers = [found.ratio, found.low, found.high, found.mde]
     assert all(number is not None and math.isfinite(number) for number in numbers)
 
@@ -532,7 +554,7 @@ broken        gemm(kind=broken)/float32/eager@torch:cpu
               1.00 ms → –  3 v 0 processes
               crashed: worker | killed
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
-              1.20×  1.00 ms → 1.20 ms  3 v 1 processes
+              1.20× ?  1.00 ms → 1.20 ms  3 v 1 processes
               3 v 1 processes have latency_s, each side needs 3
 slower        gemm(kind=slower)/float32/eager@torch:cpu
               1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p <0.001  MDE 0.375 %  3 v 3 processes

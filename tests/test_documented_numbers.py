@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchbench.analyse import launch_bound, plausible, roofline
+from benchbench.analyse import launch_bound, metrics, plausible, roofline
 from benchbench.backends import base
 from benchbench.comparing import match, verdicts
 from benchbench.machine import conditions, sampler
@@ -52,6 +52,7 @@ QUOTED = [
     ("measuring", f"more than {NUMBER} % of the samples", 100 * conditions.MOST_THROTTLED),
     ("measuring", f"clock is below {NUMBER} % of the run's median", 100 * conditions.SLOW_CLOCK),
     ("measuring", f"waited for memory in more than {NUMBER} % of the time", 100 * conditions.MOST_WAITING),
+    ("measuring", f"slowest process takes more than {NUMBER} times", metrics.FARTHEST_APART),
     ("measuring", f"Telling it needs {NUMBER} s of samples", conditions.LEAST_SPAN_S),
     ("measuring", f"networks of them, may do {NUMBER} times", Conv2d.multiplications_saved),
     ("measuring", f"99th percentile and {NUMBER} times their median", plausible.HIDING),

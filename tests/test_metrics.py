@@ -1,5 +1,6 @@
 """Rows: what is derived from the raw samples, and why a column is empty."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.columns import COLUMNS, data_frame, flatten
-from benchbench.analyse.metrics import METRICS
+from benchbench.analyse.metrics import FARTHEST_APART, METRICS, disagreement, geometric_mean
 from benchbench.analyse.rows import P99_SAMPLES, rows
 from benchbench.model.measurement import Failure, Measurement, Memory
 from benchbench.model.note import plain
@@ -54,9 +55,9 @@ def a_wrong_result(**over: Any) -> Failure:
 def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
     documented = (
         "case, suite, workload, params, dtype, mode, phase, cache, backend, target, framework_version, "
-        "device, device_name, status, message, rounds, samples, latency_s, latency_low_s, latency_high_s, "
-        "latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, item, flops, "
-        "bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, attainable_flops_per_s, roof, "
+        "device, device_name, status, message, rounds, samples, contended, latency_s, latency_low_s, "
+        "latency_high_s, latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, "
+        "item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, attainable_flops_per_s, roof, "
         "flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, bytes_of_datasheet, peak_device_bytes, "
         "peak_host_bytes, relative_error, energy_j, items_per_j, price_per_hour, currency, "
         "items_per_cost, notes"
@@ -68,7 +69,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
 def test_a_row_says_what_was_measured_and_on_what() -> None:
     row = the_row(a_measurement(), a_measurement(), a_measurement())
 
-    assert {name: row[name] for name in COLUMNS[:17]} == {
+    assert {name: row[name] for name in COLUMNS[:18]} == {
         "case": "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu",
         "suite": "quick",
         "workload": "gemm",
@@ -86,6 +87,7 @@ def test_a_row_says_what_was_measured_and_on_what() -> None:
         "message": "",
         "rounds": 3,
         "samples": 15,
+        "contended": "",
     }
 
 
@@ -98,11 +100,12 @@ def test_a_row_tells_the_backend_and_the_target() -> None:
 def test_latency_is_the_geometric_mean_of_the_processes_medians() -> None:
     row = the_row(
         a_measurement(iterations=10, block_s=(0.01, 0.01, 0.5)),
-        a_measurement(iterations=2, block_s=(0.008, 0.008, 0.001)),
+        a_measurement(iterations=2, block_s=(0.0032, 0.0032, 0.001)),
     )
 
-    assert row["latency_s"] == pytest.approx(0.002)  # √(1 ms × 4 ms)
-    assert row["latency_low_s"] < 0.002 < row["latency_high_s"]
+    latency_s = math.sqrt(0.001 * 0.0016)
+    assert row["latency_s"] == pytest.approx(latency_s)
+    assert row["latency_low_s"] < latency_s < row["latency_high_s"]
 
 
 def test_quantiles_are_over_the_steps_of_all_processes() -> None:
@@ -123,7 +126,7 @@ def test_p99_needs_662_samples(samples: int, known: bool) -> None:
     assert (f"latency_p99_s: {samples} samples, needs 662" in row["notes"]) != known
 
 
-seconds = st.floats(min_value=1e-6, max_value=10)
+seconds = st.floats(min_value=1.0, max_value=FARTHEST_APART)
 
 
 @given(st.lists(st.lists(seconds, min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 1000))
@@ -135,6 +138,49 @@ def test_a_rate_is_all_work_over_the_latency_never_a_mean_of_rates(
     assert row["items_per_s"] * row["latency_s"] == pytest.approx(items)
     assert row["flops_per_s"] * row["latency_s"] == pytest.approx(row["flops"])
     assert row["bytes_per_s"] * row["latency_s"] == pytest.approx(row["bytes"])
+
+
+def test_processes_that_disagree_have_no_headline_and_no_rate() -> None:
+    row = the_row(*(a_measurement(block_s=(10 * s,) * 5) for s in (3.55e-3, 0.216, 0.213)))
+
+    assert row["status"] == "ok"
+    assert {row[name] for name in SPEED} == {None}
+    assert {row[name] for name in ("flops_of_ceiling", "bytes_of_datasheet", "items_per_cost")} == {None}
+    assert "latency_s: processes disagree: 3.55, 216, 213 ms" in row["notes"]
+    assert "items_per_s: latency_s is not known" in row["notes"]
+    assert (row["cold_s"], row["peak_host_bytes"], row["flops"]) == (0.25, 65_011_712, 524_288)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason"),
+    [
+        ((1.0, 2.0), ""),
+        ((1.0, 2.01, 1.5), "processes disagree: 1.00, 2.01, 1.50 s"),
+        ((0.0021, 0.0009), "processes disagree: 2100, 900 µs"),
+        ((*[1.0] * 10, 4.0), "11 processes disagree, from and to: 1.00, 4.00 s"),
+    ],
+)
+def test_processes_disagree_from_a_factor_of_two_on(seconds: tuple[float, ...], reason: str) -> None:
+    assert disagreement(seconds) == reason
+
+
+@given(st.lists(st.floats(1.0, FARTHEST_APART), min_size=5, max_size=40))
+def test_five_processes_that_agree_have_an_interval_within_half_of_it(
+    agreeing: list[float],
+) -> None:
+    pooled = geometric_mean(agreeing)
+    assert pooled.value is not None
+    assert pooled.low is not None
+    assert pooled.high is not None
+    assert (pooled.high - pooled.low) / 2 <= 0.5 * pooled.value
+
+
+def test_others_on_the_device_are_told_in_a_column_of_their_own() -> None:
+    busy = a_watched(a_telemetry(busy_s=tuple(0.2 * number for number in range(11))))
+    row = the_row(busy, busy, busy)
+
+    assert row["contended"] == "other processes used 0.5 of a core"
+    assert "contended: other processes used 0.5 of a core" in row["notes"]
 
 
 def test_one_process_gives_no_interval_and_says_so() -> None:

@@ -6,9 +6,10 @@ import pytest
 from inline_snapshot import snapshot
 
 from benchbench.documents.document import Table
+from benchbench.documents.plots import Bars, Strips
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._text import foot
-from benchbench.model.case import Dtype
+from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Memory
 from benchbench.model.record import Record
 from benchbench.model.status import Status
@@ -21,6 +22,8 @@ from tests.factories import (
     a_measurement,
     a_record,
     a_run,
+    a_telemetry,
+    a_watched,
     some_rounds,
 )
 from tests.rendering import lines_of, rendered
@@ -105,6 +108,43 @@ def test_work_without_flops_shows_bytes() -> None:
 
     assert "FLOP/s" not in lines_of(group)
     assert texts(group, "bytes/s") == ("49.2 MB/s",)
+
+
+def disturbed(step_s: float, case: Case) -> list[Record]:
+    """Three rounds beside a program that used half a core."""
+    telemetry = a_telemetry(busy_s=tuple(0.2 * number for number in range(11)))
+    measured = a_watched(telemetry, block_s=(10 * step_s,) * 5)
+    return [a_record(measured, case=case, round=number) for number in range(3)]
+
+
+def test_processes_that_disagree_have_no_number_anywhere_in_a_report() -> None:
+    wild = some_rounds(3.55e-3, 0.216, 0.213, case=TORCH)
+    made = report_document(a_run([*wild, *some_rounds(1, case=JAX)]))
+
+    assert texts(made, "latency") == ("processes disagree: 3.55, 216, 213 ms", "1.00 s¹")
+    assert texts(made, "rate") == ("", "1.00 product/s")
+    assert "vs fastest" not in lines_of(made)  # one speed is not compared
+    panels = [panel for plot in made.plots for panel in plot.panels]
+    drawn = [panel.strips if isinstance(panel, Strips) else panel.bars for panel in panels]  # type: ignore[union-attr]
+    assert [(bars[0].value, bars[0].status) for bars in drawn] == [
+        (None, "processes disagree: 3.55, 216, 213 ms")
+    ] * 2
+
+
+@pytest.mark.parametrize(("busy_s", "calm_s"), [(1.0, 1.5), (1.5, 1.0)])
+def test_others_on_the_device_are_told_in_the_cell_at_the_top_and_in_the_plots(
+    busy_s: float, calm_s: float
+) -> None:
+    calm = some_rounds(0.999 * calm_s, calm_s, 1.001 * calm_s, case=JAX)
+    made = report_document(a_run([*disturbed(busy_s, TORCH), *calm]))
+
+    assert texts(made, "latency")[0].endswith(" contended¹")
+    assert all(each.endswith(" ?") for each in texts(made, "vs fastest")) == (busy_s < calm_s)
+    assert texts(made, "vs fastest")[0].endswith(" ?")
+    told = "contended: 1 of 2 cases, not to be relied on; at worst "
+    assert f"{told}other processes used 0.5 of a core" in made.facts
+    bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
+    assert [bar.label for bar in bars[0]] == ["torch cpu eager, contended", "jax cpu jit"]
 
 
 @pytest.mark.parametrize(

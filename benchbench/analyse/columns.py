@@ -105,6 +105,7 @@ _IDENTITY: Mapping[str, _Column] = {
     "message": _fact(lambda row: row.message),
     "rounds": _fact(lambda row: row.rounds),
     "samples": _fact(lambda row: row.samples),
+    "contended": _fact(lambda row: row.contended),
 }
 # Columns that are no metrics stand behind the one they belong to.
 _BEHIND: Mapping[str, Mapping[str, _Column]] = {

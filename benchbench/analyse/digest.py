@@ -19,6 +19,7 @@ from benchbench.model.status import Status
 
 SCHEMA = 1  # of a digest on disk. 1: first
 SETTLED = tuple(metric.name for metric in METRICS if metric.source.settled)  # mean nothing while warming up
+DISTURBED = tuple(metric.name for metric in METRICS if metric.unit != "B")  # by others on the device
 ONCE = tuple(metric.name for metric in METRICS if metric.source.once)  # have one value a run
 
 
@@ -57,13 +58,26 @@ class CaseDigest:
         return [log for _, log in self.by_round(metric)]
 
     def by_round(self, metric: Metric) -> list[tuple[int, float]]:
-        """The round of each process that has a value, and its logarithm."""
+        """The round of each process that has a value, and its logarithm; none where they disagree."""
+        if self.disagreement(metric):
+            return []
         values = zip(self.rounds, self.of(metric), strict=False)
         return [
             (number, math.log(value))
             for number, value in values
             if value is not None and 0 < value < math.inf
         ]
+
+    def disagreement(self, metric: Metric) -> str:
+        """Why the processes have no value in common; empty where they have one, or none at all."""
+        measured = metric.source.divisor if isinstance(metric.source, Rate) else metric
+        known = [value for value in self.of(measured) if value is not None and 0 < value < math.inf]
+        pooled = measured.source.pool(known) if known else None
+        return pooled.reason if pooled and pooled.value is None else ""
+
+    def disturbance(self, metric: Metric) -> str:
+        """`contended: …`: what others took of the device meanwhile, where it matters to the metric."""
+        return f"contended: {self.contended}" if self.contended and metric.name in DISTURBED else ""
 
     def of(self, metric: Metric) -> Sequence[float | None]:
         """The value of each process; empty where the case has none. Rates follow from what is kept."""

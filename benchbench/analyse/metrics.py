@@ -11,11 +11,14 @@ from math import isfinite
 from typing import Literal
 
 from benchbench.errors import UsageError, unknown
+from benchbench.format import listed_seconds
 from benchbench.machine.conditions import energy_j
 from benchbench.model.measurement import Cost, Measurement, Memory
 from benchbench.stats import headline, median
 
 FOREIGN = "not known: the work is a function of the user's"
+FARTHEST_APART = 2.0  # the slowest process over the fastest: beyond, no number stands for both
+LISTED = 10  # processes that are named one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ Count = Callable[[Cost], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Measured: `process` gives the value of one process, or why it has none; `pool` one value of several.
+    """Measured: `process` gives the value of one process, or why it has none; `pool` one value of
+    several, or why they have none.
 
     `settled`: it means nothing while a process still warms up. `once`: it has one value a run, whatever the
     number of processes.
@@ -82,6 +86,8 @@ class Rate:
     def pool(self, values: Sequence[float]) -> Value:
         """Of several processes: the interval's ends change places."""
         pooled = self.divisor.source.pool([1 / value for value in values])
+        if pooled.value is None:
+            return Value(None, reason=f"{self.divisor.name} is not known")
         value, low, high = (1 / end if end else None for end in (pooled.value, pooled.high, pooled.low))
         return Value(value, low, high, pooled.reason)
 
@@ -122,8 +128,22 @@ def steps_s(measurement: Measurement) -> list[float]:
     return [block / measurement.iterations for block in measurement.block_s]
 
 
+def disagreement(seconds: Sequence[float]) -> str:
+    """`processes disagree: 3.55, 216, 213 ms` where they are more than `FARTHEST_APART`, else empty.
+
+    Five processes or more whose 95 % interval is wider than ±50 % always are.
+    """
+    if max(seconds) <= FARTHEST_APART * min(seconds):
+        return ""
+    shown = seconds if len(seconds) <= LISTED else (min(seconds), max(seconds))
+    what = "processes disagree" if shown is seconds else f"{len(seconds)} processes disagree, from and to"
+    return f"{what}: {listed_seconds(shown)}"
+
+
 def geometric_mean(values: Sequence[float]) -> Value:
-    """With its t interval over processes: `stats.headline`."""
+    """Of seconds, with its t interval over processes: `stats.headline`; none where they disagree."""
+    if reason := disagreement(values):
+        return Value(None, reason=reason)
     interval = headline(values)
     unknown = "one process gives no interval" if interval.low is None else ""
     return Value(interval.mid, interval.low, interval.high, unknown)

@@ -80,10 +80,12 @@ class CasePrice:
 FIELDS = ("price_per_hour", "currency", "items_per_cost")
 
 
-def priced(items_per_s: float, device: str, prices: Prices | None) -> CasePrice:
+def priced(items_per_s: float | None, device: str, prices: Prices | None) -> CasePrice:
     """A case on this device."""
     price = prices.of(device) if prices else None
     if prices is None or price is None:
         return CasePrice(reason=f"no price of {device or 'this device'} is given")
+    if items_per_s is None:
+        return CasePrice(price_per_hour=price, currency=prices.currency, reason="items_per_s is not known")
     items_per_cost = items_per_s * HOUR_S / price
     return CasePrice(price_per_hour=price, currency=prices.currency, items_per_cost=items_per_cost)

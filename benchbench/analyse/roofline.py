@@ -98,9 +98,9 @@ class Position:
 FIELDS = tuple(entry.name for entry in fields(Position) if entry.name != "reasons")
 
 
-def position(cost: Cost, step_s: float, measured: Roofs, datasheet: Roofs) -> Position:
-    """Of work that takes `step_s`; the roofline is of the ceilings, else of the datasheet."""
-    flops_per_s, bytes_per_s = cost.flops / step_s, cost.bytes / step_s
+def position(cost: Cost, step_s: float | None, measured: Roofs, datasheet: Roofs) -> Position:
+    """Of work that takes `step_s`, where that is known; the roofline is of ceilings, else the datasheet."""
+    flops_per_s, bytes_per_s = (work / step_s if step_s else None for work in (cost.flops, cost.bytes))
     intensity = cost.flops / cost.bytes if cost.flops and cost.bytes else None
     return replace(
         _roofline(intensity, measured, datasheet),
@@ -109,7 +109,7 @@ def position(cost: Cost, step_s: float, measured: Roofs, datasheet: Roofs) -> Po
         flops_of_datasheet=_share(flops_per_s, datasheet.flops_per_s),
         bytes_of_ceiling=_share(bytes_per_s, measured.bytes_per_s),
         bytes_of_datasheet=_share(bytes_per_s, datasheet.bytes_per_s),
-        reasons=_reasons(cost, measured, datasheet),
+        reasons=_reasons(cost, measured, datasheet, "" if step_s else "latency_s is not known"),
     )
 
 
@@ -122,11 +122,11 @@ def _roofline(intensity: float | None, measured: Roofs, datasheet: Roofs) -> Pos
     return Position()
 
 
-def _share(rate: float, roof: float | None) -> float | None:
+def _share(rate: float | None, roof: float | None) -> float | None:
     return rate / roof if rate and roof else None
 
 
-def _reasons(cost: Cost, measured: Roofs, datasheet: Roofs) -> dict[str, str]:
+def _reasons(cost: Cost, measured: Roofs, datasheet: Roofs, no_step: str) -> dict[str, str]:
     """Field → why it is not known, if it is not."""
     no_flops = "" if cost.flops else "the work counts no FLOPs"
     no_bytes = "" if cost.bytes else "the work counts no bytes"
@@ -134,10 +134,10 @@ def _reasons(cost: Cost, measured: Roofs, datasheet: Roofs) -> dict[str, str]:
     return {
         "flops_per_byte": no_flops or no_bytes,
         **dict.fromkeys(("bound", "attainable_flops_per_s", "roof"), no_flops or no_bytes or no_roofs),
-        "flops_of_ceiling": no_flops or measured.no_flops,
-        "flops_of_datasheet": no_flops or datasheet.no_flops,
-        "bytes_of_ceiling": no_bytes or measured.no_bytes,
-        "bytes_of_datasheet": no_bytes or datasheet.no_bytes,
+        "flops_of_ceiling": no_flops or no_step or measured.no_flops,
+        "flops_of_datasheet": no_flops or no_step or datasheet.no_flops,
+        "bytes_of_ceiling": no_bytes or no_step or measured.no_bytes,
+        "bytes_of_datasheet": no_bytes or no_step or datasheet.no_bytes,
     }
 
 

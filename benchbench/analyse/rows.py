@@ -22,7 +22,7 @@ from benchbench.analyse.roofline import (
 from benchbench.machine.conditions import condition_notes, usual_mhz
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.measurement import Cost, Failure, Measurement
-from benchbench.model.note import Note, NoteKind, note
+from benchbench.model.note import CONTENTION, Note, NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
@@ -70,8 +70,13 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether it has a speed."""
+        """Whether it was measured; it has a latency unless its processes disagree."""
         return self.status is Status.OK
+
+    @property
+    def contended(self) -> str:
+        """What others took of its device meanwhile, where that shows; empty where nothing did."""
+        return "; ".join(each.clause for each in self.notes if each.kind in CONTENTION)
 
     @property
     def item(self) -> str | None:
@@ -198,14 +203,15 @@ def _relative_error(records: Sequence[Record], unverified: str) -> Value:
 def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
     """`row` of a case that is ok, with its speed."""
     metrics = {metric.name: metric.of(measured) for metric in METRICS}
-    where = _position(context, row, measured[0].cost, metrics["latency_s"].value or 0.0)
+    latency_s = metrics["latency_s"].value
+    where = _position(context, row, measured[0].cost, latency_s)
     device, _ = device_of(context.info, row.case.device, row.device_name)
     return replace(
         row,
         metrics=metrics,
-        steps=_quantiles(measured),
+        steps=None if latency_s is None else _quantiles(measured),
         position=where,
-        price=priced(metrics["items_per_s"].value or 0.0, device, context.prices),
+        price=priced(metrics["items_per_s"].value, device, context.prices),
         notes=(
             *_quality_notes(measured, rounds),
             *launch_notes(measured),
@@ -227,7 +233,7 @@ def _quantiles(measured: Sequence[Measurement]) -> Quantiles:
     )
 
 
-def _position(context: _Context, row: Row, cost: Cost, step_s: float) -> Position:
+def _position(context: _Context, row: Row, cost: Cost, step_s: float | None) -> Position:
     if row.case.dtype is None:
         unknown = Roofs(None, None, FOREIGN, FOREIGN)
         return position(cost, step_s, unknown, unknown)

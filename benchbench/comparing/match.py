@@ -89,8 +89,10 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _presence(ref, new)
         or _bar(work_bars(ref, new))
+        or _disagreement(ref, new, metric)
         or _few_pairs(len(pairs), metric)
         or _unsteadiness(ref, new, metric)
+        or _disturbance(ref, new, metric)
         or (None, "")
     )
     return Pair(
@@ -167,8 +169,10 @@ def _pair(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric, bars: Seq
     verdict, reason = (
         _presence(ref, new)
         or _bar(bars)
+        or _disagreement(ref, new, metric)
         or _shortage(len(ref_logs), len(new_logs), metric)
         or _unsteadiness(ref, new, metric)
+        or _disturbance(ref, new, metric)
         or (None, "")
     )
     return Pair(
@@ -255,6 +259,21 @@ def _shortage(ref: int, new: int, metric: Metric) -> tuple[Verdict, str] | None:
         return None
     counts = f"{ref} v {new} processes have {metric.name}"
     return Verdict.INSUFFICIENT, f"{counts}, each side needs {LEAST_PROCESSES}"
+
+
+def _disagreement(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
+    return _insufficient(ref.disagreement(metric), new.disagreement(metric))
+
+
+def _disturbance(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
+    """What others took of the device while either side was measured: the difference may be theirs."""
+    return _insufficient(ref.disturbance(metric), new.disturbance(metric))
+
+
+def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
+    """Where something speaks against a side: what, and which."""
+    sides = [f"{name}: {text}" for name, text in (("ref", ref), ("new", new)) if text]
+    return (Verdict.INSUFFICIENT, "; ".join(sides)) if sides else None
 
 
 def _unsteadiness(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:

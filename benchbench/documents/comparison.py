@@ -91,7 +91,7 @@ def _row(verdict: CaseComparison) -> dict[str, Content]:
     return {
         "verdict": verdict_cell(verdict.verdict),
         "case": verdict.case,
-        **evidence.evidence(verdict, UNITS[verdict.metric]),
+        **evidence.evidence(verdict, UNITS[verdict.metric], verdict.verdict),
         "processes": counts if known else None,
         "notes": _notes(verdict),
     }

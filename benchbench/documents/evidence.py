@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchbench.analyse.digest import SETTLED
 from benchbench.comparing.verdicts import CaseComparison
@@ -32,11 +33,15 @@ def verdict_cell(verdict: Verdict) -> Cell:
     return Cell((str(verdict),), TONES.get(verdict, Tone.PLAIN))
 
 
-def evidence(found: CaseComparison | TestResult, unit: str) -> dict[str, Content]:
-    """The cells of `COLUMNS`, each empty where it is not known; values are in `unit`."""
+def evidence(found: CaseComparison | TestResult, unit: str, verdict: Verdict) -> dict[str, Content]:
+    """The cells of `COLUMNS`, each empty where it is not known; values are in `unit`.
+
+    A ratio that is no ground for a verdict has a `?`.
+    """
     known = found.ref is not None or found.new is not None
+    ratio = number(found.ratio, "×", found.low, found.high)
     return {
-        "ratio [95 %]": number(found.ratio, "×", found.low, found.high),
+        "ratio [95 %]": replace(ratio, unsure=verdict is Verdict.INSUFFICIENT and bool(ratio.parts)),
         "ref → new": Cell((_value(found.ref, unit), "→", _value(found.new, unit))) if known else None,
         "p": number(found.p_holm, "p"),
         "MDE": number(found.mde, "%"),

@@ -89,18 +89,19 @@ def _row(each: CaseFinding) -> dict[str, Content]:
         return identity
     limit = Number(each.threshold, "%", exact=True)
     return identity | {
-        **_evidence(first, UNITS[each.metric]),
+        **_evidence(each, first),
         "limit": Cell((limit, f"({each.threshold_from})")),
         "spread": number(each.spread, "%"),
-        "measured again": _second(_evidence(again, UNITS[each.metric])) if again else None,
+        "measured again": _second(_evidence(each, again)) if again else None,
     }
 
 
-def _evidence(result: TestResult, unit: str) -> dict[str, Content]:
+def _evidence(finding: CaseFinding, result: TestResult) -> dict[str, Content]:
     against = _count(result.against, "pair")
     if not result.in_turn:
         against = f"{_count(result.processes, 'process')} v {_count(result.against, 'session')}"
-    return {**evidence.evidence(result, unit), "processes": against}
+    cells = evidence.evidence(result, UNITS[finding.metric], finding.verdict)
+    return {**cells, "processes": against}
 
 
 def _second(found: Mapping[str, Content]) -> Cell:

@@ -21,6 +21,7 @@ from benchbench.documents.run_plots import Alternatives, run_plots
 from benchbench.documents.run_table import work_table
 from benchbench.format import visible
 from benchbench.model.case import Cache
+from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
 from benchbench.timing.policy import in_words
@@ -144,8 +145,23 @@ def _facts(run: Run, made: Sequence[Row]) -> list[str]:
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add",
         *sorted(prices),
+        *contention([row for row in made if row.ok]),
         *damaged,
     ]
+
+
+def contention(measured: Sequence[Row]) -> list[str]:
+    """How many of the cases others disturbed, and the worst of each kind."""
+    count = sum(bool(row.contended) for row in measured)
+    notes = [each for row in measured for each in row.notes if each.kind in CONTENTION]
+    worst = {each.kind: each.clause for each in sorted(notes, key=_amount)}
+    told = f"contended: {count} of {len(measured)} cases, not to be relied on; at worst "
+    return [told + "; ".join(worst.values())] if count else []
+
+
+def _amount(contended: Note) -> float:
+    """Cores, or processes."""
+    return max(map(float, contended.data.values()))
 
 
 def _price(row: Row) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.metrics import steps_s
@@ -55,14 +55,14 @@ def run_plots(run: Run, works: Sequence[Alternatives]) -> tuple[Plot, ...]:
 def _bars(work: Alternatives, targets: Sequence[str]) -> Bars:
     """FLOP/s of a forward pass, items/s of training; the order of the bars is the same in either unit."""
     present = [row for row in work.rows if row]
-    first = next((row for row in present if row.ok), None)
+    first = next((row for row in present if row.value("latency_s") is not None), None)
     flops = first and first.case.phase == Phase.FORWARD and first.value("flops_per_s") is not None
     metric, unit = ("flops_per_s", "FLOP/s") if flops else ("items_per_s", f"{first.item if first else ''}/s")
     bars = tuple(
         Bar(
             label=_label(row),
             group=targets.index(row.case.target),
-            status=str(row.status),
+            status=_status(row),
             value=row.value(metric),
             low=row.metric(metric).low,
             high=row.metric(metric).high,
@@ -77,11 +77,11 @@ def _strips(work: Alternatives, targets: Sequence[str], recorded: Recorded) -> S
         Strip(
             label=_label(row),
             group=targets.index(row.case.target),
-            status=str(row.status),
+            status=_status(row),
             value=row.value("latency_s"),
             low=row.metric("latency_s").low,
             high=row.metric("latency_s").high,
-            processes=tuple(_processes(recorded.get(case_key(row.case), []))) if row.ok else (),
+            processes=_processes(row, recorded),
         )
         for row in work.rows
         if row
@@ -90,10 +90,18 @@ def _strips(work: Alternatives, targets: Sequence[str], recorded: Recorded) -> S
 
 
 def _label(row: Row) -> str:
-    return f"{row.case.target} {row.case.device} {row.case.mode}".strip()
+    label = f"{row.case.target} {row.case.device} {row.case.mode}".strip()
+    return f"{label}, contended" if row.contended else label
 
 
-def _processes(records: Sequence[Record]) -> Iterator[tuple[float, ...]]:
-    for record in records:
-        if isinstance(record.outcome, Measurement):
-            yield tuple(steps_s(record.outcome))
+def _status(row: Row) -> str:
+    """Why there is no value."""
+    return row.metric("latency_s").reason if row.ok else str(row.status)
+
+
+def _processes(row: Row, recorded: Recorded) -> tuple[tuple[float, ...], ...]:
+    """Of a case that has a latency: the steps of each."""
+    if row.value("latency_s") is None:
+        return ()
+    outcomes = [record.outcome for record in recorded.get(case_key(row.case), [])]
+    return tuple(tuple(steps_s(each)) for each in outcomes if isinstance(each, Measurement))

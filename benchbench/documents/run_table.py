@@ -29,7 +29,7 @@ def work_table(work: Alternatives, columns: tuple[Column, ...]) -> Table:
 
 def _quantities(work: Alternatives) -> dict[str, Callable[[Row], Cell]]:
     """Label → its cell. Only work that computes nothing shows bytes/s; a single speed is not compared."""
-    measured = [row for row in work.rows if row and row.ok]
+    measured = [row for row in work.rows if row and row.value("latency_s") is not None]
     computes = any(row.value("flops_per_s") is not None for row in measured)
     found = dict(QUANTITIES)
     if computes:
@@ -48,10 +48,12 @@ def _latency_s(row: Row) -> float:
 
 def _latency(row: Row) -> Cell:
     """Of a case without a speed its status, and why; why another number is absent is in JSON and CSV."""
+    latency, notes = row.metric("latency_s"), tuple(note.text for note in row.notes)
+    if row.ok and latency.value is None:
+        return Cell((latency.reason,), Tone.WARNING, footnotes=notes)
     if row.ok:
-        latency = row.metric("latency_s")
-        parts = (Number(_latency_s(row), "s", latency.low, latency.high),)
-        return Cell(parts, footnotes=tuple(note.text for note in row.notes))
+        number = Number(_latency_s(row), "s", latency.low, latency.high)
+        return Cell((number, "contended") if row.contended else (number,), footnotes=notes)
     reason = f"{row.status}: {row.message}" if row.message else str(row.status)
     if len(reason) > INLINE:
         return Cell((str(row.status),), Tone.BAD, footnotes=(reason,))
@@ -77,14 +79,15 @@ def _memory(row: Row) -> Cell:
 
 
 def _versus(row: Row, fastest: Row) -> Cell:
-    """Surely slower only where the intervals do not overlap."""
-    if not row.ok:
+    """Surely slower only where the intervals do not overlap, and nothing else ran meanwhile."""
+    if row.value("latency_s") is None:
         return Cell()
     times = (Number(_latency_s(row) / _latency_s(fastest), "×"),)
+    contended = bool(row.contended or fastest.contended)
     if row is fastest:
-        return Cell(times, Tone.GOOD)
+        return Cell(times, Tone.PLAIN if contended else Tone.GOOD, unsure=contended)
     low, high = row.metric("latency_s").low, fastest.metric("latency_s").high
-    return Cell(times, unsure=low is None or high is None or low <= high)
+    return Cell(times, unsure=contended or low is None or high is None or low <= high)
 
 
 QUANTITIES: dict[str, Callable[[Row], Cell]] = {

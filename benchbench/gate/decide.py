@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest, partnered
+from benchbench.analyse.digest import CaseDigest, Digest, partnered
 from benchbench.comparing.match import changes, suspect
 from benchbench.comparing.verdicts import ALPHA
 from benchbench.gate.advice import advice
 from benchbench.gate.cases import CaseTest, GatePolicy, against_code, against_sessions
 from benchbench.gate.completeness import MissingRecords, missing_pairs, missing_records
 from benchbench.gate.confirm import Confirmation, Remeasured, remeasured
-from benchbench.gate.match import BaselineMatch
 from benchbench.gate.significance import (
     Estimate,
     Family,
@@ -27,6 +26,7 @@ from benchbench.plan.thresholds import Rule
 from benchbench.stats import tost
 
 UNCONFIRMED = "flagged, and not measured again"
+QUIETLY = "--wait-for-idle measures once they are done"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,27 +192,21 @@ def _judged(
     test: CaseTest, estimate: Estimate, result: TestResult, new: CaseDigest, family: Family
 ) -> tuple[Verdict, str]:
     """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
+    if others := new.disturbance(test.match.metric):
+        return Verdict.INSUFFICIENT, f"{others}: {QUIETLY}"
     if result.p_holm < ALPHA and abs(estimate.worse.mid) >= estimate.margin:
-        return (Verdict.FASTER, "") if estimate.worse.mid < 0 else _slower(test, estimate, new)
+        return (Verdict.FASTER, "") if estimate.worse.mid < 0 else _slower(test, estimate)
     if tost(estimate.difference, estimate.margin) < ALPHA:
         return Verdict.SAME, ""
     return Verdict.INCONCLUSIVE, advice(estimate, test.deviation, family)
 
 
-def _slower(test: CaseTest, estimate: Estimate, new: CaseDigest) -> tuple[Verdict, str]:
+def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:
     if estimate.interleaved:
         return Verdict.SLOWER, ""
-    if others := _only_now(test.match, new):
-        return Verdict.INSUFFICIENT, f"slower, but {others} meanwhile, and not in the sessions"
     if test.deviation and test.deviation.provisional:
         return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {ENOUGH} sessions"
     return Verdict.SLOWER, ""
-
-
-def _only_now(match: BaselineMatch, new: CaseDigest) -> str:
-    """What others took of the machine, where they did not in the sessions and it matters to the metric."""
-    before = any(each.side.contended for each in match.sides)
-    return new.contended if match.metric.name in (*SETTLED, *ONCE) and not before else ""
 
 
 def _idle(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:

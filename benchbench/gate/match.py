@@ -28,6 +28,7 @@ class SessionCase:
     hour: int = 0
 
 
+QUIET = "processes that were steady, agreed and were not contended"
 SessionCases = Sequence[SessionCase]  # oldest first
 
 
@@ -91,13 +92,14 @@ def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metr
     """`new` with the sessions of `sides` that can be compared with it."""
     working = [(each, each.bars + case_bars(each.side, new)) for each in sides if each.side.rounds]
     alike = [each for each, bars in working if not bars]
-    settled = [each for each in alike if not (metric.name in SETTLED and each.side.unsteady)]
+    settled = [each for each in alike if _counts(each.side, metric)]
     needed = 1 if metric.name in ONCE else LEAST_PROCESSES
     days = _by_day(settled, metric, needed)
     logs = new.logs(metric)
     verdict, reason = (
         _presence([each.side for each in sides], new)
         or _bar([bars for _, bars in working])
+        or _disagreement(new, metric)
         or _shortage(len(days), logs, needed, metric)
         or _unsteadiness(new, metric)
         or (None, "")
@@ -105,6 +107,11 @@ def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metr
     return BaselineMatch(
         case=case, metric=metric, sides=sides, new=new, logs=logs, days=days, verdict=verdict, reason=reason
     )
+
+
+def _counts(side: CaseDigest, metric: Metric) -> bool:
+    """Whether a session had warmed up, and nobody else used the device."""
+    return not (metric.name in SETTLED and side.unsteady) and not side.disturbance(metric)
 
 
 def _by_day(settled: SessionCases, metric: Metric, needed: int) -> list[Hours]:
@@ -165,11 +172,16 @@ def _shortage(days: int, logs: list[float], needed: int, metric: Metric) -> tupl
     if len(logs) < needed:
         return Verdict.INSUFFICIENT, f"{len(logs)} processes have {metric.name}, it needs {needed}"
     if not days:
-        return Verdict.INSUFFICIENT, f"no session has {metric.name} of {needed} steady processes"
+        return Verdict.INSUFFICIENT, f"no session has {metric.name} of {needed} {QUIET}"
     if metric.name in ONCE and days < ENOUGH:
         counts = f"the baseline has sessions of {days} days, this needs {ENOUGH}"
         return Verdict.INSUFFICIENT, f"{metric.name} is measured once a run: {counts}"
     return None
+
+
+def _disagreement(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
+    reason = new.disagreement(metric)
+    return (Verdict.INSUFFICIENT, reason) if reason else None
 
 
 def _unsteadiness(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:

@@ -79,13 +79,14 @@ def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -
     machine = fingerprint(run.info.machine)
     for case, reduced in digest(run).cases.items():
         processes = _processes(reduced, metric)
-        if processes and _wanted(case, patterns):
+        value = _pooled(processes, metric) if processes and _wanted(case, patterns) else None
+        if value is not None:
             yield (
                 case,
                 Point(
                     run=run.info.id,
                     started=run.info.started,
-                    value=_pooled(processes, metric),
+                    value=value,
                     version=reduced.version,
                     hardware=f"{machine}/{reduced.device_model}",
                     processes=processes,
@@ -103,11 +104,9 @@ def _wanted(case: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(pattern in case or fnmatchcase(case, pattern) for pattern in patterns)
 
 
-def _pooled(values: Sequence[float], metric: Metric) -> float:
-    """Of several processes, as a report has it."""
-    pooled = metric.source.pool(values).value
-    assert pooled is not None
-    return pooled
+def _pooled(values: Sequence[float], metric: Metric) -> float | None:
+    """Of several processes, as a report has it; None where they disagree."""
+    return metric.source.pool(values).value
 
 
 def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
@@ -133,16 +132,19 @@ def _series(
             key = machines.index(point.hardware), places[point.tag]
             groups.setdefault(key, []).append(point)
     untagged = tuple(point.run for point in points if point.tag is None)
-    joined = tuple(_joined(groups[key], metric) for key in sorted(groups))
+    joined = tuple(filter(None, (_joined(groups[key], metric) for key in sorted(groups))))
     return Series(case=case, points=joined, untagged=untagged)
 
 
-def _joined(points: Sequence[Point], metric: Metric) -> Point:
+def _joined(points: Sequence[Point], metric: Metric) -> Point | None:
     processes = tuple(value for point in points for value in point.processes)
+    value = _pooled(processes, metric)
+    if value is None:
+        return None
     return Point(
         run=points[0].run,
         started=points[0].started,
-        value=_pooled(processes, metric),
+        value=value,
         version=points[0].version,
         hardware=points[0].hardware,
         processes=processes,
