@@ -13,6 +13,7 @@ AccelbenchError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -20,13 +21,14 @@ E = TypeVar("E", bound=Enum)
 
 
 class AccelbenchError(Exception):
-    """Carries a hint: what to do next."""
+    """Carries a hint: what to do next. `log`: lines of what another program said."""
 
     exit_code = 70
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", log: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.hint = hint
+        self.log = tuple(log)
 
 
 class UsageError(AccelbenchError):

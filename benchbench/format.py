@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from decimal import Decimal
@@ -10,6 +11,14 @@ PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G",
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # Controls, invisible format characters (bidi among them), surrogates, line and paragraph separators.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# What CI services take for a command in a log: of GitHub, `::name …::` at the start of a line and `##[name]`
+# anywhere (actions/runner, ActionCommand.cs); of Azure Pipelines and TeamCity, `##vso[` and `##teamcity[`.
+# Only GitHub's own names: `::` also stands in the names of tests.
+COMMAND = re.compile(
+    r"::(?=(?:add-mask|add-matcher|add-path|debug|echo|endgroup|error|group|notice|remove-matcher|save-state"
+    r"|set-env|set-output|stop-commands|warning)(?: |::))|##(?=\[|vso\[|teamcity\[)",
+    re.IGNORECASE,
+)
 PREFIXED = ("FLOP", "FLOP/s", "B/s", "J", "W")  # units that a prefix is written before
 MOST_SHARE, MANY = 10, ">1000 %"  # beyond, how many says nothing
 
@@ -140,8 +149,13 @@ def si_power(value: float) -> int:
 
 
 def visible(text: str) -> str:
-    r"""`text` on one line, with every character that would act rather than show as `\x1b` or `\u202e`."""
-    return "".join(_escaped(c) if unicodedata.category(c) in HIDDEN else c for c in text)
+    r"""`text` on one line, with every character that would act rather than show as `\x1b` or `\u202e`.
+
+    So is the first of what a CI service would take for a command: `\x3a:add-mask::`. All text from files and
+    other programs passes here before it is shown.
+    """
+    shown = "".join(_escaped(c) if unicodedata.category(c) in HIDDEN else c for c in text)
+    return COMMAND.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", shown)
 
 
 def _escaped(character: str) -> str:

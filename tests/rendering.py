@@ -1,5 +1,7 @@
 """A document as text, as the command line prints it to a file."""
 
+import re
+
 from benchbench.documents.document import Document
 from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter
@@ -42,3 +44,11 @@ def lines_of(document: Document, number: int = 0) -> dict[str, tuple[str, ...]]:
         str(label): tuple(cell_text(cell, known) for cell in cells)
         for label, *cells in document.tables[number].rows
     }
+
+
+def commands_in(text: str) -> list[str]:
+    """Lines that a CI service would take for a command, as actions/runner and Azure's agent read them."""
+    lines = text.splitlines()
+    return [
+        each for each in lines if re.match(r"\s*::[\w-]+( [^:]*)?::", each) or re.search(r"##\w*\[", each)
+    ]

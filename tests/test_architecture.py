@@ -72,14 +72,30 @@ def test_only_the_command_line_prints_or_exits(path: Path) -> None:
     assert "sys.exit" not in {ast.unparse(call) for call in calls}
 
 
-def test_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
+UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "joblib", "yaml", "ruamel"}
+UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "__import__", "subprocess.getoutput"}
+
+
+def test_x10_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import | ast.ImportFrom):
-                assert "pickle" not in ast.unparse(node), path
+                modules = [getattr(node, "module", None), *(each.name for each in node.names)]
+                assert not UNSAFE_MODULES & {part for each in modules for part in (each or "").split(".")}, (
+                    path
+                )
             if isinstance(node, ast.Call):
-                assert ast.unparse(node.func) not in {"eval", "exec", "os.system", "torch.load"}, path
-                assert not any(keyword.arg == "shell" for keyword in node.keywords), path
+                assert ast.unparse(node.func) not in UNSAFE_CALLS, path
+                assert not {"shell", "allow_pickle"} & {keyword.arg for keyword in node.keywords}, path
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)
+def test_commands_print_in_one_place_which_makes_text_safe(path: Path) -> None:
+    calls = {
+        ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+    }
+    printing = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
+    assert path.name == "screen.py" or not calls & printing
 
 
 def test_the_top_level_holds_what_was_agreed_and_what_tools_need() -> None:

@@ -73,7 +73,7 @@ from tests.factories import (
     some_rounds,
 )
 from tests.program import accelbench, environment
-from tests.rendering import TEXTS, rendered
+from tests.rendering import TEXTS, commands_in, rendered
 from tests.test_architecture import ROOT
 
 LATENCY = metric_named("latency_s")
@@ -278,11 +278,18 @@ def test_a_spreadsheet_gets_lines_of_one_length(verb: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "csv", "json"])
-@pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202egnp", "a\nb", "<script>", "a|b", "=1+1", "[/red]"])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        *("\x1b[31m", "\u202egnp", "a\nb", "<script>", "a|b", "=1+1", "[/red]"),
+        *("::add-mask::x", "a\n::error::x", "##[add-mask]x", "##vso[task.x]"),
+    ],
+)
 @every_document
 def test_no_text_from_data_acts(verb: str, name: str, hostile: str, tmp_path: Path) -> None:
     shown = rendered(DOCUMENTS[verb](hostile, tmp_path), name)
     assert not {"\x1b", "\u202e"} & set(shown)
+    assert not commands_in(shown)
     if name == "markdown":
         assert "<script>" not in shown
         tables = [line.replace("\\|", "") for line in shown.splitlines() if line.startswith("|")]

@@ -41,6 +41,7 @@ from tests.factories import (
     a_run,
     some_rounds,
 )
+from tests.rendering import commands_in
 
 PACKAGE = "benchbench.exporters"
 FILES = {
@@ -58,6 +59,7 @@ FILES = {
     "terminal": {"report.txt"},
 }
 FORMATS = list(FILES)
+OWN_COMMANDS = ("::error title=", "::warning title=", "::notice title=")
 HOSTILE = [
     "[red]markup[/red]",
     "[/red]",
@@ -154,6 +156,16 @@ def test_a_format_names_its_files_and_their_extension(name: str) -> None:
 
     assert files.keys() == FILES[name]
     assert any(file.endswith(f".{exporter.extension}") for file in files)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("text", ["::add-mask::x", "a\n::error::x", "##[add-mask]x", "##vso[task.x]"])
+def test_x5_no_text_from_data_is_a_command_to_a_ci_service(name: str, text: str) -> None:
+    files = exporter_named(name).export(report_document(a_hostile_run(text)))
+    annotations = files.pop("annotations.txt", b"").decode()
+    assert not [line for line in commands_in(annotations) if not line.startswith(OWN_COMMANDS)]
+    texts = [content.decode() for file, content in files.items() if not file.endswith(".png")]
+    assert not [line for each in texts for line in commands_in(each)]
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -104,9 +104,15 @@ def test_three_digits_and_a_unit(shown: str, expected: str) -> None:
         ("line\u2028separator", r"line\u2028separator"),
         ("\ud800", r"\ud800"),
         ("\U000e0041", r"\U000e0041"),
+        ("::add-mask::token", r"\x3a:add-mask::token"),
+        ("  ::Error file=x::", r"  \x3a:Error file=x::"),
+        ("a ##[group]b", r"a \x23#[group]b"),
+        ("##vso[task.setvariable]x", r"\x23#vso[task.setvariable]x"),
+        ("test_a.py::TestB::test_c", "test_a.py::TestB::test_c"),
+        ("## heading", "## heading"),
     ],
 )
-def test_x4_characters_that_act_become_visible(text: str, expected: str) -> None:
+def test_x4_x5_what_acts_becomes_visible(text: str, expected: str) -> None:
     assert fmt.visible(text) == expected
 
 
@@ -115,6 +121,7 @@ def test_visible_text_is_one_line_of_printable_characters(text: str) -> None:
     shown = fmt.visible(text)
     assert fmt.visible(shown) == shown
     assert len(shown.splitlines()) <= 1
+    assert not fmt.COMMAND.search(shown)
     shown.encode()  # no lone surrogates
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from benchbench.launch.transport import Greeting, JobEnd, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
+from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case
-from tests.program import WORKLOADS
+from tests.program import WORKLOADS, accelbench
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
 
@@ -37,25 +39,30 @@ def test_a_run_removes_what_killed_runs_left_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    running, kept = RunScratch(), tmp_path / "kept"
-    kept.mkdir()
-    for name in ("accelbench-run-killed", "accelbench-other", "accelbench-run-young"):
-        (tmp_path / name / "drawn").mkdir(parents=True)
+    running, killed, kept = RunScratch(), RunScratch(), tmp_path / "kept"
+    os.close(killed._lock)  # as its process's end does
+    (kept / "drawn").mkdir(parents=True)
     (tmp_path / "accelbench-run-link").symlink_to(kept)
+    named_alike, copied = (tmp_path / f"accelbench-run-{name}" for name in ("nightly", "copied"))
+    (named_alike / "runs").mkdir(parents=True)
+    shutil.copytree(running.path, copied, symlinks=True)
     for path in tmp_path.iterdir():
-        if "young" not in path.name:
-            os.utime(path, (0, 0))
+        os.utime(path, (0, 0))
     RunScratch().close()
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {
-        running.path.name,
-        "kept",
-        "accelbench-other",
-        "accelbench-run-young",
-        "accelbench-run-link",
+    assert {*tmp_path.iterdir()} == {
+        *(running.path, kept, tmp_path / "accelbench-run-link", named_alike, copied)
     }
     running.close()
     assert not running.path.exists()
+
+
+def test_results_in_a_folder_named_like_a_runs_own_are_kept(tmp_path: Path) -> None:
+    results, gemm = tmp_path / "accelbench-run-nightly", ("run", "-w", "gemm", "-b", "fake", "--rounds", "1")
+    for _ in range(2):
+        accelbench(*gemm, "--results", str(results), cwd=tmp_path, TMPDIR=str(tmp_path))
+        os.utime(results, (0, 0))
+    assert len(runs.runs(results)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [results.name]
 
 
 def job(workload: str, **params: Any) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import typer
 import typer.core
 
 from benchbench import __version__
+from benchbench.cli.screen import print_answer, tell
+from benchbench.cli.streams import open_streams
 from benchbench.cli.usage_errors import USAGE_ERROR, explained
 from benchbench.errors import AccelbenchError, AccelbenchWarning
 from benchbench.machine.system import check_system
@@ -55,7 +57,7 @@ class Interrupted(BaseException):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"accelbench {__version__}")
+        print_answer(f"accelbench {__version__}\n")
         raise typer.Exit
 
 
@@ -86,31 +88,28 @@ def signals(kept: str = "every finished case is kept") -> Iterator[None]:
 
 def main() -> None:
     """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
+    open_streams()
     warnings.simplefilter("always", AccelbenchWarning)
     warnings.showwarning = _show_warning
     try:
         check_system(sys.platform)
         sys.exit(app(prog_name="accelbench", standalone_mode=False))
     except (AccelbenchError, USAGE_ERROR) as error:
-        message, hint = explained(error)
-        if message:
-            typer.echo(message, err=True)
-        if hint:
-            typer.echo(f"hint: {hint}", err=True)
+        tell(*explained(error))
         sys.exit(error.exit_code)
     except Interrupted as stop:
-        typer.echo(f"interrupted: {stop.kept}", err=True)
+        tell(f"interrupted: {stop.kept}")
         sys.exit(128 + stop.number)
     except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told apart from a regression
-        typer.echo(f"internal error: {type(error).__name__}; details in {saved_traceback()}", err=True)
+        tell(f"internal error: {type(error).__name__}; details in {saved_traceback()}")
         sys.exit(70)
 
 
 def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
     """Ours as an error is told, with its hint."""
-    typer.echo(f"warning: {message}", err=True)
+    tell(f"warning: {message}")
     if isinstance(message, AccelbenchWarning) and message.hint:
-        typer.echo(f"hint: {message.hint}", err=True)
+        tell(f"hint: {message.hint}")
 
 
 def saved_traceback() -> str:

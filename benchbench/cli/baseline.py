@@ -10,6 +10,7 @@ import typer
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption
+from benchbench.cli.screen import print_answer, tell
 
 baseline = typer.Typer(no_args_is_help=True, help="Accepted runs, up to ten sessions a machine, to commit.")
 app.add_typer(baseline, name="baseline", rich_help_panel=COMPARE)
@@ -39,15 +40,8 @@ def set_(
 
     done = api.baseline_set(name, run, replace=replace, accept=accept, results=results, observer=Lines())
     for each in done.dropped:
-        _tell(f"dropped {each}")
-    for line in accepted_lines(name, done):
-        typer.echo(line)
-
-
-def _tell(text: str) -> None:
-    from benchbench.format import visible
-
-    typer.echo(visible(text), err=True)
+        tell(f"dropped {each}")
+    print_answer("".join(f"{line}\n" for line in accepted_lines(name, done)))
 
 
 @baseline.command("list")
@@ -59,9 +53,7 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMI
     from benchbench.documents.baselines import baselines_document
     from benchbench.gate import baselines
 
-    known = {
-        name: baselines.read_baseline(results, name, _tell) for name in baselines.baseline_names(results)
-    }
+    known = {name: baselines.read_baseline(results, name, tell) for name in baselines.baseline_names(results)}
     print_document(baselines_document(known), format)
 
 
@@ -81,7 +73,7 @@ def show(
     from benchbench.gate import baselines
 
     chosen = metric_named(metric)
-    print_document(baseline_document(name, baselines.read_baseline(results, name, _tell), chosen), format)
+    print_document(baseline_document(name, baselines.read_baseline(results, name, tell), chosen), format)
 
 
 @baseline.command("rm")
@@ -92,4 +84,4 @@ def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None
     """
     from benchbench.gate import baselines
 
-    typer.echo(f"removed {name}: {baselines.remove_baseline(results, name)} sessions", err=True)
+    tell(f"removed {name}: {baselines.remove_baseline(results, name)} sessions")

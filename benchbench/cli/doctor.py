@@ -11,6 +11,7 @@ import typer
 from benchbench.cli.app import EXPLAIN, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import flag_of, measure_options
+from benchbench.cli.screen import tell
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
@@ -78,7 +79,7 @@ def _show_ceilings(options: MeasureOptions, format: str) -> None:
 
     measured = api.measure_ceilings(options=options, observer=Lines(summary=False))
     print_document(ceilings_document(measured.found, measured.notes), format)
-    typer.echo(f"kept in {measured.path}", err=True)
+    tell(f"kept in {measured.path}")
 
 
 def _show_noise(options: MeasureOptions, format: str) -> None:

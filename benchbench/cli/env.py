@@ -81,7 +81,7 @@ def _print_download(request: BuildRequest, download: Download, dry_run: bool, fo
     if dry_run:
         print_document(download_document(request, download, where), format)
     else:
-        tell(takes(request, download, where))
+        tell(*takes(request, download, where))
 
 
 @env.command("list")
@@ -131,7 +131,7 @@ def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to t
         with interpreters.locked(name):
             freed = interpreters.bytes_in(interpreters.environment_folder(name))
             interpreters.remove_environment(name)
-        typer.echo(f"removed {name}, {size(freed)}", err=True)
+        tell(f"removed {name}, {size(freed)}")
 
 
 def _print(found: Sequence[Found], format: str) -> None:
@@ -144,10 +144,12 @@ def _print(found: Sequence[Found], format: str) -> None:
 def _progress() -> Iterator[Callable[[str], None]]:
     """One line that changes on a terminal, else a line each."""
     if not sys.stderr.isatty():
-        yield lambda text: typer.echo(text, err=True)
+        yield tell
         return
     from rich.console import Console
     from rich.text import Text
 
+    from benchbench.format import visible
+
     with Console(stderr=True).status("") as status:
-        yield lambda text: status.update(Text(text))
+        yield lambda text: status.update(Text(visible(text)))

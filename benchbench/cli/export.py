@@ -11,6 +11,7 @@ from benchbench.cli.app import EXCHANGE, app
 from benchbench.cli.formats import checked, formats, print_document
 from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
+from benchbench.cli.screen import tell
 
 
 @app.command(rich_help_panel=EXCHANGE)
@@ -54,5 +55,5 @@ def import_(
     runs.follow_stored(results)
     run = pytest_benchmark(files, tags.parse_tags(tag or []))
     runs.keep(results, run)
-    typer.echo(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}", err=True)
-    typer.echo(f"next: accelbench report {run.info.id}", err=True)
+    tell(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}")
+    tell(f"next: accelbench report {run.info.id}")

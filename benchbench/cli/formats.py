@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from benchbench import registry
 from benchbench.cli.options import option
-from benchbench.cli.screen import color, width, write_files
+from benchbench.cli.screen import color, print_answer, tell, width, write_files
 from benchbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -121,13 +119,13 @@ def print_document(
     files = _exported(document, format, output)
     if output and _names_file(output, format, files):
         disk.save(output, _only(files, output))
-        typer.echo(f"wrote {output}", err=True)
+        tell(f"wrote {output}")
     elif output:
         write_files(files, output)
     elif len(files) > 1 or has_pictures(format):
         write_files(files, folder / ("plots" if has_pictures(format) else "exports"), folder)
     else:
-        _show(_only(files, folder))
+        print_answer(_only(files, folder).decode())
 
 
 def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
@@ -144,10 +142,6 @@ def _only(files: Mapping[str, bytes], output: Path) -> bytes:
         hint = f"Name a folder, as in -o {output.stem}, or one plot, as in --plot {Path(min(files)).stem}."
         raise UsageError(f"{output} would be {len(files)} files: {names}.", hint)
     return next(iter(files.values()))
-
-
-def _show(content: bytes) -> None:
-    typer.echo(content.decode(), nl=False, color=color())  # else colours that are asked for are left out
 
 
 def _exported(document: Document, format: str, output: Path | None = None) -> dict[str, bytes]:

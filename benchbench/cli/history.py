@@ -10,6 +10,7 @@ import typer
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import checked_any, for_people, format_of, has_pictures, print_document
 from benchbench.cli.options import ResultsOption, argument
+from benchbench.cli.screen import tell
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
@@ -68,4 +69,4 @@ def _tell_left_out(document: Document) -> None:
     (plot,) = document.plots
     if len(plot.panels) < len(document.tables):
         count = f"{len(plot.panels)} of {len(document.tables)}"
-        typer.echo(f"plotted: the {count} cases that changed most", err=True)
+        tell(f"plotted: the {count} cases that changed most")

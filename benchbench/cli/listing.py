@@ -41,7 +41,7 @@ def list_(
 
     print_document(list_document(what, results), format)
     if what is Listing.WORKLOADS:
-        tell(catalogue.user_file_warnings())
+        tell(*catalogue.user_file_warnings())
 
 
 @app.command(rich_help_panel=INSPECT)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import typer
-
 from benchbench.cli.screen import tell
 from benchbench.documents import plan, summary
 from benchbench.format import visible
@@ -29,21 +27,20 @@ class Lines(RunObserver):
 
     def note(self, text: str) -> None:
         """One line, above the bar; nothing in it acts on the terminal."""
-        text = visible(text)
         if self._bar:
-            self._bar.print(text)
+            self._bar.print(visible(text))
         else:
-            typer.echo(text, err=True)
+            tell(text)
 
     def stage(self, text: str) -> None:
         """Of use on a terminal only: in a log a case's result is the line."""
         if self._bar:
-            self._bar.describe(text)
+            self._bar.describe(visible(text))
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
         for info in infos:
-            tell(plan.left_out(info.left_out))
+            tell(*plan.left_out(info.left_out))
         self._labels = ["A ", "B "] if len(infos) > 1 else [""]
         if sys.stderr.isatty() and infos[0].plan:
             self._bar = ProgressLine(infos)
@@ -64,10 +61,10 @@ class Lines(RunObserver):
             self._bar.stop()
             self._bar = None
         for each in runs if self._summary else ():
-            typer.echo(summary.run_summary(each.records, each.info, each.wall_s), err=True, nl=False)
+            tell(*summary.run_summary(each.records, each.info, each.wall_s).splitlines())
             if self._report:
-                typer.echo(f"time: {summary.time_split(each.records, each.stages_s)}", err=True)
-                typer.echo(f"next: accelbench {self._report} {each.info.id}", err=True)
+                tell(f"time: {summary.time_split(each.records, each.stages_s)}")
+                tell(f"next: accelbench {self._report} {each.info.id}")
 
 
 class ProgressLine:

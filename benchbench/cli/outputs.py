@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from benchbench.cli.formats import exporter_type, formats, print_document
 from benchbench.cli.options import Names, option, split_names
+from benchbench.cli.screen import print_commands
 from benchbench.errors import CannotWrite, UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _tell_github(found: RunReport) -> None:
     path = Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
     used = path.stat().st_size if path and path.is_file() else 0
     files = Github(max(SUMMARY_LIMIT - used, 0)).export(found)
-    typer.echo(files["annotations.txt"].decode(), err=True, nl=False)
+    print_commands(files["annotations.txt"].decode())
     if path:
         try:
             with path.open("ab") as file:

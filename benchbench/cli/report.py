@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
 from benchbench.cli.options import Names, ResultsOption, option, split_names
+from benchbench.cli.screen import tell
+from benchbench.errors import CannotWrite
+
+if TYPE_CHECKING:
+    from benchbench.documents.document import Document
 
 RunArgument = Annotated[
     str, typer.Argument(help="An id, the start of one, latest, latest~1, or a run's folder.")
@@ -53,4 +58,12 @@ def report(
     shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
     print_document(shown, chosen, output, folder)
     if chosen == TERMINAL and not output:
+        _keep_plots(shown, folder)
+
+
+def _keep_plots(shown: Document, folder: Path) -> None:
+    """They come with the answer, which is no worse where they cannot be kept."""
+    try:
         print_document(shown, "png", None, folder)
+    except CannotWrite as error:
+        tell(f"no plots are kept: {error}")

@@ -9,6 +9,7 @@ import typer
 
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.options import ResultsOption
+from benchbench.cli.screen import tell
 
 runs = typer.Typer(no_args_is_help=True, help="Stored runs: remove those no longer needed.")
 app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
@@ -28,7 +29,7 @@ def remove(
     chosen = [store.find_stored(results, name) for name in names]
     for name in dict.fromkeys(chosen):
         store.remove_run(results, name)
-        typer.echo(f"removed {name}", err=True)
+        tell(f"removed {name}")
 
 
 @runs.command()
@@ -47,4 +48,4 @@ def prune(
     for name in stored[: max(len(stored) - keep, 0)]:
         if not dry_run:
             store.remove_run(results, name)
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {name}", err=True)
+        tell(f"{'would remove' if dry_run else 'removed'} {name}")

@@ -1,21 +1,31 @@
-"""The terminal at hand, files written where a command says so, and lines beside its answer."""
+"""The terminal at hand: the one place where a command prints, and files written where it says so."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
 
 
-def tell(lines: Iterable[str]) -> None:
-    """Beside the answer, safe to show."""
+def tell(*lines: str) -> None:
+    """Beside the answer, a line each, safe to show."""
     from benchbench.format import visible
 
     for line in lines:
         typer.echo(visible(line), err=True)
+
+
+def print_answer(text: str) -> None:
+    """The answer, which an exporter made safe to show."""
+    typer.echo(text, nl=False, color=color())  # else colours that are asked for are left out
+
+
+def print_commands(text: str) -> None:
+    """Workflow commands, which the service that runs this reads."""
+    typer.echo(text, err=True, nl=False)
 
 
 def width() -> int | None:
@@ -41,4 +51,4 @@ def write_files(files: Mapping[str, bytes], place: Path, run: Path | None = None
             disk.save_below(run, place / name, content)
         else:
             disk.save(place / name, content)
-        typer.echo(f"wrote {place / name}", err=True)
+        tell(f"wrote {place / name}")

@@ -13,17 +13,22 @@ USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 SUGGESTION = " Did you mean "
 
 
-def explained(error: Any) -> tuple[str, str]:
-    """The message and the hint of an expected error; both empty where help was printed instead."""
+def explained(error: Any) -> list[str]:
+    """The lines of an expected error: message and hint. None where help was printed instead."""
     if isinstance(error, AccelbenchError):
-        return f"error: {error}", error.hint
+        return [f"error: {error}", *error.log, *([f"hint: {error.hint}"] if error.hint else [])]
     if type(error).__name__ == "NoArgsIsHelpError":
-        return error.message, ""  # its help: empty where Rich has printed it
+        return list(error.message.splitlines())  # its help: empty where Rich has printed it
+    message, hint = _of_typer(error)
+    return [f"error: {message}", f"hint: {hint}"]
+
+
+def _of_typer(error: Any) -> tuple[str, str]:
     if possible := getattr(error, "possibilities", None):
-        return f"error: {error.message}.", f"Did you mean {' or '.join(sorted(possible))}?"
+        return f"{error.message}.", f"Did you mean {' or '.join(sorted(possible))}?"
     message, suggestion, name = error.format_message().partition(SUGGESTION)
     if suggestion:
-        return f"error: {message}", suggestion.strip() + " " + name
+        return message, suggestion.strip() + " " + name
     sentence = message.replace("Value error, ", "").replace("Input should", "it should").rstrip(".")
     command = error.ctx.command_path if error.ctx else "accelbench"
-    return f"error: {sentence}.", f"{command} --help shows what can be given."
+    return f"{sentence}.", f"{command} --help shows what can be given."

@@ -16,7 +16,7 @@ import msgspec
 from benchbench.environments import interpreters
 from benchbench.environments.wheels import Download, measure_packages
 from benchbench.errors import CannotBuild, CannotWrite
-from benchbench.format import size, visible
+from benchbench.format import size
 from benchbench.machine.environment import CACHE
 
 Tell = Callable[[str], None]
@@ -117,8 +117,8 @@ def _must(
     begin = site.log.stat().st_size if site.log.exists() else 0
     if _run(site, command, watch) != 0:
         said = site.log.read_bytes()[begin:].decode(errors="replace").splitlines()[-QUOTED:]
-        lines = [f"  {visible(line[:WIDTH])}{'…' if len(line) > WIDTH else ''}" for line in said]
-        raise CannotBuild("\n".join([f"{failure}:", *lines]), hint)
+        lines = [f"  {line[:WIDTH]}{'…' if len(line) > WIDTH else ''}" for line in said]
+        raise CannotBuild(f"{failure}:", hint, lines)
 
 
 def _run(site: Site, command: Sequence[str], watch: Callable[[], None] = lambda: None) -> int:

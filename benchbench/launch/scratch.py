@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from time import time
 
 from benchbench import registry
 from benchbench.backends.base import Backend
@@ -22,7 +22,7 @@ from benchbench.model.device import Target
 from benchbench.model.run import Settings
 
 PREFIX = "accelbench-run-"  # of the folders' names
-YOUNG_S = 60.0  # such a folder may have been made and not be locked yet
+MARKER = ".accelbench-scratch"  # a file in such a folder that names it by device and inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class RunScratch:
         self._lock = os.open(self.path, os.O_RDONLY)
         with suppress(OSError):  # a file system without locks: no run there can take it for left over
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # let go when this process ends, however it ends
+        (self.path / MARKER).write_text(_mark(self._lock))  # after the lock: what has one is in use or left
         (self.path / "package").mkdir()
         (self.path / "drawn").mkdir()
         # A link, so that a foreign interpreter finds this package and nothing else beside it.
@@ -92,14 +93,31 @@ class RunScratch:
 
 
 def remove_abandoned() -> None:
-    """Remove what runs that were killed left: folders of this user that no process has locked."""
+    """Remove what runs that were killed left: folders that a run of this user marked, and none has locked.
+
+    Results may lie in a folder whose name looks alike. They have no marker, and a copy
+    of one names another folder.
+    """
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # it is in use, not ours, or gone meanwhile
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                found = os.fstat(descriptor)
-                if found.st_uid == os.getuid() and time() - found.st_mtime > YOUNG_S:
+                if _is_marked(path, descriptor):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(descriptor)
+
+
+def _mark(folder: int) -> str:
+    """What the marker of an open folder holds."""
+    state = os.fstat(folder)
+    return f"{state.st_dev}:{state.st_ino}\n"
+
+
+def _is_marked(path: Path, folder: int) -> bool:
+    """Whether a run of this user made the folder `path`, open as `folder`, for itself."""
+    marker = path / MARKER
+    state = os.lstat(marker)
+    own = stat.S_ISREG(state.st_mode) and state.st_uid == os.fstat(folder).st_uid == os.getuid()
+    return own and marker.read_text() == _mark(folder)

@@ -234,13 +234,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     now = config.stash.get(STATE, None)
     if now is None or not now.records:
         return
+    from benchbench.format import visible
     from benchbench.running.progress import line
 
     terminalreporter.write_sep("=", "accelbench")
     for record in now.records:
-        terminalreporter.write_line(line(record))
+        terminalreporter.write_line(visible(line(record)))
     for text in now.undecided:
-        terminalreporter.write_line(f"not judged against {now.baseline}: {text}")
+        terminalreporter.write_line(visible(f"not judged against {now.baseline}: {text}"))
     name = now.run.info.id
     stored = f"run {name}, round {now.run.info.policy.rounds}; next: accelbench report {name}"
-    terminalreporter.write_line(now.problem or stored)
+    terminalreporter.write_line(visible(now.problem or stored))

@@ -10,6 +10,7 @@ from typing import ClassVar
 from benchbench.documents.run import RunReport
 from benchbench.exporters.base import RunExporter
 from benchbench.exporters.ci._outcomes import Outcome, Severity, outcomes
+from benchbench.format import visible
 
 TAGS = {
     Severity.FAILURE: "failure",
@@ -31,7 +32,10 @@ class Junit(RunExporter):
         root = ET.Element("testsuites", {"name": "accelbench", **_counts(found)})
         for name in dict.fromkeys(outcome.suite for outcome in found):
             cases = [outcome for outcome in found if outcome.suite == name]
-            facts = {"name": _clean(name) or "accelbench", "timestamp": _clean(report.run.info.started)}
+            facts = {
+                "name": _clean(name) or "accelbench",
+                "timestamp": _clean(visible(report.run.info.started)),
+            }
             suite = ET.SubElement(root, "testsuite", facts | _counts(cases))
             for outcome in cases:
                 _add(suite, outcome)
@@ -49,7 +53,7 @@ def _counts(found: Sequence[Outcome]) -> dict[str, str]:
 def _add(suite: ET.Element, outcome: Outcome) -> None:
     latency = outcome.row.value("latency_s") if outcome.row else None
     workload = outcome.row.case.workload if outcome.row else ""
-    facts = {"name": _clean(outcome.case), "classname": _clean(workload or "accelbench")}
+    facts = {"name": _clean(outcome.case), "classname": _clean(visible(workload or "accelbench"))}
     if latency is not None:
         facts["time"] = f"{latency:.9f}"
     case = ET.SubElement(suite, "testcase", facts)

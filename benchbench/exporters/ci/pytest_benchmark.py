@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 from benchbench.analyse.metrics import steps_s
 from benchbench.documents.run import RunReport
 from benchbench.exporters.base import RunExporter
+from benchbench.exporters.json import json_text
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
@@ -49,7 +49,7 @@ def _file(report: RunReport, records: Sequence[Record]) -> bytes:
         "datetime": datetime.fromtimestamp(started, UTC).isoformat(),
         "version": next(iter(imported), FORMAT),
     }
-    return f"{json.dumps(content, indent=4, allow_nan=False)}\n".encode()
+    return json_text(content, indent=4)
 
 
 def _commit(tags: Mapping[str, str]) -> dict[str, Any]:

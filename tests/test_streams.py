@@ -1,0 +1,98 @@
+"""What is lost when the standard streams are: what is said beside the answer, nothing that was measured."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchbench.cli.streams import text_stream
+from benchbench.store import runs
+from tests.program import accelbench, started
+
+RUN = ("run", "-w", "gemm", "-b", "fake", "--rounds", "3", "-p", "m=8,16")
+
+
+def measured(folder: Path) -> list[int]:
+    """Records of each stored run that ended by itself."""
+    found = (runs.read_run(folder / "results/runs" / name) for name in runs.runs(folder / "results"))
+    return [len(run.records) for run in found if run.ended and not run.damaged]
+
+
+@pytest.mark.parametrize("shell", ["exec <&- >&- 2>&-", "exec 2>/dev/full >/dev/full"])
+def test_lost_output_does_not_end_measuring(tmp_path: Path, shell: str) -> None:
+    with started(*RUN, cwd=tmp_path, shell=shell) as process:
+        assert process.wait(60) == 0
+    assert measured(tmp_path) == [6]
+
+
+def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) -> None:
+    with started(*RUN, cwd=tmp_path) as process:
+        assert process.stderr
+        process.stderr.readline()
+        process.stderr.close()  # as `2>&1 | head -1` does
+        assert process.wait(60) == 0
+    assert measured(tmp_path) == [6]
+
+
+def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    process = started(*RUN, "--format", "json", cwd=tmp_path, shell="exec >/dev/full")
+    assert process.communicate(timeout=60)[1].endswith(
+        "error: standard output: No space left on device\n"
+        "hint: Nothing that was stored is lost. Print it again, or to a file where there is room.\n"
+    )
+    assert process.returncode == 6
+    assert measured(tmp_path) == [6]
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("list", "workloads")])
+def test_a_full_disk_behind_an_answer_is_told_whatever_prints_it(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    process = started(*arguments, cwd=tmp_path, shell="exec >/dev/full")
+    assert process.communicate(timeout=60)[1].startswith("error: standard output: No space left on device")
+    assert process.returncode == 6
+
+
+def test_a_reader_that_wants_no_more_changes_no_exit_code(tmp_path: Path) -> None:
+    with started("list", "workloads", cwd=tmp_path) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr
+        assert process.stderr.read() == ""
+
+
+def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
+    accelbench(*RUN, cwd=tmp_path)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    filled = os.write(writer, b" " * 2**20)
+    with os.fdopen(reader, "rb") as lines:
+        with os.fdopen(writer, "wb"):
+            process = started("report", "--format", "json", cwd=tmp_path, stdout=writer, stderr=None)
+        text = lines.read()
+    assert process.wait(60) == 0
+    assert len(text) > filled
+    assert len(json.loads(text)["rows"]) == 2
+
+
+def test_a_character_that_the_output_cannot_show_is_no_error() -> None:
+    reader, writer = os.pipe()
+    with (
+        os.fdopen(writer, "wb"),
+        text_stream(io.TextIOWrapper(io.BytesIO(), "ascii"), writer, needed=True) as stream,
+    ):
+        stream.write("footnote ¹")
+    with os.fdopen(reader, "rb") as lines:
+        assert lines.read() == rb"footnote \xb9"
+
+
+def test_a_report_on_a_read_only_store_says_that_plots_are_not_kept(tmp_path: Path) -> None:
+    accelbench(*RUN, cwd=tmp_path)
+    (folder,) = (tmp_path / "results/runs").iterdir()
+    (folder / "plots").write_text("")  # in the way: root may write anywhere
+    done = accelbench("report", cwd=tmp_path)
+    assert done.stdout.startswith("run ")
+    assert "no plots are kept: " in done.stderr
