@@ -61,6 +61,7 @@ QUOTED = [
     ("measuring", f"at least {NUMBER} s must lie between those samples", conditions.LEAST_ENERGY_S),
     ("comparing", f"fewer than {WORD} processes with a value", match.LEAST_PROCESSES),
     ("comparing", f"p < {NUMBER} and", verdicts.ALPHA),
+    ("cli", f"Where that is more than {NUMBER} %", 100 * match.PARTS_APART),
     ("api", r"threshold=(0\.[0-9]+), \*, results", verdicts.THRESHOLD),
     ("profiling", f"differ by more than {NUMBER} % a note", 100 * tables.DISTURBED),
     ("profiling", f"for {WORD} a second", profile_pass.PROFILED_S),

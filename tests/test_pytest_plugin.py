@@ -16,6 +16,7 @@ from benchbench.analyse.rows import rows
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs
 from benchbench.store.checksum import sealed
+from benchbench.store.lock import lock
 from tests.program import accelbench, add_sessions, fork_server
 from tests.test_architecture import HEAVY, ROOT
 
@@ -240,9 +241,9 @@ def test_a_session_that_is_killed_keeps_what_was_measured(tmp_path: Path) -> Non
 
 def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
-    held = runs.lock(folder / "results/runs/main")
+    held = lock(folder / "results/runs/main")
     said = pytest_in(folder, "--accelbench-save", "main", step=1e-3, code=6)
-    assert "not stored: Another session is adding to 'main'" in said
+    assert "not stored: Another process is adding to 'main'" in said
     os.close(held)
     assert stored(folder, "main")[0]["rounds"] == 3
     pytest_in(folder, "--accelbench-save", "main", step=1e-3)

@@ -16,6 +16,7 @@ from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Policy, Run, Settings
 from benchbench.model.status import Status
+from benchbench.stats import mean
 
 SCHEMA = 1  # of a digest on disk. 1: first
 SETTLED = tuple(metric.name for metric in METRICS if metric.source.settled)  # mean nothing while warming up
@@ -38,6 +39,7 @@ class CaseDigest:
     )
     rounds: tuple[int, ...] = ()
     values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    parts: tuple[int, ...] = ()  # of a run that was resumed: the part that each of `rounds` is of
     unsteady: int = 0  # processes still warming up when measured
     contended: str = ""  # what others took of its device meanwhile, where that shows
     stopped_by: tuple[str, ...] = ()
@@ -78,6 +80,15 @@ class CaseDigest:
     def disturbance(self, metric: Metric) -> str:
         """`contended: …`: what others took of the device meanwhile, where it matters to the metric."""
         return f"contended: {self.contended}" if self.contended and metric.name in DISTURBED else ""
+
+    def parts_apart(self, metric: Metric) -> float:
+        """How far apart the parts of a resumed run are, as the logarithm of a ratio; 0 of one part."""
+        values: dict[int, list[float]] = {}
+        part_of = dict(zip(self.rounds, self.parts, strict=False))
+        for number, log in self.by_round(metric):
+            values.setdefault(part_of.get(number, 0), []).append(log)
+        means = [mean(each) for each in values.values()]
+        return max(means) - min(means) if means else 0.0
 
     def of(self, metric: Metric) -> Sequence[float | None]:
         """The value of each process; empty where the case has none. Rates follow from what is kept."""
@@ -158,6 +169,7 @@ def _of_case(case: Case, records: Sequence[Record]) -> CaseDigest:
     return CaseDigest(
         case=case,
         rounds=tuple(record.round for record in done),
+        parts=tuple(record.part for record in done) if any(record.part for record in done) else (),
         values=_values(measured),
         unsteady=sum(not process.steady for process in measured),
         contended="; ".join(note.clause for note in contended(measured)),

@@ -168,7 +168,8 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
     if not row.ok:
         return row
     finished = [record.outcome for record in done if record.outcome.status != Status.INTERRUPTED]
-    return _measured(context, row, measured, rounds_of(context.info.policy, finished))
+    made = _measured(context, row, measured, rounds_of(context.info.policy, finished))
+    return replace(made, notes=(*_part_notes(done), *made.notes))
 
 
 def _probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
@@ -239,6 +240,18 @@ def _position(context: _Context, row: Row, cost: Cost, step_s: float | None) -> 
         return position(cost, step_s, unknown, unknown)
     roofs = measured_roofs(context.info, row.case, row.device_name, context.ceilings)
     return position(cost, step_s, roofs, datasheet_roofs(row.case.dtype, row.device_name))
+
+
+def _part_notes(records: Sequence[Record]) -> list[Note]:
+    """How far apart the parts of a run that was resumed are: the machine may have changed in between."""
+    parts: dict[int, list[float]] = {}
+    for record in records:
+        if isinstance(record.outcome, Measurement):
+            parts.setdefault(record.part, []).append(median(steps_s(record.outcome)))
+    if len(parts) < 2:
+        return []
+    medians = [median(values) for values in parts.values()]
+    return [note(NoteKind.RESUMED, parts=len(parts), times=max(medians) / min(medians))]
 
 
 def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -30,6 +31,7 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.plan import variants
 from benchbench.running import interleaved, measure
 from benchbench.running.observer import Callbacks, RunObserver
+from benchbench.running.resume import resume_run
 
 
 @takes_keywords()
@@ -37,6 +39,7 @@ def run(
     suite: Names = "quick",
     *,
     profile: bool = False,
+    resume: bool | str | Path = False,
     results: str | Path | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -50,7 +53,8 @@ def run(
     `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
     `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
     where intervals are widest; `timeout_s`: of a process; `profile`: then profile each case, in a pass of its
-    own; `tags`: what to file the run under (in a git checkout, `commit` is added). `on_record` gets each
+    own; `resume`: finish a run instead, the newest that was interrupted (True) or the one that it names;
+    `tags`: what to file the run under (in a git checkout, `commit` is added). `on_record` gets each
     record once it is stored, `on_stage` what is under way; an `observer` is told everything. `options`: all
     of this in one object, in place of the suite and the keywords. Cases that fail are records too. What is
     finished when an exception ends the run, KeyboardInterrupt among them, is stored.
@@ -58,8 +62,12 @@ def run(
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
     asked = options or from_keywords(suite, given, "benchbench.run")
-    told = observer or Callbacks(on_record, on_stage)
-    return measure.measure_suite(asked, results_folder(results), told, profile=profile)
+    told, root = observer or Callbacks(on_record, on_stage), results_folder(results)
+    if resume is False:
+        return measure.measure_suite(asked, root, told, profile=profile)
+    if not options and suite == "quick":
+        asked = replace(asked, suites=())
+    return resume_run("" if resume is True else str(resume), asked, root, told, profile=profile)
 
 
 @takes_keywords()

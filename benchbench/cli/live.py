@@ -45,6 +45,13 @@ class Lines(RunObserver):
         if sys.stderr.isatty() and infos[0].plan:
             self._bar = ProgressLine(infos)
 
+    def resume(self, records: Sequence[Record]) -> None:
+        """How much is there already."""
+        self.note(f"{len(records)} records are there already")
+        if self._bar:
+            for record in records:
+                self._bar.add(record, 0)
+
     def record(self, record: Record, side: int) -> None:
         """Its line, with its side where there are two."""
         if self._bar:
@@ -63,7 +70,8 @@ class Lines(RunObserver):
         for each in runs if self._summary else ():
             tell(*summary.run_summary(each.records, each.info, each.wall_s).splitlines())
             if self._report:
-                tell(f"time: {summary.time_split(each.records, each.stages_s)}")
+                own = [record for record in each.records if record.part == len(each.info.resumed)]
+                tell(f"time: {summary.time_split(own, each.stages_s)}")
                 tell(f"next: accelbench {self._report} {each.info.id}")
 
 

@@ -11,6 +11,7 @@ from benchbench.cli.app import MEASURE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import ResultsOption
+from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
 
@@ -18,7 +19,14 @@ from benchbench.model.options import MeasureOptions
 @measure_options()
 def run(
     *,
+    interrupted: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="With --resume: which run. [default: the newest interrupted]"),
+    ] = None,
     options: MeasureOptions,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish a run that was interrupted; nothing is measured twice.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.")] = False,
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
@@ -31,8 +39,13 @@ def run(
 ) -> None:
     """Measure a suite: every case on every backend found, verified, then timed.
 
-    Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick
+    Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick;
+    accelbench run --resume
     """
+    if interrupted and not resume:
+        raise UsageError(
+            f"run takes no argument {interrupted!r}.", "A suite is named by --suite, a workload by -w."
+        )
     from benchbench import api
     from benchbench.api.stored import known_prices
     from benchbench.cli.live import Lines
@@ -42,9 +55,10 @@ def run(
         _print_plan(options, format)
         return
     known = None if format == TERMINAL else known_prices()  # a mistake in them is told before measuring
-    with signals():
+    with signals("every finished case is kept; accelbench run --resume measures the others"):
         shown = Lines(report="profile" if profile else "report")
-        made = api.run(options=options, profile=profile, results=results, observer=shown)
+        which = (interrupted or True) if resume else False
+        made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
     if format != TERMINAL:
         print_document(api.report(made, prices=known), format)
     raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)

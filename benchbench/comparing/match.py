@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import SETTLED, CaseDigest, Digest, partnered
 from benchbench.analyse.metrics import Metric
+from benchbench.format import ratio
 from benchbench.machine.environment import fingerprint
 from benchbench.model.device import Machine
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, mean, paired, welch
 
 LEAST_PROCESSES = 3
+PARTS_APART = 0.02  # of a resumed run, as a fraction: the machine has changed, and no interval tells
 ELSEWHERE = "not part of the run"
 
 
@@ -173,6 +176,7 @@ def _pair(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric, bars: Seq
         or _shortage(len(ref_logs), len(new_logs), metric)
         or _unsteadiness(ref, new, metric)
         or _disturbance(ref, new, metric)
+        or parts_apart((ref, new), metric)
         or (None, "")
     )
     return Pair(
@@ -274,6 +278,14 @@ def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
     """Where something speaks against a side: what, and which."""
     sides = [f"{name}: {text}" for name, text in (("ref", ref), ("new", new)) if text]
     return (Verdict.INSUFFICIENT, "; ".join(sides)) if sides else None
+
+
+def parts_apart(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdict, str] | None:
+    """Of runs that were resumed: why processes of before and after cannot stand for one another, if so."""
+    apart = max(side.parts_apart(metric) for side in sides)
+    if apart <= math.log1p(PARTS_APART):
+        return None
+    return Verdict.INSUFFICIENT, f"the run was resumed, and its parts are {ratio(math.exp(apart))} apart"
 
 
 def _unsteadiness(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:

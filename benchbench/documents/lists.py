@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from benchbench import registry
@@ -13,6 +14,7 @@ from benchbench.documents.document import Document
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import catalogue
 from benchbench.model.device import Probe
+from benchbench.plan.rerun import resume_obstacle
 from benchbench.store import runs as store
 from benchbench.store import tags
 
@@ -21,7 +23,9 @@ Rows = list[dict[str, str]]
 
 def list_document(what: str, results: Path) -> Document:
     """What `accelbench list WHAT` answers: workloads, backends, suites, or the runs kept in `results`."""
-    return _document(what, what.capitalize(), _runs(results) if what == "runs" else LISTS[what]())
+    if what == "runs":
+        return _document(what, "Runs", _runs(results), _interrupted(results))
+    return _document(what, what.capitalize(), LISTS[what]())
 
 
 def devices_document(probes: Sequence[Probe]) -> Document:
@@ -29,8 +33,8 @@ def devices_document(probes: Sequence[Probe]) -> Document:
     return _document("devices", "Devices", [row for probe in probes for row in _devices(probe)])
 
 
-def _document(name: str, title: str, rows: Rows) -> Document:
-    return Document(name=name, title=title, tables=(document.table(rows),), data=rows)
+def _document(name: str, title: str, rows: Rows, notes: Sequence[str] = ()) -> Document:
+    return Document(name=name, title=title, tables=(document.table(rows, notes=notes),), data=rows)
 
 
 def _devices(probe: Probe) -> Rows:
@@ -102,18 +106,38 @@ def _runs(results: Path) -> Rows:
     for name in store.runs(results):
         try:
             info = store.read_head(results / store.RUNS / name)
+            progress = store.progress(results / store.RUNS / name)
         except UnreadableInput as error:
             rows.append(_listed(name, command=f"unreadable: {error}"))
             continue
         command, found = " ".join(info.command), tags.tags_text(info.tags)
-        rows.append(_listed(name, info.started, str(len(info.plan)), found, command))
+        rows.append(_listed(name, info.started, progress, str(len(info.plan)), found, command))
     return rows
 
 
 def _listed(
-    run: str, started: str = "–", cases: str = "–", tags: str = "", command: str = ""
+    run: str, started: str = "–", status: str = "–", cases: str = "–", tags: str = "", command: str = ""
 ) -> dict[str, str]:
-    return {"run": run, "started": started, "cases": cases, "tags": tags, "command": command}
+    return {
+        "run": run,
+        "started": started,
+        "status": status,
+        "cases": cases,
+        "tags": tags,
+        "command": command,
+    }
+
+
+def _interrupted(results: Path) -> list[str]:
+    """For each run that can be finished, the line to type."""
+    lines = []
+    for name in store.runs(results):
+        folder = results / store.RUNS / name
+        with suppress(UnreadableInput):
+            interrupted = store.progress(folder) is store.Progress.INTERRUPTED
+            if interrupted and not resume_obstacle(store.read_head(folder)):
+                lines.append(f"to finish {name}: accelbench run --resume {name}")
+    return lines
 
 
 def _metrics() -> Rows:

@@ -139,6 +139,7 @@ def _facts(run: Run, made: Sequence[Row]) -> list[str]:
     damaged = [f"damaged, not in this report: {'; '.join(run.damaged)}"] if run.damaged else []
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
+        *_parts(run),
         f"machine: {machine.cpu}, {machine.threads} threads, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         f"suites: {', '.join(suites) or 'none'}; {in_words(info.policy)}",
@@ -162,6 +163,15 @@ def contention(measured: Sequence[Row]) -> list[str]:
 def _amount(contended: Note) -> float:
     """Cores, or processes."""
     return max(map(float, contended.data.values()))
+
+
+def _parts(run: Run) -> list[str]:
+    """When a run that was interrupted was gone on with."""
+    made = Counter(record.part for record in run.records)
+    return [
+        f"resumed {part.started}: {made[number]} of its {len(run.records)} records are from then on"
+        for number, part in enumerate(run.info.resumed, 1)
+    ]
 
 
 def _price(row: Row) -> str:

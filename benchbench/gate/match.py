@@ -12,6 +12,7 @@ from benchbench.comparing.match import (
     case_bars,
     environment_changes,
     pair_interleaved,
+    parts_apart,
     run_bars,
 )
 from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
@@ -102,6 +103,7 @@ def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metr
         or _disagreement(new, metric)
         or _shortage(len(days), logs, needed, metric)
         or _unsteadiness(new, metric)
+        or parts_apart((new,), metric)
         or (None, "")
     )
     return BaselineMatch(

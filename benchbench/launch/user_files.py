@@ -42,6 +42,7 @@ class _Workload(msgspec.Struct):
     defaults: dict[str, Scalar]
     written_for: list[str]
     multiplications_saved: float | None
+    version: int
 
 
 class _Described(msgspec.Struct):
@@ -98,7 +99,7 @@ class UserWorkload:
     def __init__(self, told: _Workload, file: Path, process: UserFilesProcess) -> None:
         self.name = self.__name__ = told.name
         self.summary, self.phase = told.summary, told.phase
-        self.multiplications_saved = told.multiplications_saved
+        self.multiplications_saved, self.version = told.multiplications_saved, told.version
         self._told, self._file, self._process = told, file, process
         self._at = lru_cache(maxsize=None)(self._asked)
 

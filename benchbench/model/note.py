@@ -29,6 +29,7 @@ class NoteKind(StrEnum):
     NOT_SAMPLED = "not_sampled"
     SAMPLING_ENDED = "sampling_ended"
     MISSING_ROUNDS = "missing_rounds"
+    RESUMED = "resumed"
     STILL_WARMING_UP = "still_warming_up"
     IMPRECISE = "imprecise"
     LAUNCH_BOUND = "launch_bound"
@@ -100,6 +101,7 @@ CLAUSES = {
     NoteKind.NOT_SAMPLED: "{reason}",
     NoteKind.SAMPLING_ENDED: "telemetry ended early: {error}",
     NoteKind.MISSING_ROUNDS: "{count} of {rounds} rounds",
+    NoteKind.RESUMED: "measured in {parts} parts, as the run was resumed; their medians are {times} apart",
     NoteKind.STILL_WARMING_UP: "still warming up when measured, in {count} of {rounds} rounds",
     NoteKind.IMPRECISE: "less precise than asked in {count} of {rounds} rounds (stopped by {stopped_by})",
     NoteKind.LAUNCH_BOUND: "launching took the host {share} of the device's time, "

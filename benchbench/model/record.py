@@ -24,3 +24,4 @@ class Record:
     device_model: str
     isolation: str  # fork, spawn or shared: what was done, not what was asked for
     stages_s: dict[str, float] = field(default_factory=dict)  # where this case's wall time went
+    part: int = 0  # of a run that was resumed: 0 before that, then 1, …

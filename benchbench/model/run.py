@@ -52,6 +52,14 @@ class Partner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """A later part of a run that was interrupted; its first part is as the head says."""
+
+    started: str  # ISO 8601, UTC
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """The head of a run, written before the first case starts."""
 
@@ -69,6 +77,7 @@ class RunInfo:
     left_out: tuple[LeftOut, ...]
     partner: Partner | None = None
     tags: dict[str, str] = field(default_factory=dict)  # what it is filed under, `commit` among them
+    resumed: tuple[Resumption, ...] = ()  # its parts after the first, in order
 
     @property
     def commit(self) -> str:

@@ -12,7 +12,7 @@ from benchbench.errors import UsageError
 from benchbench.launch import catalogue
 from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
-from benchbench.model.run import Settings
+from benchbench.model.run import RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, Reason, devices_named, unsupported
 from benchbench.plan.suite import check_params
@@ -46,6 +46,14 @@ def again(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
     found = [(case, obstacle(case, by_name[case.target])) for case in cases]
     left_out = [LeftOut(case=case, status=reason[0], reason=reason[1]) for case, reason in found if reason]
     return Plan(tuple(case for case, reason in found if not reason), tuple(left_out))
+
+
+def resume_obstacle(info: RunInfo) -> str:
+    """Why a run cannot be gone on with where it was interrupted, if so."""
+    if info.partner:
+        return "it is one side of a comparison, whose sides are measured together"
+    known = registry.entry_names("benchbench.backends")
+    return "" if all(case.backend in known for case in info.plan) else "only its tests can measure it"
 
 
 def obstacle(case: Case, probe: Probe) -> Reason:

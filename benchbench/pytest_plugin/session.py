@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +36,7 @@ SUITE = "pytest"
 class SessionWriter:
     """The run of a session on disk: each record as it is made, so that a session that is killed loses none.
 
-    The run is locked from the first record on: two sessions at once cannot be one round.
+    The run is locked meanwhile: two sessions at once cannot be one round.
     """
 
     def __init__(self, results: Path, name: str, policy: Policy) -> None:
@@ -47,12 +46,10 @@ class SessionWriter:
         if before is None:
             self.earlier, self.run = None, session(name, policy, None)
             self._writer = runs.create_run(results, self.run.info)
-            self._lock = runs.lock(folder)
         else:
-            self._lock = runs.lock(folder)
+            self._writer = runs.RunWriter(folder)
             self.earlier = earlier(results, name)  # as it is now that nobody else adds to it
             self.run = session(name, policy, self.earlier)
-            self._writer = runs.RunWriter(folder)
         self._folder = folder
 
     def append(self, info: RunInfo, record: Record) -> None:
@@ -66,7 +63,6 @@ class SessionWriter:
             self._writer.end()
         finally:
             self._writer.close()
-            os.close(self._lock)
 
 
 def record(

@@ -32,6 +32,9 @@ class RunObserver:
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What will be measured: one run, or the two sides of a comparison."""
 
+    def resume(self, records: Sequence[Record]) -> None:
+        """The run was begun earlier, and has these already."""
+
     def record(self, record: Record, side: int) -> None:
         """A case was measured once more and is stored; `side`: the place of its run in `begin`."""
 

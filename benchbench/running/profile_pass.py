@@ -27,8 +27,10 @@ FEWEST, MOST = 5, 1000  # steps
 def keep_profiles(
     pool: WorkerPool, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
 ) -> Iterator[Profiled]:
-    """Each profile once it is in the run's `folder`. Raises CannotWrite."""
-    for found, traces in profile_cases(pool, records, announce):
+    """Each profile once it is in the run's `folder`, where it is not there yet. Raises CannotWrite."""
+    there = {found.case.id for found in artifacts.read_profiles(folder)[0]}
+    missing = [record for record in records if record.case.id not in there]
+    for found, traces in profile_cases(pool, missing, announce):
         for name, content in artifacts.profile_files(found, traces).items():
             disk.save_below(folder, folder / artifacts.ARTIFACTS / name, content)
         yield found

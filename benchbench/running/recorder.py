@@ -78,8 +78,12 @@ class Recorder:
         info: RunInfo,
         announce: Announce,
         clock: Callable[[], float] = time.perf_counter,
+        order: int = 0,
     ) -> None:
-        """Computes the references and verifies training: its references first, the others meanwhile."""
+        """Computes the references and verifies training: its references first, the others meanwhile.
+
+        `order`: how many records the run has already.
+        """
         self._pool = pool
         self._policy = info.policy
         training = [case for case in info.plan if case.phase is Phase.TRAIN]
@@ -98,12 +102,14 @@ class Recorder:
             lambda: self._references.update(references(pool, others, announce)),
         )
         self._clock = clock
-        self._order = 0
+        self._order = order
+        self._part = len(info.resumed)
+        self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
 
     def record(self, case: Case, number: int) -> Record:
         """Measure, unless the case is known to fail."""
         started, begin = time.time(), self._clock()
-        result, isolation, stages = self._measured(case, number)
+        result, isolation, stages = self._measured(case)
         stages["wall"] = self._clock() - begin
         self._order += 1
         return Record(
@@ -116,9 +122,10 @@ class Recorder:
             device_model=self._models.get((case.target, case.device), ""),
             isolation=isolation,
             stages_s=stages,
+            part=self._part,
         )
 
-    def _measured(self, case: Case, number: int) -> tuple[Measurement | Failure, str, dict[str, float]]:
+    def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
         reference = self._references.get(case.work)
         if isinstance(reference, str):
             return Failure(status=Status.FAILED, message=reference), "none", {}
@@ -126,7 +133,8 @@ class Recorder:
         job: dict[str, Any] = {"reference": reference}
         if isinstance(error := self._verified.get(case.id), Failure):
             return error, "fork", {}
-        job |= {"verified": error, "kind": "measure", "warm": number > 0}
+        job |= {"verified": error, "kind": "measure", "warm": case.id in self._compiled}
+        self._compiled.add(case.id)
         job["policy"] = dataclasses.asdict(self._policy)
         with self._pool.watch(case) as observer:
             answer, isolation = self._pool.ask(case, job)

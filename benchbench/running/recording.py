@@ -10,10 +10,11 @@ from time import monotonic
 from benchbench.errors import NothingToMeasure
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Run, RunInfo
 from benchbench.running import profile_pass, rounds
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store import runs
+from benchbench.store.runs import RunWriter
 
 WAYS = "accelbench devices tells why."
 
@@ -38,13 +39,9 @@ def record_runs(
     with ExitStack() as stack:
         writers = [stack.enter_context(runs.create_run(results, info)) for info in infos if results]
         stack.enter_context(_observed(pools, infos, records, observer))
-        for side, record in rounds.measure_rounds(pools, infos, observer.stage):
-            if writers:
-                writers[side].append(record)
-            records[side].append(record)
-            observer.record(record, side)
-        if profile and results:
-            _profile(pools[0], records[0], results / runs.RUNS / infos[0].id, observer)
+        _measure(pools, infos, writers, records, observer)
+        if profile and writers:
+            _profile(pools[0], records[0], writers[0].folder, observer)
     return records
 
 
@@ -53,6 +50,33 @@ def check_plans(infos: Sequence[RunInfo]) -> None:
     if not infos[0].plan:
         one = "No case of the selection can run here."
         raise NothingToMeasure(one if len(infos) == 1 else "No case can run on both sides.", WAYS)
+
+
+def record_rest(
+    pool: WorkerPool, run: Run, writer: RunWriter, observer: RunObserver, *, profile: bool = False
+) -> None:
+    """What an interrupted run lacks, after the records it has. Raises CannotWrite."""
+    records = [list(run.records)]
+    with _observed([pool], [run.info], records, observer):
+        observer.resume(run.records)
+        _measure([pool], [run.info], [writer], records, observer)
+        if profile:
+            _profile(pool, records[0], writer.folder, observer)
+
+
+def _measure(
+    pools: Sequence[WorkerPool],
+    infos: Sequence[RunInfo],
+    writers: Sequence[RunWriter],
+    records: Sequence[list[Record]],
+    observer: RunObserver,
+) -> None:
+    """Adds to `records`, which may hold those that an earlier part of the run made."""
+    for side, record in rounds.measure_rounds(pools, infos, observer.stage, earlier=tuple(records[0])):
+        if writers:
+            writers[side].append(record)
+        records[side].append(record)
+        observer.record(record, side)
 
 
 @contextmanager

@@ -63,16 +63,21 @@ def measure_rounds(
     infos: Sequence[RunInfo],
     announce: Announce,
     clock: Callable[[], float] = time.perf_counter,
+    earlier: Sequence[Record] = (),
 ) -> Iterator[tuple[int, Record]]:
     """(side, record) in the order measured: of one run, or of two sides that are interleaved.
 
     In each round the planned cases are shuffled. Of two sides each case is measured on one and then on the
     other, and in the next round the other way about. A case that fails is not measured again, on no side.
-    `clock`: seconds, by which cases and the policy's budget are timed.
+    `clock`: seconds, by which cases and the policy's budget are timed. `earlier`: the records that one run
+    has already, none of which is made again.
     """
-    began = clock()
-    recorders = [Recorder(pool, info, announce, clock) for pool, info in zip(pools, infos, strict=True)]
-    yield from _Rounds(pools, infos, recorders, announce, lambda: clock() - began)
+    began = clock() - sum(record.stages_s.get("wall", 0.0) for record in earlier)
+    recorders = [
+        Recorder(pool, info, announce, clock, order=len(earlier))
+        for pool, info in zip(pools, infos, strict=True)
+    ]
+    yield from _Rounds(pools, infos, recorders, announce, lambda: clock() - began, earlier)
 
 
 class _Rounds:
@@ -85,6 +90,7 @@ class _Rounds:
         recorders: Sequence[Recorder],
         announce: Announce,
         spent_s: Callable[[], float],
+        earlier: Sequence[Record] = (),
     ) -> None:
         self._pools = pools
         self._recorders = recorders
@@ -94,19 +100,24 @@ class _Rounds:
         # sides are compared pair by pair: further rounds of what is noisy on one of them are not foreseen
         self._policy = infos[0].policy if len(infos) == 1 else _fixed(infos[0].policy)
         self._sides = {cases[0].id: cases for cases in zip(*(info.plan for info in infos), strict=True)}
-        self._pending = list(infos[0].plan)
-        self._made: list[Record] = []
+        failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}
+        self._pending = [case for case in infos[0].plan if case.id not in failed]
+        self._made = list(earlier)
+        self._earlier = {(record.case.id, record.round) for record in earlier}
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
-        importing_s = 0.0
+        importing_s, fresh = 0.0, True
         for number in count():
             left_s = (self._policy.budget_s or 0.0) - self._spent_s() - importing_s
-            cases = due(self._policy, number, self._pending, self._made, left_s)
-            if not cases:
+            if not (cases := due(self._policy, number, self._pending, self._made, left_s)):
                 return
-            if number:
-                importing_s = self._restart(number, cases)
-            for case in shuffled(cases, self._info.seed, number):
+            order = shuffled(cases, self._info.seed, number)
+            if not (order := [case for case in order if (case.id, number) not in self._earlier]):
+                continue
+            if not fresh:
+                importing_s = self._restart(number, order)
+            fresh = False
+            for case in order:
                 yield from self._measure(case, number)
 
     def _restart(self, number: int, cases: Sequence[Case]) -> float:

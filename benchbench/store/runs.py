@@ -5,16 +5,16 @@ end.json is written when a run ends by itself and counts the records: without it
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from difflib import get_close_matches
+from enum import StrEnum
 from errno import ELOOP
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import reasons
 from benchbench.store.checksum import sealed
+from benchbench.store.lock import is_locked, lock
 from benchbench.store.redaction import own_redaction
 
 T = TypeVar("T")
@@ -98,16 +99,22 @@ class _Head(RunInfo):
 
 
 class RunWriter:
-    """Appends records to the run in a folder: a new one, or one that was interrupted."""
+    """Appends records to the run in a folder, a new one or one that was interrupted, and nobody else does."""
 
     def __init__(self, folder: Path, write: Callable[[int, bytes], int] = os.write) -> None:
-        """Raises CannotWrite."""
+        """Raises CannotWrite, also where another process is adding to the run."""
+        self.folder = folder
         self._path = folder / RECORDS
         self._write = write
         self._redact = own_redaction()
-        with disk.writing(self._path):
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-            self._descriptor = os.open(self._path, flags, 0o666)
+        self._lock = lock(folder)
+        try:
+            with disk.writing(self._path):
+                flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+                self._descriptor = os.open(self._path, flags, 0o666)
+        except CannotWrite:
+            os.close(self._lock)
+            raise
 
     def append(self, record: Record) -> None:
         """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
@@ -129,6 +136,15 @@ class RunWriter:
             raise OSError(f"only {written} of {len(line)} bytes could be written")
         os.fsync(self._descriptor)
 
+    def drop_torn(self) -> None:
+        """Cut off a last line that is no whole record: a process that is killed may leave one."""
+        with disk.writing(self._path):
+            end = os.fstat(self._descriptor).st_size
+            most = min(end, codec.LINE_LIMIT)
+            last = os.pread(self._descriptor, most, end - most).rpartition(b"\n")[2]
+            if len(last) < codec.LINE_LIMIT and not _is_record(last):
+                os.ftruncate(self._descriptor, end - len(last))
+
     def end(self) -> None:
         """Write how many records there are, so that one that is lost later is missed. Raises CannotWrite."""
         count = sum(line != b"\n" for line in _lines(self._path))
@@ -139,6 +155,7 @@ class RunWriter:
     def close(self) -> None:
         """Nothing is pending: every record is on disk already."""
         os.close(self._descriptor)
+        os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -163,15 +180,15 @@ def create_run(root: Path, info: RunInfo) -> RunWriter:
         if folder.parent.is_symlink():
             raise OSError(ELOOP, "is a link, and links in results are not followed", str(folder.parent))
         folder.mkdir()
-    try:
+    with ExitStack() as made:
+        made.callback(shutil.rmtree, folder, ignore_errors=True)
+        writer = RunWriter(folder)
+        made.callback(writer.close)
         with disk.writing(folder):
-            (folder / RECORDS).touch()
             disk.replace(folder / HEAD, _head_text(info))
             disk.sync(folder.parent)
-        return RunWriter(folder)
-    except CannotWrite:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        made.pop_all()
+    return writer
 
 
 def _head_text(info: RunInfo) -> bytes:
@@ -194,16 +211,11 @@ def rewrite_head(folder: Path, info: RunInfo) -> None:
         disk.replace(folder / HEAD, _head_text(info))
 
 
-def lock(folder: Path) -> int:
-    """A descriptor that keeps other sessions from adding to a run, until it is closed. Raises CannotWrite."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        message = f"Another session is adding to {folder.name!r}."
-        raise CannotWrite(message, "Wait until it has ended, or choose another name.") from error
-    return descriptor
+def _is_record(line: bytes) -> bool:
+    with suppress(UnreadableInput):
+        codec.decode(line, checksums=True)
+        return True
+    return False
 
 
 def read_head(path: Path) -> RunInfo:
@@ -273,6 +285,21 @@ def _end(path: Path, lines: int) -> tuple[bool, list[str]]:
     except UnreadableInput as error:
         return True, [str(error)]
     return True, [f"{count - lines} of {count} records are missing"] if lines < count else []
+
+
+class Progress(StrEnum):
+    """How far a stored run has come."""
+
+    ENDED = "ended"
+    MEASURING = "being measured"
+    INTERRUPTED = "interrupted"
+
+
+def progress(path: Path) -> Progress:
+    """Of the run in a folder; one of before there were checksums has ended. Raises UnreadableInput."""
+    if (path / END).exists() or not _head(path)[1]:
+        return Progress.ENDED
+    return Progress.MEASURING if is_locked(path) else Progress.INTERRUPTED
 
 
 def runs(root: Path) -> list[str]:

@@ -117,6 +117,7 @@ def facts(name: str, kind: type[Workload]) -> Message:
         "defaults": kind.fields(),
         "written_for": kind.frameworks(),
         "multiplications_saved": kind.multiplications_saved,
+        "version": kind.version,
     }
 
 

@@ -1,0 +1,131 @@
+"""An interrupted run finished: what it lacks is measured, by the same versions on the same machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchbench import __version__
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.launch import catalogue
+from benchbench.launch.pool import WorkerPool
+from benchbench.machine.environment import fingerprint, machine
+from benchbench.model.case import Case
+from benchbench.model.device import Machine, Probe
+from benchbench.model.measurement import Measurement
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.model.run import Resumption, Run, RunInfo
+from benchbench.plan.rerun import again, resume_obstacle
+from benchbench.plan.revision import commit_tag
+from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
+from benchbench.running.observer import RunObserver
+from benchbench.running.recording import record_rest
+from benchbench.store import runs
+from benchbench.store.runs import Progress, RunWriter
+from benchbench.store.tags import COMMIT, short
+
+FREE = {"pythons", "command"}  # options that a run does not keep, or keeps of each of its parts
+LIST = "accelbench list runs shows which runs were interrupted."
+HARDWARE = ("cpu", "cores", "threads", "memory_bytes", "architecture", "accelerators")
+
+
+def resume_run(
+    selector: str, options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
+) -> Run:
+    """The run that `selector` names, by default the newest that was interrupted, finished in `results`.
+
+    Raises UsageError where it has ended, or where machine, versions or settings are others than they were;
+    UnreadableInput, CannotWrite.
+    """
+    name = runs.find_stored(results, selector) if selector else _newest_interrupted(results)
+    folder = results / runs.RUNS / name
+    with RunWriter(folder) as writer:
+        writer.drop_torn()
+        run = runs.read_run(folder)  # as it is now that nobody else adds to it
+        _check(run, options)
+        with WorkerPool(
+            targets_of(run.info.plan, options.pythons), run.info.settings, sys.executable
+        ) as pool:
+            tell_system(observer, sys.platform)
+            tell_mistakes(observer)
+            observer.note(LOOKING)
+            if found := differences(run, pool.probe()):
+                message = f"The run {name} cannot be resumed here: {'; '.join(found)}."
+                raise UsageError(message, "Begin a new run, and compare it with this one.")
+            run = dataclasses.replace(run, info=_resumed(run.info, options.command))
+            runs.rewrite_head(folder, run.info)
+            record_rest(pool, run, writer, observer, profile=profile)
+    return runs.read_run(folder)
+
+
+def _newest_interrupted(results: Path) -> str:
+    for name in reversed(runs.runs(results)):
+        folder = results / runs.RUNS / name
+        with suppress(UnreadableInput):
+            if runs.progress(folder) is Progress.INTERRUPTED and not resume_obstacle(runs.read_head(folder)):
+                return name
+    raise UsageError(f"No run in {results / runs.RUNS} was interrupted.", LIST)
+
+
+def _check(run: Run, options: MeasureOptions) -> None:
+    """Raises UsageError for a run that is not to be gone on with, or not with these options."""
+    if run.ended:
+        raise UsageError(f"The run {run.info.id} has ended: there is nothing to resume.", LIST)
+    if reason := resume_obstacle(run.info):
+        raise UsageError(f"The run {run.info.id} cannot be resumed: {reason}.", "Measure it again.")
+    kept: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
+    for name in sorted(options.given - FREE):
+        if name not in kept or getattr(options, name) != kept[name]:
+            began = f"{name} was {kept[name]}" if name in kept else f"{name} cannot be given again"
+            raise UsageError(f"A run is resumed as it was begun: {began}.", "Leave that option out.")
+
+
+def differences(run: Run, probes: Sequence[Probe]) -> list[str]:
+    """What would make the rest of a run, measured here and now, another measurement than its beginning."""
+    lost = [f"{out.case.id} cannot run: {out.reason}" for out in again(run.info.plan, probes).left_out]
+    return [*_machine(run.info.machine, machine()), *(lost or _versions(run, probes))]
+
+
+def _machine(then: Machine, now: Machine) -> Iterator[str]:
+    if fingerprint(then) != fingerprint(now):
+        for name in HARDWARE:
+            yield from _differing(name, getattr(then, name), getattr(now, name))
+
+
+def _versions(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
+    info, here = run.info, machine()
+    yield from _differing("accelbench", info.version, __version__)
+    yield from _differing("Python", info.machine.python, here.python)
+    yield from _differing("system", info.machine.os, here.os)
+    yield from _differing("commit", short(info.commit), short(commit_tag().get(COMMIT, "")))
+    then = {probe.target.name: probe for probe in info.probes}
+    for probe in probes:
+        before = then[probe.target.name]
+        yield from _differing(probe.target.name, before.version, probe.version)
+        devices = {device.name: device.model for device in probe.devices}
+        for device in before.devices:
+            yield from _differing(device.name, device.model, devices.get(device.name))
+    for case in info.plan:
+        yield from _workload_version(case, run.records)
+
+
+def _workload_version(case: Case, records: Sequence[Record]) -> Iterator[str]:
+    measured = (record.outcome for record in records if record.case.id == case.id)
+    then = {each.workload_version for each in measured if isinstance(each, Measurement)}
+    now = catalogue.workload_named(case.workload).version
+    yield from (f"{case.workload}: version {each}, now {now}" for each in then - {now})
+
+
+def _differing(name: str, then: object, now: object) -> Iterator[str]:
+    if then != now:
+        yield f"{name}: {then or 'none'}, now {now or 'none'}"
+
+
+def _resumed(info: RunInfo, command: tuple[str, ...]) -> RunInfo:
+    part = Resumption(started=datetime.now(UTC).isoformat(timespec="seconds"), command=command)
+    return dataclasses.replace(info, resumed=(*info.resumed, part))

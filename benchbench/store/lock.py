@@ -1,0 +1,51 @@
+"""Whether somebody is adding to a run: a lock on its folder, which ends with the process that holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from time import sleep
+
+from benchbench.errors import CannotWrite
+from benchbench.store import disk
+
+TRIES, PAUSE_S = 5, 0.05  # `is_locked` of another process holds the lock for a moment
+
+
+def lock(folder: Path) -> int:
+    """A descriptor that keeps other processes from adding to a run, until it is closed. Raises CannotWrite.
+
+    Where the file system has no locks it keeps nobody away.
+    """
+    with disk.writing(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(TRIES):
+        if _locked(descriptor):
+            return descriptor
+        sleep(PAUSE_S)
+    os.close(descriptor)
+    message = f"Another process is adding to {folder.name!r}."
+    raise CannotWrite(message, "Wait until it has ended, or choose another name.")
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process is adding to the run now."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return not _locked(descriptor)
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here
+        return True
+    return True

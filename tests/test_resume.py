@@ -1,0 +1,309 @@
+"""Interrupted runs finished: nothing is measured twice, nothing is missing, and nothing else is measured."""
+
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchbench import api
+from benchbench.analyse.digest import digest
+from benchbench.analyse.rows import rows
+from benchbench.comparing.verdicts import compare_runs
+from benchbench.errors import CannotWrite, UsageError
+from benchbench.model.note import NoteKind
+from benchbench.model.record import Record
+from benchbench.model.run import Partner, Policy, Run
+from benchbench.model.status import Verdict
+from benchbench.running import rounds
+from benchbench.running.resume import differences
+from benchbench.store import codec, runs
+from benchbench.store.checksum import sealed
+from benchbench.store.lock import lock
+from benchbench.timing.policy import within
+from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
+from tests.program import accelbench, environment, started, wait_for
+from tests.test_schedule import FIVE, Script, Scripted, cases
+
+QUICK = Policy(name="quick", rounds=3)
+FAKE = ("-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", "--seed", "1")
+
+
+def measured(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> list[Record]:
+    """What is made after `earlier`; each case goes on in its script."""
+    count = {case.id: sum(record.case == case for record in earlier) for case, _ in script}
+    pool: Any = Scripted([(case, values[count[case.id] :]) for case, values in script])
+    info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
+    made = rounds.measure_rounds(
+        [pool], [info], lambda text: None, clock=lambda: pool.now_s, earlier=tuple(earlier)
+    )
+    return [record for _, record in made]
+
+
+def facts(records: Sequence[Record]) -> list[tuple[object, ...]]:
+    return [(record.case.id, record.round, record.order, record.outcome) for record in records]
+
+
+some_values = st.lists(st.sampled_from([1.0, 1.01, 1.5, None]), min_size=10, max_size=10)
+
+
+@given(st.lists(some_values, min_size=1, max_size=3), st.sampled_from([QUICK, FIVE]), st.data())
+def test_a_run_that_is_interrupted_anywhere_ends_with_the_records_of_one_that_was_not(
+    values: list[list[float | None]], policy: Policy, data: st.DataObject
+) -> None:
+    script: Script = list(zip(cases(len(values)), values, strict=True))
+    whole = measured(policy, script)
+    first = data.draw(st.integers(0, len(whole)))
+    second = data.draw(st.integers(first, len(whole)))
+    kept = whole[:first]
+    kept += measured(policy, script, kept)[: second - first]
+    kept += measured(policy, script, kept)
+    assert facts(kept) == facts(whole)
+
+
+def test_a_budget_is_spent_once() -> None:
+    (wild,) = cases(1)
+    script: Script = [(wild, [1.0, 1.5, 0.7] * 30)]
+    whole = measured(within(200.0), script)
+    resumed = measured(within(200.0), script, whole[:8])
+    assert len(whole) - 8 <= len(resumed) <= len(whole) - 7  # what importing took before is not stored
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a run of two cases in three rounds."""
+    results = tmp_path_factory.mktemp("ended") / "results"
+    accelbench("run", *FAKE, cwd=results.parent)
+    return results
+
+
+def interrupted(ended: Path, folder: Path, kept: int = 2, torn: bytes = b"") -> Path:
+    """A copy of the run with its first records alone, and perhaps the beginning of another."""
+    source = runs.find_run(ended, "latest")
+    run = folder / "results" / "runs" / source.name
+    run.mkdir(parents=True)
+    (run / "run.json").write_bytes((source / "run.json").read_bytes())
+    lines = (source / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "records.jsonl").write_bytes(b"".join(lines[:kept]) + torn)
+    return run
+
+
+def change_head(run: Path, path: Sequence[Any], value: Any) -> None:
+    head = json.loads((run / "run.json").read_text())
+    del head["crc32"]
+    *parents, last = path
+    reduce(getitem, parents, head)[last] = value
+    (run / "run.json").write_bytes(sealed(json.dumps(head).encode()))
+
+
+def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.chdir(folder)
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+
+
+def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path) -> None:
+    folder = interrupted(ended, tmp_path, torn=b'{"schema":2,"case":{"sui')
+    whole = runs.read_run(runs.find_run(ended, "latest"))
+    listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
+    assert [each["status"] for each in listed] == ["interrupted"]
+    line = f"accelbench run --resume {folder.name}"
+    assert line in accelbench("list", "runs", cwd=tmp_path).stdout
+    said = accelbench(*line.split()[1:], cwd=tmp_path).stderr
+    assert "2 records are there already" in said
+    run = runs.read_run(folder)
+    assert (run.ended, run.damaged) == (True, ())
+    assert [(record.case.id, record.round) for record in run.records] == [
+        (record.case.id, record.round) for record in whole.records
+    ]
+    assert [record.order for record in run.records] == list(range(6))
+    assert [record.part for record in run.records] == [0, 0, 1, 1, 1, 1]
+    assert [part.command[:2] for part in run.info.resumed] == [("run", "--resume")]
+    assert run.info.plan == whole.info.plan
+    report = accelbench("report", cwd=tmp_path).stdout
+    assert f"resumed {run.info.resumed[0].started}: 4 of its 6 records are from then on" in report
+    listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
+    assert [each["status"] for each in listed] == ["ended"]
+
+
+def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: Path) -> None:
+    older = interrupted(ended, tmp_path)
+    runs.keep(tmp_path / "results", a_run(id=runs.new_id()))
+    accelbench("run", "--resume", cwd=tmp_path)
+    assert runs.progress(older) is runs.Progress.ENDED
+    said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
+    assert "No run in results/runs was interrupted." in said
+
+
+def test_a_function_resumes_a_run_with_what_it_was_begun_with(
+    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = interrupted(ended, tmp_path)
+    made: list[Record] = []
+    in_test_environment(monkeypatch, tmp_path)
+    run = api.run(resume=folder.name, seed=1, results=tmp_path / "results", on_record=made.append)
+    assert len(made) == 4
+    assert run.records[2:] == tuple(made)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("machine", "cpu"), "Other CPU", "cpu: Other CPU, now "),
+        (("machine", "threads"), 99, "threads: 99, now "),
+        (("machine", "python"), "3.1", "Python: 3.1, now "),
+        (("machine", "os"), "Plan 9", "system: Plan 9, now "),
+        (("version",), "0.0.1", "accelbench: 0.0.1, now "),
+        (("tags", "commit"), "0" * 40, f"commit: {'0' * 12}, now "),
+        (("probes", 0, "version"), "0.0", "fake: 0.0, now "),
+        (("probes", 0, "devices", 0, "model"), "other", "cpu: other, now "),
+        (("plan", 0, "workload"), "gone", "No workload named 'gone'"),
+    ],
+)
+def test_what_differs_is_told(
+    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Sequence[Any], value: Any, told: str
+) -> None:
+    in_test_environment(monkeypatch, tmp_path)
+    folder = interrupted(ended, tmp_path)
+    probes = runs.read_head(folder).probes
+    assert differences(runs.read_run(folder), probes) == []
+    change_head(folder, path, value)
+    (found,) = differences(runs.read_run(folder), probes)
+    assert told in found
+
+
+def test_where_something_differs_nothing_is_measured(ended: Path, tmp_path: Path) -> None:
+    folder = interrupted(ended, tmp_path)
+    change_head(folder, ("version",), "0.0.1")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
+    assert "cannot be resumed here: accelbench: 0.0.1, now" in said
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"threads": 99}, "threads was "),
+        ({"seed": 2}, "seed was 1"),
+        ({"workloads": "gemm"}, "workloads cannot be given again"),
+        ({"suite": "conv"}, "suites cannot be given again"),
+        ({"rounds": 9}, "rounds cannot be given again"),
+    ],
+)
+def test_a_run_is_resumed_as_it_was_begun(
+    ended: Path, tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    folder = interrupted(ended, tmp_path)
+    with pytest.raises(UsageError, match=told):
+        api.run(resume=folder.name, results=tmp_path / "results", **options)
+
+
+def test_a_run_that_has_ended_or_is_not_asked_for_is_not_resumed(ended: Path) -> None:
+    place = ended.parent
+    assert "has ended" in accelbench("run", "--resume", "latest", cwd=place, code=2).stderr
+    assert "takes no argument 'gemm'" in accelbench("run", "gemm", cwd=place, code=2).stderr
+
+
+def test_a_run_that_is_being_measured_is_left_alone(ended: Path, tmp_path: Path) -> None:
+    folder = interrupted(ended, tmp_path)
+    held = lock(folder)
+    try:
+        said = accelbench("run", "--resume", folder.name, cwd=tmp_path, code=6).stderr
+        assert "Another process is adding to" in said
+        assert "was interrupted" in accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
+        with pytest.raises(CannotWrite):
+            runs.RunWriter(folder)
+        listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
+        assert [each["status"] for each in listed] == ["being measured"]
+    finally:
+        os.close(held)
+
+
+def test_one_side_of_a_comparison_and_a_session_of_tests_cannot_be_resumed(tmp_path: Path) -> None:
+    side = Partner(label="jax", run="other", cases={})
+    heads: list[dict[str, Any]] = [{"partner": side}, {"plan": (a_case(backend="python"),)}]
+    for number, over in enumerate(heads):
+        with runs.create_run(tmp_path / "results", a_run_info(id=f"run{number}", **over)) as writer:
+            writer.append(a_record(a_failure()))
+        (tmp_path / f"results/runs/run{number}/end.json").unlink()
+        said = accelbench("run", "--resume", f"run{number}", cwd=tmp_path, code=2).stderr
+        assert "cannot be resumed: " in said
+    assert "--resume" not in accelbench("list", "runs", cwd=tmp_path).stdout
+
+
+def test_a_killed_run_is_finished(tmp_path: Path) -> None:
+    process = started("run", *FAKE, "--rounds", "4", cwd=tmp_path)
+    path: list[Path] = []
+
+    def has_records() -> bool:
+        path[:] = tmp_path.glob("results/runs/*/records.jsonl")
+        return bool(path) and path[0].read_bytes().count(b"\n") >= 3
+
+    wait_for(has_records)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    kept = path[0].read_bytes()
+    accelbench("run", "--resume", cwd=tmp_path)
+    assert path[0].read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
+    run = runs.read_run(path[0].parent)
+    assert (run.ended, run.damaged) == (True, ())
+    assert sorted((record.case.workload, record.round) for record in run.records) == [
+        (name, number) for name in ("gemm", "honest") for number in range(4)
+    ]
+
+
+def in_parts(*seconds: tuple[float, ...]) -> Run:
+    values = [(value, part) for part, values in enumerate(seconds) for value in values]
+    made = some_rounds(*(value for value, _ in values))
+    records = [dataclasses.replace(record, part=part) for record, (_, part) in zip(made, values, strict=True)]
+    return a_run(records, policy=Policy(name="quick", rounds=len(records)))
+
+
+def test_parts_that_differ_are_told_and_not_compared() -> None:
+    steady = in_parts((1.0, 1.001, 0.999, 1.0))
+    apart, alike = in_parts((1.0, 1.001), (1.1, 1.101)), in_parts((1.0, 1.001), (1.002, 1.001))
+    (note,) = [each.text for each in rows(apart)[0].notes if each.kind is NoteKind.RESUMED]
+    assert note == "measured in 2 parts, as the run was resumed; their medians are 1.10× apart"
+    assert not [each for each in rows(steady)[0].notes if each.kind is NoteKind.RESUMED]
+    (verdict,) = compare_runs(steady, apart).verdicts
+    assert verdict.verdict is Verdict.INSUFFICIENT
+    assert verdict.reason == "the run was resumed, and its parts are 1.10× apart"
+    assert compare_runs(steady, alike).verdicts[0].verdict is not Verdict.INSUFFICIENT
+    (case,) = digest(apart).cases.values()
+    assert case.parts == (0, 0, 1, 1)
+
+
+@settings(max_examples=20)
+@given(st.binary(max_size=30).filter(lambda end: b"\n" not in end))
+def test_only_what_is_no_record_is_cut_off(tail: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = runs.keep(Path(name), a_run(some_rounds(1.0, 1.1), id="torn"))
+        path = folder / "records.jsonl"
+        whole = path.read_bytes()
+        for text, left in [(whole + tail, whole), (whole[:-1], whole[:-1])]:
+            path.write_bytes(text)
+            with runs.RunWriter(folder) as writer:
+                writer.drop_torn()
+            assert path.read_bytes() == left
+
+
+def test_a_line_of_before_parts_were_told_is_of_the_first() -> None:
+    line = json.loads(codec.to_json(a_record()))
+    del line["part"]
+    assert codec.decode(json.dumps(line).encode()).part == 0
+
+
+def test_a_run_that_does_not_exist_is_told() -> None:
+    with pytest.raises(UsageError):
+        api.run(resume=True, results="/nowhere")
