@@ -27,6 +27,9 @@ class Script:
         self.calls += 1
         self._clock += next(self._durations)
 
+    def no_op(self) -> None:
+        """Nothing."""
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         return [self._block(step, iterations) for _ in range(count)]
 

@@ -163,6 +163,9 @@ class Processor:
     def now(self) -> float:
         return self.clock()
 
+    def no_op(self) -> None:
+        """Nothing."""
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         return [self._block(step, iterations) for _ in range(count)]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.backends.base import PrecisionMismatch
+from benchbench.backends.base import HostTimer, PrecisionMismatch
 from benchbench.backends.onnxruntime import WIDENED, OnnxRuntime, OnnxSession
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch_xla import TorchXla, XlaSession
@@ -140,7 +140,7 @@ class Engine:
         """To stand for the package."""
         module = ModuleType("onnxruntime")
 
-        def session(path: Any, options: Any, providers: list[Any]) -> Any:
+        def session(path: Any, options: Any = None, *, providers: list[Any]) -> Any:
             self.asked += providers
             return SimpleNamespace(get_providers=lambda: [self.starts])
 
@@ -215,7 +215,7 @@ def test_runs_on_a_gpu_are_queued_and_waited_for_at_the_end_of_a_block(
     )
     session = OnnxSession("cuda:1", Dtype.FLOAT32, 2)
     step = session._bound(running, (SimpleNamespace(numpy=lambda: None),))
-    session.timer().blocks(step, 3, 1)
+    HostTimer(session.wait).blocks(step, 3, 1)
     assert diary == [
         ("x", ("cuda", 1)),
         ("y", ("cuda", 1)),

@@ -48,6 +48,9 @@ def test_deciding_when_to_stop(benchmark: Any) -> None:
         def now(self) -> float:
             return self.clock
 
+        def no_op(self) -> None:
+            """Nothing."""
+
         def blocks(self, step: Any, iterations: int, count: int) -> list[float]:
             self.clock += 0.02 * count
             return [0.02] * count

@@ -67,6 +67,9 @@ class Timer:
     def now(self) -> float:
         return self._clock.now_s
 
+    def no_op(self) -> None:
+        """Nothing."""
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         return [self._block(step, iterations) for _ in range(count)]
 

@@ -51,6 +51,9 @@ class Timer(Protocol):
     def now(self) -> float:
         """Seconds on the clock that limits and warm-up are judged by."""
 
+    def no_op(self) -> Any:
+        """The least that a step can be on this device, queued as any step is."""
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Seconds of each of `count` blocks of `iterations` steps."""
 
@@ -68,18 +71,27 @@ class HostTimer:
         *,
         every_step: bool = False,
         before: Callable[[], Any] | None = None,
+        no_op: Callable[[], Any] = lambda: None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         """`every_step`: wait after each step, for devices that would run queued steps side by side.
 
-        `before`: called, and its output waited for, ahead of each block and outside its time.
+        `before`: called, and its output waited for, ahead of each block and outside its time. `no_op`: the
+        least step; on a device that runs beside the host, a compiled operation on one number.
         """
         self._wait = wait
         self._every_step = every_step
         self._before = before
+        self._no_op = no_op
+        self._clock = clock
 
     def now(self) -> float:
-        """perf_counter seconds."""
-        return perf_counter()
+        """Seconds of the clock."""
+        return self._clock()
+
+    def no_op(self) -> Any:
+        """The least step."""
+        return self._no_op()
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Seconds of each block."""
@@ -92,18 +104,19 @@ class HostTimer:
         return found
 
     def _queued(self, step: Callable[[], Any], iterations: int) -> float:
-        start = perf_counter()
+        clock = self._clock
+        start = clock()
         for _ in range(iterations):
             output = step()
         self._wait(output)
-        return perf_counter() - start
+        return clock() - start
 
     def _waiting(self, step: Callable[[], Any], iterations: int) -> float:
-        wait = self._wait
-        start = perf_counter()
+        wait, clock = self._wait, self._clock
+        start = clock()
         for _ in range(iterations):
             wait(step())
-        return perf_counter() - start
+        return clock() - start
 
 
 def host_cache_bytes() -> int:
@@ -124,6 +137,7 @@ class Session(ABC):
     compute: Any = None  # of what is multiplied, under mixed precision only
     notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
     spins: bool = False  # whether it can `spin`
+    clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it
     calls_until_timed: int = 1  # calls of a compiled step until it is what the timed calls are
 
     @abstractmethod
@@ -181,7 +195,11 @@ class Session(ABC):
 
         `before` is done ahead of each block and outside its time.
         """
-        return HostTimer(self.wait, before=before)
+        return HostTimer(self.wait, before=before, no_op=self.no_op(), clock=self.clock)
+
+    def no_op(self) -> Callable[[], Any]:
+        """The least step: where the device runs beside the host, a compiled operation on one number."""
+        return lambda: None
 
     def cache_bytes(self) -> int:
         """Of the device's last-level cache, or as much as any device has. Raises Unsupported."""

@@ -224,6 +224,9 @@ class VirtualTimer:
         """Virtual seconds."""
         return self._session.clock_s
 
+    def no_op(self) -> None:
+        """Nothing, at once."""
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Exact: no timer cost."""
         return [self._block(step, iterations) for _ in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -194,7 +195,22 @@ class JaxSession(Session):
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """The CPU client may run queued steps side by side, so there each one is waited for."""
-        return HostTimer(self.wait, every_step=self.device.platform == "cpu", before=before)
+        return HostTimer(
+            self.wait,
+            every_step=self.device.platform == "cpu",
+            before=before,
+            no_op=self.no_op(),
+            clock=self.clock,
+        )
+
+    def no_op(self) -> Callable[[], Any]:
+        """One number and another; on the CPU every step is waited for, so that nothing is hidden there."""
+        if self.device.platform == "cpu":
+            return super().no_op()
+        import jax
+        import jax.numpy as jnp
+
+        return partial(jax.jit(lambda x: x + 1), jax.device_put(jnp.zeros(()), self.device))
 
     def cache_bytes(self) -> int:
         """Of the CPU; a GPU's is not told."""

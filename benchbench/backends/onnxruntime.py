@@ -235,6 +235,11 @@ class OnnxSession(TorchSession):
             self._bound_inputs.append(value)
         for described in session.get_outputs():
             binding.bind_output(described.name, self._memory, self._index)
+        return self._runner(session, binding)
+
+    def _runner(self, session: Any, binding: Any) -> Callable[[], Any]:
+        import onnxruntime
+
         options = onnxruntime.RunOptions()
         if self._memory != "cpu":  # as a pipeline of requests runs it: `wait` is what waits
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -249,6 +254,20 @@ class OnnxSession(TorchSession):
         """A run on the CPU has finished when it returns."""
         if self._memory != "cpu" and output is not None:
             output.synchronize_outputs()
+
+    def no_op(self) -> Callable[[], Any]:
+        """ReLU of one number, in a session of its own."""
+        if self._memory == "cpu":
+            return super().no_op()
+        import numpy as np
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(_relu(), providers=self._providers())
+        one = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32), self._memory, self._index)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", one)
+        binding.bind_output("y", self._memory, self._index)
+        return self._runner(session, binding)
 
     def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """From the copy on the host: the runtime cannot gather."""
@@ -325,22 +344,26 @@ def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
 def _does_not_start(name: str) -> str:
     """Why the provider does not start here, else "": a build may have one whose libraries are not there."""
     import onnxruntime
-    from onnx import TensorProto, helper
 
-    value = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [1]) for end in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=[PROVIDERS[name]]
-        )
+        session = onnxruntime.InferenceSession(_relu(), options, providers=[PROVIDERS[name]])
     except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is the reason
         return f"{PROVIDERS[name]} does not start: {str(error).splitlines()[0][:200]}"
     if session.get_providers()[0] != PROVIDERS[name]:
         return f"{PROVIDERS[name]} does not start here (are CUDA, cuDNN, and TensorRT's libraries installed?)"
     return ""
+
+
+def _relu() -> bytes:
+    """The least model: one number."""
+    from onnx import TensorProto, helper
+
+    value = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [1]) for end in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
 
 
 def _gpus() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +213,16 @@ class TensorFlowSession(Session):
             raise PrecisionMismatch(f"asked for TF32 {self._tf32}, TensorFlow reports {enabled}")
         precision = {"float32_multiply": "tf32" if enabled else "ieee", "storage": self.dtype.name}
         return precision | ({"multiply": self.compute.name} if self.compute else {})
+
+    def no_op(self) -> Callable[[], Any]:
+        """One number and another; XLA's and a function's calls begin alike."""
+        if not self._accelerator:
+            return super().no_op()
+        import tensorflow as tf
+
+        with tf.device(self.device):
+            one = tf.constant(1.0)
+        return partial(tf.function(lambda x: x + 1.0, autograph=False), one)
 
     def cache_bytes(self) -> int:
         """Of the CPU; a GPU's is not told."""

@@ -228,7 +228,7 @@ class CudaSession(CpuSession):
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """CUDA events."""
-        return EventTimer(self.wait, before=before)
+        return EventTimer(self.wait, before=before, clock=self.clock)
 
     def cache_bytes(self) -> int:
         """Of the L2 cache."""
@@ -309,9 +309,15 @@ class EventTimer(HostTimer):
     name = "cuda_event"
     batch_s = 0.05  # deep enough a queue to keep the device busy between blocks
 
-    def __init__(self, wait: Callable[[Any], None], *, before: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        wait: Callable[[Any], None],
+        *,
+        before: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         """`before` is queued ahead of each block, outside its events."""
-        super().__init__(wait, before=before)
+        super().__init__(wait, before=before, clock=clock)
         self.batches: list[Batch] = []
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
@@ -320,14 +326,14 @@ class EventTimer(HostTimer):
 
         ahead, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(2 * count + 1))
         pairs = list(zip(marks[::2], marks[1::2], strict=True))
-        start = perf_counter()
+        start = self.now()
         ahead.record()
         self._queue(step, iterations, *pairs[0])
-        enqueued = perf_counter()
+        enqueued = self.now()
         for begin, end in pairs[1:]:
             self._queue(step, iterations, begin, end)
         self._wait(None)
-        done = perf_counter()
+        done = self.now()
         self.batches.append(
             Batch(
                 blocks=count,

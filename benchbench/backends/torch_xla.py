@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -135,7 +136,17 @@ class XlaSession(TorchSession):
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
         """The CPU client may run queued steps side by side, so there each one is waited for."""
-        return HostTimer(self.wait, every_step=self._on_cpu, before=before)
+        return HostTimer(
+            self.wait, every_step=self._on_cpu, before=before, no_op=self.no_op(), clock=self.clock
+        )
+
+    def no_op(self) -> Callable[[], Any]:
+        """One number and another, as a graph of its own."""
+        if self._on_cpu:
+            return super().no_op()
+        import torch
+
+        return partial(self.compile(lambda x: x + 1, 0), torch.zeros((), device=self.device))
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """torch_xla's profiler; reading its trace takes jax or tensorflow, which may be elsewhere."""

@@ -43,6 +43,9 @@ class Stopwatch(Protocol):
     def now(self) -> float:
         """Seconds on the clock that limits are judged by."""
 
+    def no_op(self) -> Any:
+        """The least that a step can be on this device, queued as any step is."""
+
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         """Seconds of each of `count` blocks of `iterations` steps."""
 
@@ -93,12 +96,12 @@ def measure_steps(
 
 
 def timer_cost(timer: Stopwatch) -> float:
-    """Seconds a block costs beyond its steps: the median of empty blocks, which include the wait."""
-    return max(median(timer.blocks(_nothing, 1, 21)), 0.0)
+    """Seconds a block costs beyond its steps: the median of blocks of the least step, and the wait for it.
 
-
-def _nothing() -> None:
-    return None
+    On a device that runs beside the host an empty block would wait for nothing: what it takes to start the
+    device, and to be woken by it, would not be counted.
+    """
+    return max(median(timer.blocks(timer.no_op, 1, 21)), 0.0)
 
 
 def block_size(
