@@ -21,6 +21,8 @@ COMMAND = re.compile(
 )
 PREFIXED = ("FLOP", "FLOP/s", "B/s", "J", "W")  # units that a prefix is written before
 MOST_SHARE, MANY = 10, ">1000 %"  # beyond, how many says nothing
+LEAST_SHARE = 0.001  # of an interval
+LONGEST_BAR = 20  # characters
 
 
 def seconds(value: float) -> str:
@@ -89,6 +91,22 @@ def share(value: float) -> str:
     return f"{100 * value:.3g} %" if value <= MOST_SHARE else MANY
 
 
+def plus_minus(value: float) -> str:
+    """`±13 %` of a fraction of 0.13: one digit says how far a number can be trusted, two at most."""
+    if value > MOST_SHARE:
+        return f"±{MANY}"
+    if value < LEAST_SHARE:
+        return f"±<{share(LEAST_SHARE)}"
+    rounded = Decimal(f"{100 * value:.0e}" if value < 0.1 else f"{100 * value:.0f}")
+    return f"±{rounded:f} %"
+
+
+def bar(share: float, length: int = LONGEST_BAR) -> str:
+    """`share` of `length` characters, in eighths of one; what is not nothing is seen."""
+    eighths = min(max(round(8 * length * share), 1), 8 * length)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
 def significant(value: float) -> str:
     """Four digits, zeros kept: `1.100`."""
     return f"{value:#.4g}".rstrip(".")
@@ -106,14 +124,24 @@ def count(value: float) -> str:
 
 def quantity(value: float, unit: str) -> str:
     """`value` in `unit`, each kind of unit in its own form: `1.20 ms`, `62.0 MiB`, `1.24k image/s`."""
-    forms = {"s": seconds, "B": size, "×": ratio, "%": _share_measured, "p": probability, "": count}
-    if form := forms.get(unit):
+    if form := FORMS.get(unit):
         return form(value)
     return rate(value, unit) if unit in PREFIXED else per(value, unit)
 
 
 def _share_measured(value: float) -> str:
     return percent(value) if value <= MOST_SHARE else MANY
+
+
+FORMS = {
+    "s": seconds,
+    "B": size,
+    "×": ratio,
+    "%": _share_measured,
+    "±": plus_minus,
+    "p": probability,
+    "": count,
+}
 
 
 def quantity_with_interval(

@@ -52,3 +52,12 @@ def commands_in(text: str) -> list[str]:
     return [
         each for each in lines if re.match(r"\s*::[\w-]+( [^:]*)?::", each) or re.search(r"##\w*\[", each)
     ]
+
+
+def columns_of(document: Document, number: int = 0) -> dict[str, tuple[str, ...]]:
+    """The columns of a table as text, by their name; of no row, of those that end before."""
+    known, table = marks(document), document.tables[number]
+    return {
+        column.name: tuple(cell_text(row[index], known) for row in table.rows)
+        for index, column in enumerate(table.columns)
+    }

@@ -138,3 +138,28 @@ def test_visible_text_is_one_line_of_printable_characters(text: str) -> None:
 )
 def test_a_metrics_unit_chooses_its_form(value: float, unit: str, wanted: str) -> None:
     assert fmt.quantity(value, unit) == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "±<0.1 %"),
+        (0.0034, "±0.3 %"),
+        (0.0096, "±1 %"),
+        (0.043, "±4 %"),
+        (0.096, "±10 %"),
+        (0.134, "±13 %"),
+        (9.99, "±999 %"),
+        (11.0, "±>1000 %"),
+    ],
+)
+def test_half_an_interval_has_one_or_two_digits(value: float, shown: str) -> None:
+    assert fmt.quantity(value, "±") == shown
+
+
+@given(st.floats(0, 1), st.integers(4, 40))
+def test_a_bar_is_as_long_as_its_share_and_never_empty(share: float, length: int) -> None:
+    drawn = fmt.bar(share, length)
+    eighths = 8 * drawn.count("█") + sum(" ▏▎▍▌▋▊▉".index(mark) for mark in drawn if mark != "█")
+    assert 1 <= len(drawn) <= length
+    assert abs(eighths - 8 * length * share) <= max(1 - 8 * length * share, 0.5)

@@ -15,7 +15,7 @@ from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
 from tests.program import accelbench
-from tests.rendering import lines_of, rendered
+from tests.rendering import columns_of, rendered
 
 EUROS = Prices(currency="EUR", per_hour={"Example*": 0.5})
 
@@ -113,10 +113,10 @@ def test_a_price_is_a_number_above_zero(amount: float) -> None:
 def test_the_table_has_the_line_and_says_the_price_only_where_there_is_one() -> None:
     run = a_run([a_record(), a_record(case=a_case(device="cuda:0"), device_model="Other")])
     with_price = report_document(run, prices=EUROS)
-    assert lines_of(with_price)["per cost"] == ("7.20M product/EUR", "")
+    assert columns_of(with_price)["per cost"] == ("7.20M product/EUR", "")
     assert "price: 0.5 EUR an hour of Example CPU" in with_price.facts
     without = report_document(run)
-    assert "per cost" not in lines_of(without)
+    assert "per cost" not in columns_of(without)
     assert not [text for text in without.facts if "price" in text]
 
 

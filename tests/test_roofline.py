@@ -13,7 +13,7 @@ from benchbench.documents.run import report_document
 from benchbench.model.case import Dtype
 from benchbench.model.run import Settings
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
-from tests.rendering import lines_of
+from tests.rendering import columns_of
 
 H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 67 in float32, 3.35 TB/s
 
@@ -167,7 +167,7 @@ def test_the_fraction_of_the_roof_never_exceeds_those_of_its_two_peaks(
 
 def lines(ceilings: tuple[Ceiling, ...], **cost: Any) -> dict[str, tuple[str, ...]]:
     measured = a_measurement(iterations=1, block_s=(0.01,) * 5, cost=a_cost(**cost))
-    return lines_of(
+    return columns_of(
         report_document(a_run([a_record(measured, round=n) for n in range(3)]), ceilings=ceilings)
     )
 

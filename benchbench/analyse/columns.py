@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchbench.analyse import pricing, roofline
-from benchbench.analyse.metrics import FOREIGN, METRICS
+from benchbench.analyse.metrics import FOREIGN, METRICS, Value
 from benchbench.analyse.rows import Row
 from benchbench.model.case import Scalar
 
@@ -32,6 +32,18 @@ def flatten(row: Row) -> dict[str, Any]:
     absent = [f"{name}: {reason}" for name, (value, reason) in cells.items() if value is None and reason]
     notes = (*(note.text for note in row.notes), *absent)
     return {name: value for name, (value, _) in cells.items()} | {"notes": notes}
+
+
+def number_of(row: Row, name: str) -> Value:
+    """One of `NUMBERS`, in the unit that `unit_of` gives."""
+    value, reason = _COLUMNS[name](row)
+    return Value(value, reason=reason)
+
+
+def unit_of(row: Row, name: str) -> str:
+    """`image/s` of `items_per_s`."""
+    unit = UNITS.get(name, "").replace("item", row.item or "item")
+    return unit.replace("currency", row.price.currency or "currency")
 
 
 def data_frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -135,6 +147,19 @@ def _columns() -> dict[str, _Column]:
 
 
 _COLUMNS = _columns()
+UNITS: Mapping[str, str] = {
+    **{metric.name: metric.unit for metric in METRICS},
+    **dict.fromkeys(("latency_low_s", "latency_high_s", "latency_min_s"), "s"),
+    **dict.fromkeys(("latency_p50_s", "latency_p90_s", "latency_p99_s"), "s"),
+    "flops": "FLOP",
+    "bytes": "B",
+    "flops_per_byte": "FLOP/B",
+    "attainable_flops_per_s": "FLOP/s",
+    **dict.fromkeys(("flops_of_ceiling", "flops_of_datasheet"), "%"),
+    **dict.fromkeys(("bytes_of_ceiling", "bytes_of_datasheet"), "%"),
+    "price_per_hour": "currency/h",
+    "items_per_cost": "item/currency",
+}  # of numbers; `item` and `currency` stand for the row's
 COLUMNS = (*_COLUMNS, "notes")
 _TEXTS = _IDENTITY.keys() - {"rounds", "samples"} | {"item", "bound", "roof", "currency", "notes"}
 NUMBERS = tuple(name for name in COLUMNS if name not in _TEXTS)

@@ -137,16 +137,26 @@ def compare_profiles(
 
 
 def report(
-    run: Run | str | Path = "latest", *, prices: Prices | None = None, results: str | Path | None = None
+    run: Run | str | Path = "latest",
+    *,
+    columns: Names = (),
+    by: str = "",
+    prices: Prices | None = None,
+    results: str | Path | None = None,
 ) -> RunReport:
     """What `accelbench report` shows of a run: its rows as tables, with facts, plots and notes.
 
-    `prices`: of its devices, else those of the nearest accelbench.toml. Ceilings are those measured on this
-    machine; a file of them that cannot be read is an AccelbenchWarning. Raises UsageError, UnreadableInput.
+    `columns`: of the tables, as `latency`, `p99` or any number of the rows; `by`: an axis of the cases, as
+    `dtype` or a parameter, whose values stand side by side. `prices`: of its devices, else those of the
+    nearest accelbench.toml. Ceilings are those measured on this machine; a file of them that cannot be read
+    is an AccelbenchWarning. Raises UsageError, UnreadableInput.
     """
     known = prices or known_prices()
     shown = run if isinstance(run, Run) else load(run, results)
-    return run_document.report_document(shown, ceilings=_ceilings(shown), prices=known)
+    known_ceilings = _ceilings(shown)
+    return run_document.report_document(
+        shown, ceilings=known_ceilings, prices=known, columns=several(columns), by=by
+    )
 
 
 def known_prices(typed: Sequence[str] = ()) -> Prices | None:

@@ -38,6 +38,13 @@ def report(
         Path | None,
         option("--output", "-o", text="File, or folder for several plots. [default: screen; the run]"),
     ] = None,
+    columns: Annotated[
+        Names,
+        option("--columns", text="What to show: latency, p50, p99, rate, memory, …"),
+    ] = None,
+    by: Annotated[
+        str, option("--by", text="Side by side: dtype, mode, target, device, or a parameter.")
+    ] = "",
     plot: Annotated[Names, option("--plot", text="Only this plot, such as latency.")] = None,
     price: Annotated[
         Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")
@@ -46,7 +53,7 @@ def report(
 ) -> None:
     """Tables and plots of a run. With the terminal's table come the plots, as PNG files.
 
-    Examples: accelbench report latest~1 --format markdown; accelbench report --plot latency -o x.png
+    Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
     from benchbench import api
     from benchbench.api.stored import known_prices
@@ -54,7 +61,8 @@ def report(
 
     chosen = format or format_of(output)
     folder = api.folder(run, results)
-    whole = api.report(folder, prices=known_prices(price or ()))
+    prices = known_prices(price or ())
+    whole = api.report(folder, columns=split_names(columns), by=by, prices=prices)
     shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
     print_document(shown, chosen, output, folder)
     if chosen == TERMINAL and not output:

@@ -30,12 +30,14 @@ class Layout(StrEnum):
 
     GRID = "grid"  # a line per row
     PARAGRAPHS = "paragraphs"  # some lines per row, each with the cells of its columns
-    SIDE_BY_SIDE = "side by side"  # the columns but the first are alternatives; as many as fit
+    ALTERNATIVES = "alternatives"  # a line per row, all such tables under the same columns; as many as fit
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
     """A value in `unit`: an SI base unit, `B`, `×` of a ratio, `%` of a fraction, `p`, or none of a count.
+
+    `±`: half the width of an interval, as a fraction of its middle.
 
     `low` and `high` are its 95 % interval. `signed`: a difference. `exact`: chosen, not measured.
     """
@@ -55,20 +57,32 @@ class Number:
         return fmt.quantity_with_interval(self.value, self.unit, self.low, self.high)
 
 
-Part = str | Number
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A share of the largest of its table, drawn as a bar. It says nothing that a number does not."""
+
+    share: float  # 0 to 1
+
+    def __str__(self) -> str:
+        return fmt.bar(self.share)
+
+
+Part = str | Number | Gauge
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Texts and numbers, read one after the other.
 
-    `unsure`: it cannot be told from the others of its row. `footnotes`: what is said of it below.
+    `unsure`: it cannot be told from what it is compared with. `footnotes`: what is said of it below.
+    `short`: a text to show instead where there is little room.
     """
 
     parts: tuple[Part, ...] = ()
     tone: Tone = Tone.PLAIN
     unsure: bool = False
     footnotes: tuple[str, ...] = ()
+    short: str = ""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (*map(str, self.parts), "?" if self.unsure else "")))
@@ -95,22 +109,27 @@ def number(value: float | None, unit: str, low: float | None = None, high: float
 class Column:
     """`line` and `label` are for paragraphs: the line of its cells, and what is written before each.
 
-    A newline in `name` separates the two lines of a heading.
+    `rank` is for alternatives: where room is short, columns of a higher rank go first.
     """
 
     name: str
     line: int = 0
     label: str = ""
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Cells under columns. A cell that is None belongs to a column that has nothing to do with the row."""
+    """Cells under columns. A cell that is None belongs to a column that has nothing to do with the row.
+
+    `short_title`: where the whole one does not fit.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell | None, ...], ...]
     layout: Layout = Layout.GRID
     title: str = ""
+    short_title: str = ""
     facts: tuple[str, ...] = ()  # before the rows
     notes: tuple[str, ...] = ()  # after them
 

@@ -1,4 +1,4 @@
-"""A run as a document: a table per work, a column per target, device and mode."""
+"""A run as a document: a table per work, a line per target, mode and device."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchbench.analyse.columns import COLUMNS, flatten, params_text
+from benchbench.analyse.columns import COLUMNS, flatten
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import Row, rows
-from benchbench.documents.document import (
-    Column,
-    Document,
-    Records,
-    Table,
-)
+from benchbench.documents.document import Document, Records, Table
+from benchbench.documents.fastest import fastest_lines
+from benchbench.documents.footnotes import merge_footnotes
+from benchbench.documents.run_columns import UNSURE, chosen_columns
 from benchbench.documents.run_plots import Alternatives, run_plots
-from benchbench.documents.run_table import work_table
-from benchbench.format import visible
-from benchbench.model.case import Cache
+from benchbench.documents.run_table import side_by_side, why_no_speed, work_tables
+from benchbench.documents.run_works import Work, axis, works
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Verdict
+from benchbench.model.status import Status, Verdict
 from benchbench.timing.policy import in_words
 
 SCHEMA = 1  # of the JSON. 1: first
-CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
-UNSURE = "? intervals overlap or are missing: cannot tell"
 Place = tuple[str, str, str]
 
 
@@ -59,32 +54,50 @@ def report_document(
     verdicts: Sequence[CaseVerdict] = (),
     ceilings: Sequence[Ceiling] = (),
     prices: Prices | None = None,
+    *,
+    columns: Sequence[str] = (),
+    by: str = "",
 ) -> RunReport:
-    """The rows of `run` as a table per work, with a column per target, device and mode.
+    """The rows of `run` as a table per work, a line for each target, mode and device, fastest first.
 
-    `ceilings`: what was measured on the run's machine; `prices`: of its devices.
+    `ceilings`: what was measured on the run's machine; `prices`: of its devices. `columns`: what is shown, by
+    the names of `run_columns`; `by`: an axis whose values stand side by side. Raises UsageError.
 
-    A column in which nothing was planned is not shown; the notes say what was left out, and why.
+    A target, device and mode for which nothing was planned is not shown; the notes say what was left out,
+    and why.
     """
     made = rows(run, ceilings, prices)
-    planned = made[: len(run.info.plan)]
-    columns = _columns(planned)
-    works = _works([row for row in made if _place(row) in columns], list(columns))
-    tables = tuple(work_table(work, tuple(columns.values())) for work in works)
+    places = {_place(row) for row in made[: len(run.info.plan)]}
+    shown = [row for row in made if _place(row) in places]
+    found = works(shown)
+    tables = _tables(shown, found, columns, by)
     flat = tuple(flatten(row) for row in made)
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
         facts=tuple(_facts(run, made)),
         tables=tables,
-        plots=run_plots(run, works),
-        notes=tuple(_notes(tables, [row for row in made if _place(row) not in columns])),
+        plots=run_plots(run, [Alternatives(work.title, work.rows) for work in found]),
+        notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
+        conclusions=tuple(fastest_lines(found)),
         data={"schema": SCHEMA, "run": _run_fields(run.info), "rows": flat},
         records=Records(COLUMNS, flat),
         run=run,
         rows=tuple(made),
         verdicts=tuple(verdicts),
     )
+
+
+def _tables(
+    shown: Sequence[Row], found: Sequence[Work], columns: Sequence[str], by: str
+) -> tuple[Table, ...]:
+    """Footnotes that say why a case has no speed are never merged: signal 9 is not signal 11."""
+    if by:
+        along = axis(by, shown)
+        tables = side_by_side(works(shown, along), along, chosen_columns(columns or ["latency"]))
+    else:
+        tables = work_tables(found, chosen_columns(columns))
+    return merge_footnotes(tables, {why_no_speed(row) for row in shown})
 
 
 def _run_fields(info: RunInfo) -> dict[str, Any]:
@@ -101,35 +114,6 @@ def _place(row: Row) -> Place:
     return row.case.target, row.case.device, row.case.mode
 
 
-def _columns(planned: Iterable[Row]) -> dict[Place, Column]:
-    """`torch 2.13.0` above `cpu eager`; the version is that of the first row that knows one."""
-    versions: dict[Place, str] = {}
-    for row in planned:
-        versions[_place(row)] = versions.get(_place(row)) or row.framework_version or ""
-    return {place: Column(_heading(place, version)) for place, version in versions.items()}
-
-
-def _heading(place: Place, version: str) -> str:
-    target, device, mode = map(visible, place)  # no name may begin a line of its own
-    return f"{target} {visible(version)}".strip() + f"\n{device} {mode}".rstrip(" ")
-
-
-def _works(shown: Sequence[Row], places: list[Place]) -> list[Alternatives]:
-    """A row for each of `places`, of every work of a suite."""
-    works: dict[tuple[str, str], list[Row | None]] = {}
-    for row in shown:
-        work = works.setdefault((row.case.suite, _title(row)), [None] * len(places))
-        work[places.index(_place(row))] = row
-    return [Alternatives(title, tuple(found)) for (_, title), found in works.items()]
-
-
-def _title(row: Row) -> str:
-    case = row.case
-    head = f"{case.workload} {params_text(case.params)}".strip()
-    caches = CACHES.get(case.cache) if case.dtype else None
-    return ", ".join(filter(None, (head, case.dtype, case.phase, caches)))
-
-
 def _facts(run: Run, made: Sequence[Row]) -> list[str]:
     info, machine = run.info, run.info.machine
     statuses = Counter(row.status for row in made)
@@ -142,9 +126,10 @@ def _facts(run: Run, made: Sequence[Row]) -> list[str]:
         *_parts(run),
         f"machine: {machine.cpu}, {machine.threads} threads, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
-        f"suites: {', '.join(suites) or 'none'}; {in_words(info.policy)}",
+        *_targets(made),
+        f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {in_words(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
-        "latency with its 95 % interval over processes; FLOP/s counts 2 per multiply-add",
+        "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
         *sorted(prices),
         *contention([row for row in made if row.ok]),
         *damaged,
@@ -172,6 +157,19 @@ def _parts(run: Run) -> list[str]:
         f"resumed {part.started}: {made[number]} of its {len(run.records)} records are from then on"
         for number, part in enumerate(run.info.resumed, 1)
     ]
+
+
+def _targets(made: Iterable[Row]) -> list[str]:
+    """`measured: torch 2.13.0 eager, jax 0.10.2 jit`; the version is that of the first row that knows one."""
+    versions: dict[str, str] = {}
+    modes: dict[str, dict[str, None]] = {}
+    for row in made:
+        if row.status not in (Status.UNAVAILABLE, Status.UNSUPPORTED):
+            target = row.case.target
+            versions[target] = versions.get(target) or row.framework_version or ""
+            modes.setdefault(target, {})[row.case.mode] = None
+    texts = [" ".join(filter(None, (name, versions[name], *modes[name]))) for name in versions]
+    return [f"backends: {', '.join(texts)}"] if texts else []
 
 
 def _price(row: Row) -> str:

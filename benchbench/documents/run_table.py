@@ -1,106 +1,131 @@
-"""The table of one work: a line per quantity, a column per target, device and mode."""
+"""The tables of a report: one for each work, a line per alternative, fastest first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from benchbench.analyse.rows import Row
-from benchbench.documents import document
-from benchbench.documents.document import Cell, Column, Layout, Number, Table, Tone, number
-from benchbench.documents.run_plots import Alternatives
+from benchbench.documents.document import Cell, Column, Layout, Number, Table, Tone
+from benchbench.documents.run_columns import ReportColumn, latency_s, told_apart
+from benchbench.documents.run_works import Work, value_of, value_text
 
 INLINE = 40  # a longer reason becomes a footnote
-LABEL = Column("")
+TIMED = ("latency", "speed", "rate", "FLOP/s")  # columns that say no more than the latency
+Line = tuple[Cell | None, ...]
 
 
-def work_table(work: Alternatives, columns: tuple[Column, ...]) -> Table:
-    """A line per quantity that any alternative has."""
-    rows = (
-        (document.cell(label), *(of(row) if row else None for row in work.rows))
-        for label, of in _quantities(work).items()
-    )
-    return Table(
-        columns=(LABEL, *columns),
-        rows=tuple(cells for cells in rows if any(each and each.parts for each in cells[1:])),
-        layout=Layout.SIDE_BY_SIDE,
-        title=work.title,
-    )
+def work_tables(shown: Sequence[Work], columns: Sequence[ReportColumn]) -> tuple[Table, ...]:
+    """A line per row with a cell per column; those without a speed, last, have one cell that says why."""
+    heads = [Column(column.name, rank=column.rank) for column in columns]
+    return _tables(shown, heads, [_lines(work, columns) for work in shown])
 
 
-def _quantities(work: Alternatives) -> dict[str, Callable[[Row], Cell]]:
-    """Label → its cell. Only work that computes nothing shows bytes/s; a single speed is not compared."""
-    measured = [row for row in work.rows if row and row.value("latency_s") is not None]
-    computes = any(row.value("flops_per_s") is not None for row in measured)
-    found = dict(QUANTITIES)
-    if computes:
-        del found["bytes/s"]
-    if len(measured) > 1:
-        fastest = min(measured, key=_latency_s)
-        found["vs fastest"] = lambda row: _versus(row, fastest)
-    return found
+def _lines(work: Work, columns: Sequence[ReportColumn]) -> list[Line]:
+    lines: list[tuple[float, Line]] = []
+    for row, name in zip(work.rows, _names(work), strict=True):
+        latency = latency_s(row)
+        if latency is None:
+            lines.append((float("inf"), (name, _reason(row), *[None] * (len(columns) - 1))))
+            continue
+        cells = [column.cell(row, work.fastest) for column in columns]
+        lines.append((latency, (name, _noted(cells[0], row), *cells[1:])))
+    return [line for _, line in sorted(lines, key=lambda item: item[0])]
 
 
-def _latency_s(row: Row) -> float:
-    value = row.value("latency_s")
-    assert value is not None
-    return value
+def side_by_side(shown: Sequence[Work], by: str, columns: Sequence[ReportColumn]) -> tuple[Table, ...]:
+    """A line per alternative; a column for each value on the axis `by`, and the ratio to the first."""
+    values = list(dict.fromkeys(value_of(row.case, by) for work in shown for row in work.rows))
+    heads = [
+        Column(name, rank=1 + number)
+        for number, value in enumerate(values)
+        for name in (
+            value_text(by, value),
+            *(column.name for column in columns[1:]),
+            *(["ratio"] if number else []),
+        )
+    ]
+    lines = [_lines_by(work, by, values, columns) for work in shown]
+    return _tables(shown, heads, lines)
 
 
-def _latency(row: Row) -> Cell:
-    """Of a case without a speed its status, and why; why another number is absent is in JSON and CSV."""
-    latency, notes = row.metric("latency_s"), tuple(note.text for note in row.notes)
-    if row.ok and latency.value is None:
-        return Cell((latency.reason,), Tone.WARNING, footnotes=notes)
-    if row.ok:
-        number = Number(_latency_s(row), "s", latency.low, latency.high)
-        return Cell((number, "contended") if row.contended else (number,), footnotes=notes)
-    reason = f"{row.status}: {row.message}" if row.message else str(row.status)
-    if len(reason) > INLINE:
-        return Cell((str(row.status),), Tone.BAD, footnotes=(reason,))
-    return Cell((reason,), Tone.BAD)
+def _lines_by(work: Work, by: str, values: Sequence[str], columns: Sequence[ReportColumn]) -> list[Line]:
+    named: dict[str, tuple[Cell, dict[str, Row]]] = {}
+    for row, name in zip(work.rows, _names(work), strict=True):
+        named.setdefault(str(name), (name, {}))[1][value_of(row.case, by)] = row
+    lines = []
+    for name, rows in named.values():
+        first = next((rows[value] for value in values if value in rows and latency_s(rows[value])), None)
+        cells: list[Cell] = []
+        for number, value in enumerate(values):
+            cells += _cells(rows.get(value), first, columns)
+            cells += [_ratio(rows.get(value), first, columns[0])] if number else []
+        lines.append(((first and latency_s(first)) or float("inf"), (name, *cells)))
+    return [line for _, line in sorted(lines, key=lambda item: item[0])]
 
 
-def _of_roof(row: Row, flops: float | None, moved: float | None) -> Cell:
-    """Of the FLOP/s, or of the bytes where the work only moves data."""
-    return number(flops if row.cost and row.cost.flops else moved, "%")
+def _cells(row: Row | None, first: Row | None, columns: Sequence[ReportColumn]) -> list[Cell]:
+    empty = [Cell()] * (len(columns) - 1)
+    if row is None:
+        return [Cell(), *empty]
+    if latency_s(row) is None:
+        return [Cell((str(row.status),), Tone.BAD, footnotes=(why_no_speed(row),)), *empty]
+    cells = [column.cell(row, first) for column in columns]
+    return [_noted(cells[0], row), *cells[1:]]
 
 
-def _bound(row: Row) -> Cell:
-    value = row.position.attainable_flops_per_s
-    return Cell((f"{row.position.bound},", Number(value, "FLOP/s"))) if value else Cell()
-
-
-def _memory(row: Row) -> Cell:
-    for where in ("device", "host"):
-        value = row.value(f"peak_{where}_bytes")
-        if value is not None:
-            return Cell((Number(value, "B"), where))
-    return Cell()
-
-
-def _versus(row: Row, fastest: Row) -> Cell:
-    """Surely slower only where the intervals do not overlap, and nothing else ran meanwhile."""
-    if row.value("latency_s") is None:
+def _ratio(row: Row | None, first: Row | None, column: ReportColumn) -> Cell:
+    """Of a column's numbers; in doubt where these come from times that cannot be told apart."""
+    if row is None or first is None or row is first or latency_s(row) is None:
         return Cell()
-    times = (Number(_latency_s(row) / _latency_s(fastest), "×"),)
-    contended = bool(row.contended or fastest.contended)
-    if row is fastest:
-        return Cell(times, Tone.PLAIN if contended else Tone.GOOD, unsure=contended)
-    low, high = row.metric("latency_s").low, fastest.metric("latency_s").high
-    return Cell(times, unsure=contended or low is None or high is None or low <= high)
+    own, other = (next(iter(column.cell(each, first).parts), None) for each in (row, first))
+    if not isinstance(own, Number) or not isinstance(other, Number) or not other.value:
+        return Cell()
+    return Cell(
+        (Number(own.value / other.value, "×"),),
+        unsure=column.name in TIMED and not told_apart(row, first),
+    )
 
 
-QUANTITIES: dict[str, Callable[[Row], Cell]] = {
-    "latency": _latency,
-    "rate": lambda row: number(row.value("items_per_s"), f"{row.item}/s"),
-    "FLOP/s": lambda row: number(row.value("flops_per_s"), "FLOP/s"),
-    "of ceiling": lambda row: _of_roof(row, row.position.flops_of_ceiling, row.position.bytes_of_ceiling),
-    "of datasheet": lambda row: _of_roof(
-        row, row.position.flops_of_datasheet, row.position.bytes_of_datasheet
-    ),
-    "bound by": _bound,
-    "memory": _memory,
-    "cold start": lambda row: number(row.value("cold_s"), "s"),
-    "per cost": lambda row: number(row.price.items_per_cost, f"{row.item}/{row.price.currency}"),
-    "bytes/s": lambda row: number(row.value("bytes_per_s"), "B/s"),
-}
+def _tables(shown: Sequence[Work], heads: Sequence[Column], lines: Sequence[list[Line]]) -> tuple[Table, ...]:
+    """Without the columns that are empty in all of them."""
+    cells = [line[1:] for table in lines for line in table]
+    filled = [index for index in range(len(heads)) if any(line[index] and str(line[index]) for line in cells)]
+    return tuple(
+        Table(
+            columns=(Column(""), *(heads[index] for index in filled)),
+            rows=tuple((line[0], *(line[1 + index] for index in filled)) for line in table),
+            layout=Layout.ALTERNATIVES,
+            title=work.title,
+            short_title=work.short_title,
+        )
+        for work, table in zip(shown, lines, strict=True)
+    )
+
+
+def _names(work: Work) -> list[Cell]:
+    return [
+        Cell((name,), short=short if short != name else "")
+        for name, short in zip(work.names, work.short_names, strict=True)
+    ]
+
+
+def _noted(cell: Cell, row: Row) -> Cell:
+    notes = dict.fromkeys(note.text for note in row.notes)
+    return Cell(cell.parts, cell.tone, cell.unsure, (*cell.footnotes, *notes))
+
+
+def _reason(row: Row) -> Cell:
+    """Why it has no speed; why another number is absent is in JSON and CSV."""
+    if row.ok:
+        return _noted(Cell((why_no_speed(row),), Tone.WARNING), row)
+    if len(why_no_speed(row)) > INLINE:
+        return Cell((str(row.status),), Tone.BAD, footnotes=(why_no_speed(row),))
+    return Cell((why_no_speed(row),), Tone.BAD)
+
+
+def why_no_speed(row: Row) -> str:
+    """Of a case that failed its status, and its message."""
+    reason = row.message or row.metric("latency_s").reason
+    if row.ok:
+        return reason or "no speed"
+    return f"{row.status}: {reason}" if reason else str(row.status)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from benchbench.documents.document import Cell, Document
+from benchbench.documents.document import Cell, Document, Tone
 from benchbench.format import visible
 
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 EMPTY = "none"  # of a table without rows, facts and notes
+STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "red"}  # of a terminal
 Marks = Mapping[str, str]
 
 
@@ -23,7 +24,12 @@ def cell_text(cell: Cell | None, known: Marks) -> str:
     """On one line: `19.0 ms [18.6, 19.4]¹`."""
     if cell is None:
         return ""
-    return visible(str(cell)) + " ".join(known[note] for note in cell.footnotes)
+    return visible(str(cell)) + mark_text(cell, known)
+
+
+def mark_text(cell: Cell, known: Marks) -> str:
+    """Of its footnotes, in their order below."""
+    return " ".join(mark for note, mark in known.items() if note in cell.footnotes) if cell.footnotes else ""
 
 
 def foot(document: Document) -> Iterator[str]:

@@ -57,8 +57,7 @@ def _unit(cells: Sequence[Cell | None]) -> str | None:
 
 
 def _name(column: Column, unit: str | None) -> str:
-    name = " ".join(column.name.split("\n"))
-    return str(field(f"{name} [{unit}]" if unit else name))
+    return str(field(f"{column.name} [{unit}]" if unit else column.name))
 
 
 def _value(cell: Cell | None, unit: str | None) -> Any:

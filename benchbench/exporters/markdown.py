@@ -46,7 +46,7 @@ def _joined(tables: Sequence[Table]) -> Iterator[list[Table]]:
 
 
 def _joins(table: Table) -> bool:
-    return table.layout is Layout.SIDE_BY_SIDE and not table.facts and not table.notes
+    return table.layout is Layout.ALTERNATIVES and not table.facts and not table.notes
 
 
 def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
@@ -60,7 +60,7 @@ def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
         yield "" if first.facts or first.notes else f"{EMPTY}\n"
         yield _bullets(first.notes)
         return
-    names = [_heading(column.name) for column in first.columns]
+    names = [escaped(visible(column.name)) for column in first.columns]
     lines = [_row(names), _row(["---"] * len(names))]
     for table in tables:
         if together and table.title:
@@ -68,10 +68,6 @@ def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
         lines += [_row(escaped(cell_text(cell, known)) for cell in row) for row in table.rows]
     yield "".join(lines)
     yield _bullets(first.notes)
-
-
-def _heading(name: str) -> str:
-    return "<br>".join(escaped(visible(line)) for line in name.split("\n"))
 
 
 def _bullets(lines: Iterable[str]) -> str:

@@ -1,0 +1,131 @@
+"""What a run compares: its rows by the work they do, on one device or several, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchbench.analyse.columns import params_text
+from benchbench.analyse.rows import Row
+from benchbench.documents.run_columns import latency_s
+from benchbench.errors import UsageError, unknown
+from benchbench.model.case import Cache, Case, Scalar
+from benchbench.model.placement import suffix
+
+NAMED = 2  # parameters in a short title of a workload that the run has in one size
+CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
+AXES = ("dtype", "mode", "target", "device", "cache", "phase")  # and every parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One computation and who does it, in the order of the plan. `short_title` tells it from the others."""
+
+    title: str
+    short_title: str
+    rows: tuple[Row, ...]
+    names: tuple[str, ...]  # of the rows: `torch eager`
+    short_names: tuple[str, ...]
+
+    @property
+    def fastest(self) -> Row | None:
+        """With what others are compared; a single one is compared with nothing."""
+        measured = [row for row in self.rows if latency_s(row)]
+        return min(measured, key=_latency) if len(measured) > 1 else None
+
+
+def _latency(row: Row) -> float:
+    return latency_s(row) or 0.0
+
+
+def works(rows: Sequence[Row], by: str = "") -> list[Work]:
+    """In the order of the plan. `by`: an axis that tells no work from another."""
+    grouped: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(_identity(row.case, by), []).append(row)
+    telling = _telling((group[0].case for group in grouped.values()), by)
+    one_mode = _one_mode(rows)
+    return [_work(group, by, telling, one_mode) for group in grouped.values()]
+
+
+def axis(name: str, rows: Iterable[Row]) -> str:
+    """The name of what a case has a value of. Raises UsageError."""
+    known = [*AXES, *dict.fromkeys(key for row in rows for key in row.case.params)]
+    if name not in ("backend", *known):
+        raise UsageError(f"Cases have no {name!r}.", unknown("axes", name, known))
+    return "target" if name == "backend" else name
+
+
+def value_of(case: Case, by: str) -> str:
+    """On an axis; empty where the case has none. A target is told with its mode: each has its own."""
+    if by == "target":
+        return f"{case.target} {case.mode}".strip()
+    value = getattr(case, by) if by in AXES else case.params.get(by)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def value_text(by: str, value: str) -> str:
+    """`batch=8` of a parameter; the values of the other axes speak for themselves."""
+    return value if by in AXES else f"{by}={value}"
+
+
+def _identity(case: Case, by: str) -> tuple[object, ...]:
+    own = {"dtype": case.dtype, "phase": case.phase, "cache": case.cache, **_params(case, by)}
+    own.pop(by, None)
+    return case.suite, case.workload, *own.items()
+
+
+def _params(case: Case, by: str) -> dict[str, Scalar]:
+    return {name: value for name, value in case.params.items() if name != by}
+
+
+def _telling(cases: Iterable[Case], by: str) -> set[tuple[str, str]]:
+    """(workload, parameter) of those that differ among the works of a workload."""
+    seen: dict[tuple[str, str], set[Scalar]] = {}
+    for case in cases:
+        for name, value in _params(case, by).items():
+            seen.setdefault((case.workload, name), set()).add(value)
+    return {key for key, values in seen.items() if len(values) > 1}
+
+
+def _one_mode(rows: Iterable[Row]) -> bool:
+    """Whether a target's name says which mode."""
+    return len({(row.case.target, row.case.mode) for row in rows}) == len({row.case.target for row in rows})
+
+
+def _work(group: Sequence[Row], by: str, telling: set[tuple[str, str]], one_mode: bool) -> Work:
+    case = group[0].case
+    params = _params(case, by)
+    short = {name: value for name, value in params.items() if (case.workload, name) in telling}
+    short = short or dict(list(params.items())[:NAMED])
+    more = " …" if len(short) < len(params) else ""
+    devices = {row.case.device for row in group}
+    same_device = len(devices) == 1 and by != "device"
+    context = _context(case, by, case.device if same_device else "")
+    return Work(
+        title=" · ".join((_head(case.workload, params), *context)),
+        short_title=" · ".join((_head(case.workload, short) + more, *context)),
+        rows=tuple(group),
+        names=tuple(_name(row.case, by, same_device, False) for row in group),
+        short_names=tuple(_name(row.case, by, same_device, one_mode) for row in group),
+    )
+
+
+def _head(workload: str, params: Mapping[str, Scalar]) -> str:
+    return f"{workload}  {params_text(params)}".rstrip()
+
+
+def _context(case: Case, by: str, device: str) -> list[str]:
+    dtype = str(case.dtype) if case.dtype and by != "dtype" else ""
+    caches = CACHES.get(case.cache, "") if case.dtype and by != "cache" else ""
+    return [text for text in (dtype, caches, device) if text]
+
+
+def _name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:
+    """Who computes it, of those that differ in nothing else."""
+    target, mode = (
+        ("", "") if by == "target" else (case.target, "" if by == "mode" or one_mode else case.mode)
+    )
+    device = "" if same_device or by == "device" else case.device
+    where = suffix(case.placement, case.environment)
+    return " ".join(filter(None, (target, mode, device, where)))
