@@ -15,8 +15,9 @@ from benchbench.timing import sampling
 from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points
 from benchbench.worker import case, reference, tolerance, verify
-from benchbench.workloads import _amp
+from benchbench.workloads import _amp, steps
 from benchbench.workloads.operations.conv2d import Conv2d
+from benchbench.workloads.operations.lstm import Lstm
 from tests.test_architecture import ROOT
 
 NUMBER = "([0-9][0-9,.]*[0-9]|[0-9])"
@@ -33,7 +34,9 @@ QUOTED = [
     ("measuring", f"λ = {NUMBER} .", tolerance.LAMBDA),
     ("measuring", f"over {NUMBER} sampled elements, and", verify.SAMPLES),
     ("measuring", f"the losses of {WORD} steps", verify.STEPS),
-    ("measuring", f"The tolerance is {NUMBER} times the largest", reference.FACTOR),
+    ("measuring", f"The tolerance is {NUMBER} times the largest", steps.DRAWS_TOLERATED),
+    ("measuring", f"likewise: {NUMBER} times the largest", Lstm.draws_tolerated),
+    ("measuring", f"of at most {NUMBER} steps of", Lstm().rounding_size().length),
     ("measuring", f"elements of a tensor the {NUMBER} that deviate most", verify.SPARED),
     ("measuring", f"error of {NUMBER} runs of the NumPy", reference.DRAWS),
     ("measuring", f"In float64 it is {NUMBER} times more", reference.FLOAT64_FACTOR),

@@ -17,7 +17,7 @@ import pytest
 
 from benchbench.backends.base import Backend
 from benchbench.model.case import Dtype
-from benchbench.registry import load_class
+from benchbench.registry import entry_names, load_class
 from benchbench.worker import verify
 from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
@@ -28,7 +28,7 @@ from benchbench.workloads._optimizers import Momentum, Optimizer
 from benchbench.workloads._reference import rounding
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Rounded, rounding_to
-from benchbench.workloads.base import Draw
+from benchbench.workloads.base import Draw, Operation, Workload
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.steps import TrainingStep
@@ -298,6 +298,55 @@ def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: rounding.
     for a, b in zip(arrays["a"].T.astype(float), arrays["b"].astype(float), strict=True):
         total = grid.nearest(total + np.outer(a, b))
     assert product_ratio(work, dtype, total) > 1.5
+
+
+# Recurrent layers, whose tolerance is drawn as a network's is.
+
+OPERATIONS = {
+    name: load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+    for name in entry_names("benchbench.workloads")
+}
+RECURRENT = [
+    name
+    for name, kind in OPERATIONS.items()
+    if issubclass(kind, Operation) and kind.draws_tolerated and not issubclass(kind, Network)
+]
+SMOOTH = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16]
+
+
+class NoInputBias(Ops):
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return super().linear(x, weight, None if bias is None else 0.0 * bias)
+
+
+class StraightTanh(Ops):
+    def tanh(self, x: Any) -> Any:
+        return x
+
+
+class HardSigmoid(Ops):
+    def sigmoid(self, x: Any) -> Any:
+        return self.rounding.result(self.np.clip(0.2 * x + 0.5, 0, 1))
+
+
+def recurrent_ratio(name: str, dtype: Dtype, ops: Ops) -> float:
+    work = OPERATIONS[name]().tiny()
+    assert isinstance(work, Operation)
+    elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
+    made = reference(work, dtype)
+    return verify.worst(elements, made.expected, made.tolerance).ratio
+
+
+@pytest.mark.parametrize("dtype", SMOOTH)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_layer_is_told_from_a_wrong_one(name: str, dtype: Dtype) -> None:
+    assert recurrent_ratio(name, dtype, Ops(nearest(dtype))) < 0.5
+    for wrong in (NoInputBias, StraightTanh, HardSigmoid):
+        assert recurrent_ratio(name, dtype, wrong(nearest(dtype))) > 1.5, wrong
+    asked = PRECISIONS[dtype]
+    much_lower = rounding.FLOAT8 if dtype.compute.itemsize == 2 or dtype is Dtype.TF32 else rounding.TF32
+    lowered = nearest(dtype, dataclasses.replace(asked, multiply=much_lower))
+    assert recurrent_ratio(name, dtype, Ops(lowered)) > 1.5
 
 
 # The same in torch: the table above is of rounding in NumPy, this is a framework's own.

@@ -28,7 +28,7 @@ from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, Stored, rounding_to
 from benchbench.workloads.base import Draw, Operation, Workload
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.steps import DRAWS_TOLERATED, TrainingStep
 
 if TYPE_CHECKING:
     from benchbench.worker.verify import Tensors
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 UNCALIBRATED = 2.0  # int8's scales are of the first inputs: what exceeds their range is cut
 FULL = (Dtype.FLOAT64, Dtype.FLOAT32)
 DRAWS = 3  # of a network's rounding
-FACTOR = 6.0  # times the largest error of those draws is tolerated
 FLOAT64_FACTOR = 4.0  # times more in float64: the reference errs as much, and roots by some ulps
 VERIFIABLE = 0.5  # relative error of a draw beyond which a tensor tells nothing in its dtype
 
@@ -60,24 +59,26 @@ def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) 
         elements = workload.references(workload.arrays(draw), indices)
         return {name: values.tolist() for name, values in elements.items()}
 
-    derived = isinstance(workload, Inference) and dtype is not Dtype.INT8
-    limit = _of_inference(workload, dtype, standard) if derived else tolerance(workload, dtype)
+    drawn = workload.draws_tolerated and dtype is not Dtype.INT8
     return Reference(
         expected=output(Draw(dtype, standard=standard)),
-        tolerance=dict.fromkeys(indices, limit),
+        tolerance=(
+            drawn_tolerance(workload.rounding_size(), dtype, standard)
+            if drawn
+            else dict.fromkeys(indices, tolerance(workload, dtype))
+        ),
         others=output(Draw(dtype, standard=standard, renewed=workload.is_input)),
         stretch=UNCALIBRATED if dtype is Dtype.INT8 else 1.0,
     )
 
 
-def _of_inference(workload: Operation, dtype: Dtype, standard: Standard | None) -> float:
-    """From the small size, which is as deep: rounding does not depend on how many pixels there are."""
-    assert isinstance(workload, Inference)
-    small = workload.tiny()
-    arrays, index = small.arrays(Draw(dtype, standard=standard)), sample_indices(small)["output"]
-    exact = small.reference(arrays, index)
-    errors = [relative_error(small.reference(arrays, index, ops), exact) for ops in rounding_draws(dtype)]
-    return tolerated(errors, dtype)
+def drawn_tolerance(workload: Operation, dtype: Dtype, standard: Standard | None) -> dict[str, float]:
+    """Output → how far rounding takes it."""
+    arrays, indices = workload.arrays(Draw(dtype, standard=standard)), sample_indices(workload)
+    exact = workload.references(arrays, indices, Ops())
+    draws = [workload.references(arrays, indices, ops) for ops in rounding_draws(dtype)]
+    errors = {name: [relative_error(draw[name], exact[name]) for draw in draws] for name in exact}
+    return {name: tolerated(errors[name], workload.draws_tolerated, dtype) for name in exact}
 
 
 def _cached(workload: TrainingStep, dtype: Dtype, standard: Standard | None) -> Reference:
@@ -97,7 +98,7 @@ def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None 
     kept = [name for name in exact if max(errors[name]) <= VERIFIABLE]
     return Reference(
         expected={name: exact[name].tolist() for name in kept},
-        tolerance={name: tolerated(errors[name], dtype) for name in kept},
+        tolerance={name: tolerated(errors[name], DRAWS_TOLERATED, dtype) for name in kept},
         others={},
         spared=SPARED,
     )
@@ -136,9 +137,9 @@ def storage_errors(arrays: Arrays, exact: Tensors, unit_roundoff: float) -> dict
     }
 
 
-def tolerated(errors: Sequence[float], dtype: Dtype) -> float:
-    """`FACTOR` times the largest error of the draws, and no less than a rounding of the result."""
-    factor = FACTOR * (FLOAT64_FACTOR if dtype is Dtype.FLOAT64 else 1)
+def tolerated(errors: Sequence[float], factor: float, dtype: Dtype) -> float:
+    """`factor` times the largest error of the draws, and no less than a rounding of the result."""
+    factor *= FLOAT64_FACTOR if dtype is Dtype.FLOAT64 else 1
     return max(factor * max(errors), PRECISIONS[dtype].result.unit_roundoff)
 
 

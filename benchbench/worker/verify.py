@@ -122,14 +122,9 @@ def output_elements(workload: Operation, program: Program, output: Any, reader: 
     indices = sample_indices(workload)
     outputs = output if len(indices) > 1 else (output,)
     return {
-        name: reader.take(tensor, _in_order(index, program.axes_of(name)))
+        name: reader.take(tensor, program.index_of(name, index))
         for (name, index), tensor in zip(indices.items(), outputs, strict=True)
     }
-
-
-def _in_order(index: NDArray[np.int64], axes: tuple[int, ...] | None) -> NDArray[np.int64]:
-    """`index` with its columns in the order of the axes that the program's tensor has."""
-    return index if axes is None else index[:, axes]
 
 
 def trained_elements(

@@ -62,7 +62,7 @@ class Backward(Operation):
     @property
     def reduction(self) -> int:
         """Forward, then what is summed into an element of a gradient; a vector meets each output once."""
-        forward, outputs = super().reduction, prod(self.output_shape)  # type: ignore[safe-super]
+        forward, outputs = super().reduction, prod(self.output_shape)
         summed = [
             outputs * (forward if len(shape) > 1 else 1) // prod(shape)
             for shape in self.output_shapes.values()
@@ -79,7 +79,7 @@ class Backward(Operation):
         return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]]
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
     ) -> dict[str, NDArray[np.float64]]:
         """By automatic differentiation of `forward`, all elements at once."""
         import numpy as np
@@ -91,7 +91,7 @@ class Backward(Operation):
         upstream = arrays[UPSTREAM].astype(float)
 
         def along_upstream(differentiated: Any) -> Any:
-            return (self.forward(Ops(), {**arrays, **differentiated}) * upstream).sum()
+            return (self.forward(ops or Ops(), {**arrays, **differentiated}) * upstream).sum()
 
         gradients = grad(along_upstream)(wide)
         return {name: np.asarray(gradients[name][tuple(index.T)]) for name, index in indices.items()}
@@ -146,4 +146,5 @@ def _backward(step: Any, context: DeviceContext, arrays: Arrays, forward: Progra
     upstream = arrays[UPSTREAM]
     if forward.axes:
         upstream = np.ascontiguousarray(upstream.transpose(forward.axes))
-    return Program(step, (context.put(upstream), *forward.inputs), input_axes=forward.input_axes)
+    inputs = (context.put(upstream), *forward.inputs)
+    return Program(step, inputs, input_axes=forward.input_axes, input_index=forward.input_index)

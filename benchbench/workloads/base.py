@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from zlib import crc32
@@ -50,8 +50,10 @@ class Program:
     """`step(*state, *inputs)`; with a state its result is `(*next state, output)`, else the output.
 
     `axes` permutes the reference's axes into the output's: (0, 2, 3, 1) for an NHWC output of an NCHW
-    reference; `input_axes` those of an input, by name, and so of its gradient. Several outputs come as a
-    tuple, in the order of `Operation.output_shapes`. `held` are tensors that the step reads besides inputs.
+    reference; `input_axes` those of an input, by name, and so of its gradient. Where axes do not tell, as for
+    gates in another order, `input_index` gives the program's indices (samples, axes) for the reference's.
+    Several outputs come as a tuple, in the order of `Operation.output_shapes`. `held` are tensors that the
+    step reads besides inputs.
 
     Of a training step, verification reads by PyTorch's names and in PyTorch's layout: `parameters(*state)`,
     and after the first step `gradients(*state)`, as the optimizer's own state tells them.
@@ -62,15 +64,19 @@ class Program:
     state: tuple[Any, ...] = ()
     axes: tuple[int, ...] | None = None
     input_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_index: Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = field(default_factory=dict)
     held: tuple[Any, ...] = ()
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
     compiles: bool = True  # False: the step is called as it is in every mode
     simulated: bool = False  # nothing is computed, so there is nothing to verify
 
-    def axes_of(self, output: str) -> tuple[int, ...] | None:
-        """Of an output, or of the gradient of an input; None where they are the reference's."""
-        return self.axes if output == OUTPUT else self.input_axes.get(output)
+    def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
+        if output in self.input_index:
+            return self.input_index[output](index)
+        axes = self.axes if output == OUTPUT else self.input_axes.get(output)
+        return index if axes is None else index[:, axes]
 
 
 class Draw:
@@ -197,9 +203,12 @@ class Workload(ABC):
         return True
 
     @property
-    @abstractmethod
     def reduction(self) -> int:
-        """Products summed into an output element, along the longest path: what accumulates in float32."""
+        """Products summed into an output element, along the longest path: what accumulates in float32.
+
+        An operation with `draws_tolerated` needs none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has neither `reduction` nor `draws_tolerated`.")
 
     @property
     def roundings(self) -> int:
@@ -225,10 +234,19 @@ class Operation(Workload):
 
     phase = Phase.FORWARD
     differentiated: ClassVar[bool] = False  # whether gradients will be asked of its program
+    # How many times the largest error of drawn roundings of `forward` is tolerated; 0: `reduction` tells.
+    draws_tolerated: ClassVar[float] = 0.0
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole output by the operations `ops` (`_reference/ops.py`); what has a backward needs it."""
+        """The whole output by the operations `ops` (`_reference/ops.py`).
+
+        What has a backward needs it, and what has `draws_tolerated`.
+        """
         raise NotImplementedError
+
+    def rounding_size(self) -> Self:
+        """The instance whose roundings are drawn: as deep, so that they take its results as far."""
+        return self.tiny()
 
     @property
     @abstractmethod
@@ -253,10 +271,35 @@ class Operation(Workload):
         return {OUTPUT: self.sample(source, count)}
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]]
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
     ) -> dict[str, NDArray[np.float64]]:
-        """Output → its elements at `indices`, in float64."""
-        return {OUTPUT: self.reference(arrays, indices[OUTPUT])}
+        """Output → its elements at `indices`, in float64; with `ops`, which may round, by `forward`."""
+        if ops is None:
+            return {OUTPUT: self.reference(arrays, indices[OUTPUT])}
+        output = self.forward(ops, {name: wide(array) for name, array in arrays.items()})
+        return {OUTPUT: output[tuple(indices[OUTPUT].T)]}
+
+
+def reference_of_samples(
+    workload: Operation, arrays: Arrays, index: NDArray[np.int64], inputs: Sequence[str]
+) -> NDArray[np.float64]:
+    """The elements at `index` by `forward`, of those samples of the batch alone: they do not meet.
+
+    `inputs`: the arrays whose first axis is the batch.
+    """
+    import numpy as np
+
+    from benchbench.workloads._reference.ops import Ops
+
+    samples, rows = np.unique(index[:, 0], return_inverse=True)
+    asked = {name: array[samples] if name in inputs else array for name, array in arrays.items()}
+    output = workload.forward(Ops(), {name: wide(array) for name, array in asked.items()})
+    return np.asarray(output[(rows, *index[:, 1:].T)])
+
+
+def wide(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Floats in float64, integers as they are."""
+    return array.astype(float) if array.dtype.kind == "f" else array
 
 
 def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:

@@ -19,7 +19,14 @@ from benchbench.model.measurement import Cost
 from benchbench.workloads._layers import forward_cost, training_cost
 from benchbench.workloads._optimizers import OPTIMIZERS, Optimizer
 from benchbench.workloads._programs import jax, tensorflow, torch
-from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Training
+from benchbench.workloads.base import (
+    DeviceContext,
+    Draw,
+    Operation,
+    Program,
+    Training,
+    reference_of_samples,
+)
 from benchbench.workloads.network import Network
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Arrays
 
+DRAWS_TOLERATED = 6.0  # times the largest error of a draw: depth amplifies what differs between them
 NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
 
 
@@ -49,17 +57,16 @@ class Inference(Network, Operation):
         index[:, 0] = index[0, 0]
         return index
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64], ops: Any = None) -> NDArray[np.float64]:
-        """Of the samples that are asked for, and no other; `ops` may round."""
-        import numpy as np
+    draws_tolerated = DRAWS_TOLERATED
 
-        from benchbench.workloads._reference.ops import Ops
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """Of the whole batch."""
+        weights = {name: arrays[name] for name in self.weights()}
+        return self.numpy(ops, weights, *(arrays[name] for name in self.input_names), training=False)
 
-        samples, rows = np.unique(index[:, 0], return_inverse=True)
-        weights = {name: arrays[name].astype(float) for name in self.weights()}
-        inputs = [wide(arrays[name][samples]) for name in self.input_names]
-        output = self.numpy(ops or Ops(), weights, *inputs, training=False)
-        return np.asarray(output[(rows, *index[:, 1:].T)])
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Of the samples that are asked for, and no other."""
+        return reference_of_samples(self, arrays, index, self.input_names)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module` in inference mode, channels last."""
@@ -133,8 +140,3 @@ class TrainingStep(Network, Training):
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Functions of the parameters, NHWC."""
         return jax.training(self, self.update, context, arrays)
-
-
-def wide(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Floats in float64, integers as they are."""
-    return array.astype(float) if array.dtype.kind == "f" else array

@@ -16,6 +16,8 @@ from benchbench.workloads._reference import primitives
 from benchbench.workloads._reference.rounding import EXACT, Exact
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Size = int | tuple[int, int]
@@ -45,7 +47,8 @@ class Ops:
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """`x` · weightᵀ + bias; weight is (outputs, inputs)."""
-        y = self.matmul(x, weight.T)
+        x, weight = self._operands(math.prod(x.shape) * len(weight), x, weight)
+        y = self.rounding.product(anp.matmul(x, weight.T), x.shape[-1])
         return y if bias is None else self.add(y, bias)
 
     def matmul(self, a: Any, b: Any) -> Any:
@@ -133,6 +136,10 @@ class Ops:
         """Mean of −log softmax(logits)[label] over all but the last axis, in what accumulates."""
         rows = _log_softmax(logits, -1).reshape(-1, logits.shape[-1])
         return -anp.mean(rows[anp.arange(len(rows)), labels.reshape(-1)])
+
+    def reused(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights of a recurrent layer, for its next step: their gradients are summed step by step."""
+        return {name: self.rounding.reused(weight) for name, weight in weights.items()}
 
     def _operands(self, count: int, *operands: Any) -> list[Any]:
         """Of `count` multiply-adds: the gradient of an operand sums count / size of them."""

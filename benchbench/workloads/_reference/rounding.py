@@ -163,6 +163,10 @@ class Exact:
         """A weight on its way into the network."""
         return x
 
+    def reused(self, x: Array) -> Array:
+        """What further steps read, too."""
+        return x
+
     def stored(self, x: Array) -> Array:
         """A parameter, or what an optimizer keeps of it, outside differentiation."""
         return x
@@ -211,6 +215,10 @@ class Rounded(Exact):
         """Its gradient is stored as it is."""
         return self._both(x, lambda x: x, lambda g: self._to(self.precision.storage, g))
 
+    def reused(self, x: Array) -> Array:
+        """What its gradient comes to is stored after every step."""
+        return self._both(x, lambda x: x, self._kept)
+
     def stored(self, x: Array) -> Array:
         """To nearest in any case: what is too small an update for the format is lost."""
         return self.precision.storage.nearest(x)
@@ -238,7 +246,8 @@ class Rounded(Exact):
         if self.nearest:
             return grid.nearest(x)
         if grid is FLOAT64:  # what float64 cannot show is added
-            return x * (1 + FLOAT64.unit_roundoff * self.source.uniform(-1, 1, np.shape(x)))
+            moved = np.resize(self.source.uniform(-1, 1, _drawn(x)), np.shape(x))
+            return x * (1 + FLOAT64.unit_roundoff * moved)
         if isinstance(grid, Floating) and not _has_subnormals(x, grid):
             return self._cut(np.ascontiguousarray(x, np.float64), 52 - grid.bits)
         spacing = grid.spacing(x)
@@ -246,9 +255,12 @@ class Rounded(Exact):
 
     def _cut(self, x: Array, dropped: int) -> Array:
         """Without the last `dropped` bits of the mantissa, after adding up to one unit of what stays."""
+        bits, cut = x.view(np.uint64), np.uint64(2**dropped - 1)
+        if not (bits & cut).any():  # as weights are, which a recurrent layer reads in every step
+            return x
         moved = np.resize(self.source.integers(0, 2**dropped, _drawn(x), dtype=np.uint64), x.shape)
-        moved += x.view(np.uint64)
-        moved &= ~np.uint64(2**dropped - 1)
+        moved += bits
+        moved &= ~cut
         return np.asarray(moved.view(np.float64))
 
 
