@@ -26,7 +26,7 @@ WORD = f"({'|'.join(WORDS)})"
 DEFAULT, QUICK = POLICIES["default"], POLICIES["quick"]
 QUOTED = [
     ("measuring", f"at least {NUMBER} ms and at least", 1000 * sampling.SHORTEST_BLOCK_S),
-    ("measuring", f"at least {NUMBER} times as long as reading the timer", sampling.OVERHEAD),
+    ("measuring", f"at least {NUMBER} times as long as a block", sampling.OVERHEAD),
     ("measuring", f"batches of at most {NUMBER} and", sampling.MOST_BATCHED),
     ("measuring", f"until {WORD} overlapping pairs", sampling.AGREEMENTS),
     ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
