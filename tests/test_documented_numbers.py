@@ -7,10 +7,10 @@ import pytest
 from benchbench.analyse import launch_bound, metrics, plausible, roofline
 from benchbench.backends import base
 from benchbench.comparing import match, verdicts
-from benchbench.machine import conditions, sampler
+from benchbench.machine import conditions, neighbours, sampler
 from benchbench.plan import schedule
 from benchbench.profiling import tables
-from benchbench.running import profile_pass
+from benchbench.running import profile_pass, start
 from benchbench.timing import sampling
 from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points
@@ -25,6 +25,10 @@ WORDS = {"two": 2, "three": 3, "five": 5, "six": 6, "eleven": 11, "twenty": 20, 
 WORD = f"({'|'.join(WORDS)})"
 DEFAULT, QUICK = POLICIES["default"], POLICIES["quick"]
 QUOTED = [
+    ("measuring", f"It sleeps for {WORD} a second", neighbours.PAUSE_S),
+    ("measuring", f"has less than {NUMBER} MiB free", start.FULL / 2**20),
+    ("measuring", f"Less than {NUMBER} GiB in the temporary", start.SCARCE / 2**30),
+    ("measuring", f"waits until {WORD} looks in a row", start.QUIET_LOOKS),
     ("measuring", f"at least {NUMBER} ms and at least", 1000 * sampling.SHORTEST_BLOCK_S),
     ("measuring", f"at least {NUMBER} times as long as a block", sampling.OVERHEAD),
     ("measuring", f"batches of at most {NUMBER} and", sampling.MOST_BATCHED),

@@ -62,7 +62,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
         *("-p", "m=1,2", "-p", "causal=true", "--cache", "hot,cold", "--quick", "--rounds", "4"),
         *("--env", "A=,1", "--env", "B=2"),
         *("--timeout", "7", "--threads", "2", "--allocator", "system", "--isolation", "spawn"),
-        *("--seed", "0", "--tag", "branch=main"),
+        *("--seed", "0", "--tag", "branch=main", "--wait-for-idle", "10m"),
     )
     keywords = from_keywords(
         ["conv", "quick"],
@@ -79,6 +79,7 @@ def test_what_is_typed_is_what_python_is_given() -> None:
             "preset": "quick",
             "rounds": 4,
             "timeout_s": 7.0,
+            "wait_s": 600.0,
             "threads": 2,
             "allocator": "system",
             "isolation": Isolation.SPAWN,

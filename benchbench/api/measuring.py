@@ -52,12 +52,13 @@ def run(
     Names narrow or override the suite, none means all; `params` replaces sizes: `{"m": [512, 1024]}`;
     `pythons` gives targets their interpreters: `{"torch@old": "/path/to/python"}`.
     `preset`: else the suite's; `rounds`: processes a case, or `budget_s` to spend
-    where intervals are widest; `timeout_s`: of a process; `profile`: then profile each case, in a pass of its
-    own; `resume`: finish a run instead, the newest that was interrupted (True) or the one that it names;
-    `tags`: what to file the run under (in a git checkout, `commit` is added). `on_record` gets each
-    record once it is stored, `on_stage` what is under way; an `observer` is told everything. `options`: all
-    of this in one object, in place of the suite and the keywords. Cases that fail are records too. What is
-    finished when an exception ends the run, KeyboardInterrupt among them, is stored.
+    where intervals are widest; `timeout_s`: of a process; `wait_s`: for an idle machine, at most; `profile`:
+    then profile each case, in a pass of its own; `resume`: finish a run instead, the newest that was
+    interrupted (True) or the one that it names; `tags`: what to file the run under (in a git checkout,
+    `commit` is added). `on_record` gets each record once it is stored, `on_stage` what is under way; an
+    `observer` is told everything. `options`: all of this in one object, in place of the suite and the
+    keywords. Cases that fail are records too. What is finished when an exception ends the run,
+    KeyboardInterrupt among them, is stored.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
@@ -195,7 +196,7 @@ def measure_noise(
     return measuring.measure_noise(asked, observer or RunObserver())
 
 
-@takes_keywords(only=("backends", "pythons", "devices", "dtypes", "threads"))
+@takes_keywords(only=("backends", "pythons", "devices", "dtypes", "threads", "wait_s"))
 def measure_ceilings(
     *,
     observer: RunObserver | None = None,
@@ -210,7 +211,7 @@ def measure_ceilings(
     return measuring.measure_ceilings(asked, observer or RunObserver())
 
 
-@takes_keywords(only=("backends", "pythons", "threads"))
+@takes_keywords(only=("backends", "pythons", "threads", "wait_s"))
 def selftest(
     *,
     observer: RunObserver | None = None,

@@ -15,16 +15,16 @@ from benchbench.cli.screen import tell
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
-NARROWING = ("backends", "pythons", "devices", "dtypes", "threads")
-TAKES = {  # mode → the fields that narrow it
-    "--ceilings": NARROWING,
-    "--aa": NARROWING,
-    "--selftest": ("backends", "pythons", "threads"),
+TAKEN = ("backends", "pythons", "devices", "dtypes", "threads", "wait_s")
+TAKES = {  # mode → the fields that it takes
+    "--ceilings": TAKEN,
+    "--aa": TAKEN,
+    "--selftest": ("backends", "pythons", "threads", "wait_s"),
 }
 
 
 @app.command(rich_help_panel=EXPLAIN)
-@measure_options(only=NARROWING)
+@measure_options(only=TAKEN)
 def doctor(
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 4 when there is a problem.")] = False,

@@ -115,6 +115,6 @@ def _read(name: str, typed: Any) -> Any:
         from benchbench.environments.targets import named
 
         return named(typed)
-    if name == "budget_s":
+    if name in ("budget_s", "wait_s"):
         return seconds_in(typed)
     return split_names(typed) if isinstance(typed, list) else typed

@@ -21,6 +21,7 @@ from benchbench.running.measure import prepared
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
 from benchbench.running.request import Request
+from benchbench.running.start import ready
 from benchbench.store import disk
 
 
@@ -61,9 +62,9 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
 
     Raises UsageError, NothingToMeasure.
     """
-    asked = request.request(options)
+    asked, targets = request.request(options), request.requested_targets(options)
     doubled = replace(asked, policy=noise.doubled(asked.policy))
-    with prepared(doubled, options, observer) as (pool, info):
+    with ready(targets, asked.wait_s, None, observer), prepared(doubled, targets, observer) as (pool, info):
         (records,) = record_runs([pool], [info], None, observer)
     return noise.against_itself(info, records)
 
@@ -82,7 +83,8 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
         seed=options.seed,
         command=options.command,
     )
-    with prepared(asked, options, observer) as (pool, info):
+    targets = request.requested_targets(options)
+    with ready(targets, options.wait_s, None, observer), prepared(asked, targets, observer) as (pool, info):
         records = _climb(pool, info, observer)
     found = ceilings.best(info, records)
     if not found:
@@ -102,7 +104,10 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
     named = bool(options.backends or options.pythons)
     devices = replace(options, backends=options.backends or ("torch",)) if named or _has_gpu() else None
     targets = request.requested_targets(devices) if devices else []
-    with WorkerPool(targets, request.settings(options), sys.executable) as pool:
+    with (
+        ready([], options.wait_s, None, observer),
+        WorkerPool(targets, request.settings(options), sys.executable) as pool,
+    ):
         observer.note("spinning on the host")
         host = selftest.run_trials("host", None, selftest.HOST, pool.ask_plain)
         if devices:

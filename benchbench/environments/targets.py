@@ -90,14 +90,15 @@ def targets(
     Raises UsageError.
     """
     chosen = dict.fromkeys(wanted) or dict.fromkeys(
-        name for name in registry.entry_names("benchbench.backends") if not _is_virtual(name)
+        name for name in registry.entry_names("benchbench.backends") if not is_virtual(name)
     )
     if labelled and not wanted:
         chosen |= dict.fromkeys(sorted({*interpreters.environment_names(), *given}))
     return [_target(name, given, running) for name in chosen]
 
 
-def _is_virtual(backend: str) -> bool:
+def is_virtual(backend: str) -> bool:
+    """Whether a backend simulates its time, which no neighbour disturbs."""
     return registry.load_class("benchbench.backends", backend, Backend).virtual  # type: ignore[type-abstract]
 
 

@@ -34,7 +34,7 @@ from benchbench.store import runs
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
-BESIDE_BASELINE = {"suites", "pythons", "rounds"}  # fields of MeasureOptions
+BESIDE_BASELINE = {"suites", "pythons", "rounds", "wait_s"}  # fields of MeasureOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,10 @@ class _Stages:
 
     def _terms(self, like: Digest, rounds: int) -> Terms:
         policy = replace(like.policy, rounds=rounds)
-        return Terms(policy=policy, settings=like.settings, seed=None, command=self.asked.measure.command)
+        asked = self.asked.measure
+        return Terms(
+            policy=policy, settings=like.settings, seed=None, command=asked.command, wait_s=asked.wait_s
+        )
 
     def _measured_again(
         self, first: GateResult, sides: tuple[Variant, Variant] | None

@@ -71,7 +71,7 @@ class MeasureOptions:
     """What to measure and how, as given: names are checked when a request is made of them.
 
     Empty or None means what the suite says, or for backends every one that is found. `pythons`: a target's
-    name → its interpreter. `budget_s` and `timeout_s` are seconds. `command`: what was typed, for the run.
+    name → its interpreter. Names that end in `_s` are seconds. `command`: what was typed, for the run.
     """
 
     suites: tuple[str, ...] = _names("--suite", "-s", text="A suite's name or TOML file. [default: quick]")
@@ -118,6 +118,11 @@ class MeasureOptions:
     timeout_s: float = _option(
         "--timeout", text="Seconds a process may take.", kind=float, default=300.0, least=1
     )
+    wait_s: float | None = _option(
+        "--wait-for-idle",
+        text="Wait until nothing else runs here, this long at most: 10m. Then measure.",
+        kind=str | None,
+    )
     threads: int | None = _option(
         "--threads", text="CPU threads. [default: all usable]", kind=int | None, least=1
     )
@@ -161,6 +166,7 @@ class MeasureKeywords(TypedDict, total=False):
     rounds: int | None
     budget_s: float | None
     timeout_s: float
+    wait_s: float | None
     threads: int | None
     allocator: Allocator | str
     isolation: Isolation | str

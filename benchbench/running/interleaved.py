@@ -14,7 +14,7 @@ from benchbench.launch.scratch import user_code
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
-from benchbench.model.run import Partner, Run, RunInfo, Settings
+from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, Reason, check_devices, plan
 from benchbench.plan.rerun import Variant, altered, obstacle
@@ -25,6 +25,7 @@ from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
 from benchbench.running.request import Request, Terms, request
 from benchbench.running.rounds import run_head
+from benchbench.running.start import ready
 from benchbench.store import runs
 from benchbench.store.tags import COMMIT
 
@@ -42,7 +43,7 @@ def measure_sides(
     runs.follow_stored(results)
     asked, pythons = request(options), given(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
-    with _pools(sides, targets_of_sides(sides, chosen, pythons), asked.settings, observer) as pools:
+    with _pools(sides, targets_of_sides(sides, chosen, pythons), asked, results, observer) as pools:
         return _recorded(pools, prepare_sides(pools, asked, sides), results, observer)
 
 
@@ -58,23 +59,28 @@ def measure_cases_on(
     runs.follow_stored(results)
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
-    with _pools(sides, (there, here), terms.settings, observer) as pools:
+    with _pools(sides, (there, here), terms, results, observer) as pools:
         probes = [pool.probe() for pool in pools]
         return _recorded(pools, heads(cases, probes, terms, sides), results, observer)
 
 
 @contextmanager
 def _pools(
-    sides: Sequence[Variant], chosen: Sequence[Sequence[Target]], settings: Settings, observer: RunObserver
+    sides: Sequence[Variant],
+    chosen: Sequence[Sequence[Target]],
+    terms: Terms,
+    results: Path,
+    observer: RunObserver,
 ) -> Iterator[list[WorkerPool]]:
     """One per side, each with its interpreters, its settings and its revision of the user's code."""
     with ExitStack() as stack:
+        stack.enter_context(ready([*chosen[0], *chosen[1]], terms.wait_s, results, observer))
         pools = []
         for side, own in zip(sides, chosen, strict=True):
             code = user_code()
             if side.revision:
                 code = stack.enter_context(checked_out(side.revision, code))
-            pool = WorkerPool(own, side.applied(settings), sys.executable, code)
+            pool = WorkerPool(own, side.applied(terms.settings), sys.executable, code)
             pools.append(stack.enter_context(pool))
         tell_system(observer, sys.platform)
         tell_mistakes(observer)

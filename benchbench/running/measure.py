@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchbench.environments.targets import given, targets
+from benchbench.environments import targets as interpreters
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.machine.system import limits
@@ -20,6 +20,7 @@ from benchbench.running import request, rounds
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
 from benchbench.running.request import Request, Terms
+from benchbench.running.start import ready
 from benchbench.store import runs
 
 LOOKING = "looking for backends and devices"
@@ -30,23 +31,25 @@ def measure_suite(
 ) -> Run:
     """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
     runs.follow_stored(results)
-    with prepared(request.request(options), options, observer) as (pool, info):
+    asked, targets = request.request(options), request.requested_targets(options)
+    with ready(targets, asked.wait_s, results, observer), prepared(asked, targets, observer) as (pool, info):
         record_runs([pool], [info], results, observer, profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
 
 
 def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
     """The head of the run that these options would make; nothing is measured or stored."""
-    with prepared(request.request(options), options, observer) as (_, info):
+    targets = request.requested_targets(options)
+    with prepared(request.request(options), targets, observer) as (_, info):
         return info
 
 
 @contextmanager
 def prepared(
-    asked: Request, options: MeasureOptions, observer: RunObserver
+    asked: Request, targets: Sequence[Target], observer: RunObserver
 ) -> Iterator[tuple[WorkerPool, RunInfo]]:
-    """The workers of the targets chosen, and the head of the run that is asked for. Raises UsageError."""
-    with WorkerPool(request.requested_targets(options), asked.settings, sys.executable) as pool:
+    """The workers of the targets, and the head of the run that is asked for. Raises UsageError."""
+    with WorkerPool(targets, asked.settings, sys.executable) as pool:
         tell_system(observer, sys.platform)
         tell_mistakes(observer)
         observer.note(LOOKING)
@@ -73,7 +76,11 @@ def measure_cases(
     `pythons`: target → its interpreter. Raises UsageError for a target without one, NothingToMeasure.
     """
     runs.follow_stored(results)
-    with WorkerPool(targets_of(cases, pythons), terms.settings, sys.executable) as pool:
+    targets = targets_of(cases, pythons)
+    with (
+        ready(targets, terms.wait_s, results, observer),
+        WorkerPool(targets, terms.settings, sys.executable) as pool,
+    ):
         probes = pool.probe()
         info = rounds.run_head(probes, again(cases, probes), terms)
         record_runs([pool], [info], results, observer)
@@ -82,7 +89,8 @@ def measure_cases(
 
 def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:
     """What measured the cases, by name. Raises UsageError for one that there is no interpreter for."""
-    return targets(list(dict.fromkeys(case.target for case in cases)), given(pythons), sys.executable)
+    names = list(dict.fromkeys(case.target for case in cases))
+    return interpreters.targets(names, interpreters.given(pythons), sys.executable)
 
 
 def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]:

@@ -25,13 +25,14 @@ T = TypeVar("T", Allocator, Cache, Dtype, Isolation)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How to measure, whatever is measured; without a seed one is drawn."""
+    """How to measure, whatever is measured; without a seed one is drawn. `wait_s`: for an idle machine."""
 
     policy: Policy
     settings: Settings
     seed: int | None
     command: tuple[str, ...]
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    wait_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ def request(options: MeasureOptions) -> Request:
         seed=options.seed,
         command=options.command,
         tags=check_tags(options.tags),
+        wait_s=options.wait_s,
     )
 
 

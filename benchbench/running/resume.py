@@ -25,11 +25,12 @@ from benchbench.plan.revision import commit_tag
 from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_rest
+from benchbench.running.start import ready
 from benchbench.store import runs
 from benchbench.store.runs import Progress, RunWriter
 from benchbench.store.tags import COMMIT, short
 
-FREE = {"pythons", "command"}  # options that a run does not keep, or keeps of each of its parts
+FREE = {"pythons", "command", "wait_s"}  # options that a run does not keep, or keeps of each of its parts
 LIST = "accelbench list runs shows which runs were interrupted."
 HARDWARE = ("cpu", "cores", "threads", "memory_bytes", "architecture", "accelerators")
 
@@ -48,9 +49,11 @@ def resume_run(
         writer.drop_torn()
         run = runs.read_run(folder)  # as it is now that nobody else adds to it
         _check(run, options)
-        with WorkerPool(
-            targets_of(run.info.plan, options.pythons), run.info.settings, sys.executable
-        ) as pool:
+        targets = targets_of(run.info.plan, options.pythons)
+        with (
+            ready(targets, options.wait_s, results, observer),
+            WorkerPool(targets, run.info.settings, sys.executable) as pool,
+        ):
             tell_system(observer, sys.platform)
             tell_mistakes(observer)
             observer.note(LOOKING)

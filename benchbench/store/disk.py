@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +13,17 @@ from pathlib import Path
 from benchbench.errors import CannotWrite, UnreadableInput
 
 NO_FOLDER = "it is a link or no folder; links in results are not followed"
+
+
+def free_bytes(root: Path) -> int:
+    """Of the file system that a folder is on, or will be. Raises CannotWrite where nothing can be written."""
+    with writing(root):
+        there = next(each for each in (root, *root.absolute().parents) if each.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                return shutil.disk_usage(there).free
+        except OSError as error:  # of the folder, not of the temporary file
+            raise OSError(error.errno, error.strerror or str(error), str(there)) from error
 
 
 def save(path: Path, content: bytes) -> None:

@@ -1,0 +1,188 @@
+"""Before anything is measured: other runs, other programs, and room for results."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+from benchbench.errors import CannotWrite
+from benchbench.machine.kernel import CpuTimes
+from benchbench.machine.neighbours import Pause, watch_neighbours
+from benchbench.running.presence import Presence
+from benchbench.running.start import check_space, wait_for_idle
+from benchbench.store import disk
+from tests.program import ABSENT, accelbench, records, wait_for
+
+FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
+
+
+def a_pause(cores: float = 0.0, stolen: float = 0.0) -> Pause:
+    """Half a second in which others used so many of two CPUs."""
+    after = CpuTimes(100 + cores / 2, 10 + stolen / 2)
+    busiest = (("spin", cores),) if cores else ()
+    return Pause(seconds=0.5, cpus=2, before=CpuTimes(100, 10), after=after, busiest=busiest)
+
+
+QUIET, BUSY, STOLEN = a_pause(), a_pause(1.5), a_pause(stolen=0.4)
+
+
+class Machine:
+    """Looks as scripted, the last of them for ever; time passes only in sleep."""
+
+    def __init__(self, presence: Presence, *looks: Pause) -> None:
+        self.presence, self._looks, self._last = presence, iter(looks), looks[-1]
+        self.now_s = 0.0
+        self.told: list[str] = []
+
+    def look(self) -> Pause:
+        return next(self._looks, self._last)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def waits(self, wait_s: float) -> float:
+        """How long for."""
+        begin = self.now_s
+        told, clock = self.told.append, lambda: self.now_s
+        wait_for_idle(self.presence, wait_s, told, self.look, clock, self.sleep)
+        return self.now_s - begin
+
+
+@pytest.fixture
+def presence(tmp_path: Path) -> Iterator[Presence]:
+    made = Presence(tmp_path / "measuring")
+    yield made
+    made.leave()
+
+
+@pytest.fixture
+def other(presence: Presence, tmp_path: Path) -> Iterator[Presence]:
+    """Another run of the same user on the same machine, which does not measure yet."""
+    made = Presence(tmp_path / "measuring")
+    yield made
+    made.leave()
+
+
+def test_nothing_is_said_of_an_idle_machine_and_nothing_waits(presence: Presence) -> None:
+    machine = Machine(presence, QUIET)
+    assert (machine.waits(600), machine.told) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("look", "told"),
+    [
+        (BUSY, "others use 1.50 of 2 CPUs (spin 1.50)"),
+        (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs"),
+    ],
+)
+def test_who_does_not_wait_is_told_once_and_goes_on(presence: Presence, look: Pause, told: str) -> None:
+    machine = Machine(presence, look)
+    assert machine.waits(0) == 0
+    assert machine.told == [
+        f"{told}: what this disturbs will be marked contended; --wait-for-idle 10m waits until it is over"
+    ]
+
+
+def test_three_quiet_looks_in_a_row_are_waited_for(presence: Presence) -> None:
+    machine = Machine(presence, BUSY, QUIET, QUIET, BUSY, QUIET, QUIET, QUIET, BUSY)
+    assert machine.waits(600) == 12
+    assert machine.told == snapshot(
+        ["others use 1.50 of 2 CPUs (spin 1.50): waiting for up to 10 min 00 s", "idle after 12 s"]
+    )
+
+
+def test_who_has_waited_long_enough_measures_all_the_same(presence: Presence) -> None:
+    machine = Machine(presence, BUSY)
+    assert machine.waits(60) == 60
+    assert machine.told[1:] == [
+        "others use 1.50 of 2 CPUs (spin 1.50): what this disturbs will be marked contended"
+    ]
+
+
+def test_a_run_sees_another_that_measures_until_it_ends(presence: Presence, other: Presence) -> None:
+    assert presence.enter()
+    assert presence.others() == []
+    (process,) = other.others()
+    assert process > 0
+    machine = Machine(other, QUIET)
+    assert machine.waits(4) == 4
+    assert machine.told[0] == f"another run is measuring (process {process}): waiting for up to 4 s"
+    presence.leave()
+    assert other.others() == []
+    assert machine.waits(600) == 0
+
+
+def test_of_two_that_wait_for_the_same_run_the_second_waits_on(presence: Presence, other: Presence) -> None:
+    assert presence.enter(alone=True)
+    assert not other.enter(alone=True)
+    assert other.enter()
+    assert len(presence.others()) == 1
+
+
+def test_a_run_that_was_killed_is_not_seen_and_leaves_nothing(presence: Presence, tmp_path: Path) -> None:
+    folder = tmp_path / "measuring"
+    program = (
+        "import sys; from pathlib import Path; from benchbench.running.presence import Presence\n"
+        "presence = Presence(Path(sys.argv[1])); presence.enter(); print('in', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert presence.others() == [process.pid]
+        process.kill()
+    wait_for(lambda: presence.others() == [])
+    assert list(folder.iterdir()) == []
+
+
+def test_where_no_mark_can_be_kept_no_run_is_seen_and_none_is_stopped() -> None:
+    hidden = Presence(ABSENT / "measuring")
+    assert hidden.enter(alone=True)
+    assert hidden.others() == []
+    hidden.leave()
+
+
+def test_the_pause_is_of_this_machine_and_costs_no_time_where_nothing_sleeps() -> None:
+    pause = watch_neighbours(sleep=lambda _: None)
+    assert pause.cpus > 0
+    assert pause.cores is None or pause.cores >= 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [FAKE, ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:])],
+    ids=["run", "compare"],
+)
+def test_results_that_cannot_be_written_are_found_before_anything_is_measured(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    done = accelbench(*arguments, "--results", "file/results", cwd=tmp_path, code=6)
+    assert "looking for backends" not in done.stderr
+    assert f"{tmp_path}/file" in done.stderr
+
+
+def test_a_folder_that_is_not_there_yet_has_the_room_of_the_one_it_will_be_in(tmp_path: Path) -> None:
+    assert disk.free_bytes(tmp_path / "a" / "b") == pytest.approx(disk.free_bytes(tmp_path), rel=0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_ends_a_run_before_it_begins_and_a_scarce_one_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    check_space(tmp_path, tmp_path, told.append, lambda _: 2**30)
+    assert told == []
+    check_space(None, tmp_path, told.append, lambda _: 2**20)
+    assert told == [
+        f"{tmp_path}: 1.00 MiB are free, and compile caches are kept there: name another in TMPDIR"
+    ]
+    with pytest.raises(CannotWrite, match=r"1\.00 MiB are free"):
+        check_space(tmp_path, tmp_path, told.append, lambda _: 2**20)
+
+
+def test_a_run_of_virtual_time_looks_at_nobody(tmp_path: Path) -> None:
+    done = accelbench(*FAKE, cwd=tmp_path)
+    assert "contended" not in done.stderr
+    assert records(tmp_path)
