@@ -138,7 +138,8 @@ def test_a_case_is_throttled_when_more_than_a_tenth_of_its_samples_are(
     found = [n.text for n in conditions.condition_notes([marked(count) for count in counts])]
     share = f"{10 * sum(counts) / len(counts):.1f}"
     samples = 10 * len(counts)
-    assert found == ([f"throttled: {share} % of {samples} samples (power cap)"] if throttled else [])
+    limit = f"at the GPU's power limit in {share} % of {samples} samples, as large products usually are: "
+    assert found == ([f"{limit}compare only with the same limit"] if throttled else [])
 
 
 def test_causes_are_listed_by_how_often_they_held() -> None:

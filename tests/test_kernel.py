@@ -168,3 +168,15 @@ def test_without_a_quota_nothing_is_counted(tmp_path: Path) -> None:
 def test_a_quota_is_a_number_of_cpus_and_not_rounded(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}
     assert list(kernel.quotas(tree(tmp_path, files))) == [1.5]
+
+
+def test_tpus_are_found_among_the_pci_devices_whatever_driver_they_use(tmp_path: Path) -> None:
+    devices = {"0000:00:04.0": ("0x1ae0", "0x0063"), "0000:00:05.0": ("0x1ae0", "0x006f"),
+               "0000:00:06.0": ("0x1ae0", "0x0042"), "0000:00:07.0": ("0x10de", "0x0063")}  # fmt: skip
+    for name, (vendor, device) in devices.items():
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(vendor + "\n")
+        (folder / "device").write_text(device + "\n")
+    assert kernel.tpu_chips(tmp_path) == 2
+    assert kernel.tpu_chips(tmp_path / "elsewhere") == 0

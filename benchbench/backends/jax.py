@@ -17,6 +17,7 @@ from benchbench.backends.base import (
     Timer,
     host_cache_bytes,
 )
+from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Memory
@@ -295,5 +296,7 @@ def _reason(platform: str, error: Exception) -> str:
     text = str(error).strip()
     if text.startswith("Unknown backend") or "libtpu.so: cannot open" in text:
         extra = {"gpu": "cuda13"}.get(platform, platform)
-        return f"this JAX has no {platform.upper()} plug-in (pip install 'jax[{extra}]')"
+        chips = tpu_chips(Path("/")) if platform == "tpu" else 0
+        there = f"{chips} TPU chips are here, but " if chips else ""
+        return f"{there}this JAX has no {platform.upper()} plug-in (pip install 'jax[{extra}]')"
     return text.splitlines()[0].split(". ")[0]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer
+from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Memory
@@ -42,10 +43,9 @@ class TorchXla(Backend):
         return "accelbench env create torch_xla"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """The user's PJRT_DEVICE, else a TPU where libtpu is set up, else the CPU. NPROC sizes XLA's pool."""
+        """The user's PJRT_DEVICE, else a TPU where there is one, else the CPU. NPROC sizes XLA's pool."""
         return {
-            "PJRT_DEVICE": os.environ.get("PJRT_DEVICE")
-            or ("TPU" if Path("/dev/accel0").exists() else "CPU"),
+            "PJRT_DEVICE": os.environ.get("PJRT_DEVICE") or ("TPU" if tpu_chips(Path("/")) else "CPU"),
             "NPROC": str(settings.threads),
             "TF_CPP_MIN_LOG_LEVEL": "2",
         }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchbench.machine.nvml import THROTTLED
+from benchbench.machine.nvml import POWER_CAP, THROTTLED
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.record import Record
@@ -98,6 +98,8 @@ def _throttled(seen: Sequence[_Seen], usual: float | None) -> list[Note]:
     if marked <= MOST_THROTTLED * len(samples):
         return []
     causes = Counter(name for marks in samples for name in marks)
+    if set(causes) == {POWER_CAP}:
+        return [note(NoteKind.POWER_CAP, share=marked / len(samples), samples=len(samples))]
     listed = ", ".join(name for name, _ in sorted(causes.items(), key=lambda each: (-each[1], each[0])))
     return [note(NoteKind.THROTTLED, share=marked / len(samples), samples=len(samples), causes=listed)]
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CPUS = "sys/devices/system/cpu"
+GOOGLE = "0x1ae0"  # as a vendor of PCI devices
+TPUS = ("0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x0083", "0x007c")  # v2, v3 … v8
 MOST_CLOCKS = 8  # CPUs whose clock is read: some kernels interrupt a CPU to ask it
 
 
@@ -97,6 +99,13 @@ def cache_bytes(root: Path, cpus: Sequence[int]) -> int | None:
         if size := re.fullmatch(r"([0-9]+)K", read_text(last / "size").strip(), re.ASCII):
             found[read_text(last / "shared_cpu_list").strip() or str(cpu)] = int(size[1]) * 1024
     return sum(found.values()) or None
+
+
+def tpu_chips(root: Path) -> int:
+    """Google's TPUs among the PCI devices: v4 and earlier are /dev/accel*, later ones use vfio."""
+    devices = (vendor.parent for vendor in root.glob("sys/bus/pci/devices/*/vendor"))
+    ids = [(read_text(each / "vendor").strip(), read_text(each / "device").strip()) for each in devices]
+    return sum(vendor == GOOGLE and device in TPUS for vendor, device in ids)
 
 
 def pressure(root: Path, resource: str) -> Pressure | None:

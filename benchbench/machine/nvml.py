@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Protocol
 
+POWER_CAP = "power cap"
 THROTTLED = {  # bits of nvmlClocksEventReasons (nvml.h): what takes a clock below what was asked for
-    0x04: "power cap",
+    0x04: POWER_CAP,
     0x08: "hardware slowdown",
     0x20: "thermal slowdown",
     0x40: "thermal slowdown",

@@ -37,6 +37,7 @@ class NoteKind(StrEnum):
     INTERRUPTED_BLOCKS = "interrupted_blocks"
     ABOVE_CEILING = "above_ceiling"
     THROTTLED = "throttled"
+    POWER_CAP = "power_cap"
     OTHER_PROCESSES = "other_processes"
     STOLEN_TIME = "stolen_time"
     SHARED_GPU = "shared_gpu"
@@ -111,6 +112,8 @@ CLAUSES = {
     NoteKind.ABOVE_CEILING: "{times} the FLOP/s of the best GEMM measured here: its algorithm saves "
     "multiplications, or the ceilings are out of date ({command})",
     NoteKind.THROTTLED: "{share} of {samples} samples ({causes})",
+    NoteKind.POWER_CAP: "at the GPU's power limit in {share} of {samples} samples, as large products usually "
+    "are: compare only with the same limit",
     NoteKind.OTHER_PROCESSES: "other processes used {cores:.1f} of a core",
     NoteKind.STOLEN_TIME: "the hypervisor withheld {cores:.1f} of a core",
     NoteKind.SHARED_GPU: "up to {processes} processes computed on the GPU at once",

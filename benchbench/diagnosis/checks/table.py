@@ -144,13 +144,13 @@ CHECKS = (
         "GPU clocks",
         gpu.clocks,
         "the GPU is slower than it can be, though steadier: compare only with the same setting",
-        "sudo nvidia-smi -rac; sudo nvidia-smi -rgc",
+        "full speed: sudo nvidia-smi -rac -rgc; steadiest: sudo nvidia-smi -lgc MHZ,MHZ, as it can hold",
     ),
     Check(
         "GPU power limit",
         gpu.power,
         "sustained work is slower than the GPU's default allows",
-        "sudo nvidia-smi -pl with the default",
+        "sudo nvidia-smi -pl WATTS, the default",
     ),
     Check(
         "GPU heat",
