@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchbench.store.checksum import sealed
 from tests.fork_server import ForkServer, can_stand_for_fresh
 
 WORKLOADS = Path(__file__).parent / "workloads"
@@ -107,6 +108,10 @@ def add_sessions(results: Path, count: int = 4) -> None:
         for number in range(1, count + 1):
             earlier = (datetime.fromisoformat(started) - timedelta(days=number)).isoformat()
             name = f"{path.stem}-{number}"
-            path.with_name(f"{name}.json").write_text(
-                text.replace(f'"{path.stem}"', f'"{name}"').replace(f'"{started}"', f'"{earlier}"')
-            )
+            again = text.replace(f'"{path.stem}"', f'"{name}"').replace(f'"{started}"', f'"{earlier}"')
+            path.with_name(f"{name}.json").write_bytes(resealed(again.encode()))
+
+
+def resealed(text: bytes) -> bytes:
+    """With the checksum of what it says now."""
+    return sealed(text[: text.rindex(b',"crc32"')] + b"}\n")

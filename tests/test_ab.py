@@ -20,7 +20,7 @@ from benchbench.errors import UsageError
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check_interleaved
 from benchbench.gate.endings import Ending, exit_code
-from benchbench.launch.scratch import UserCode
+from benchbench.launch.project import UserCode
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Target
@@ -41,9 +41,8 @@ from tests.factories import (
     a_run,
     some_rounds,
 )
-from tests.program import WORKLOADS, accelbench, add_sessions, paced_by, rows
+from tests.program import WORKLOADS, accelbench, paced_by, rows
 from tests.rendering import rendered
-from tests.test_workflow import documented
 
 Pairs = list[tuple[Case, Case]]
 
@@ -438,54 +437,3 @@ def test_the_documentation_shows_sides_that_are_read() -> None:
     assert len(lines) == 4
     for text in (side for line in lines for side in line.split()[3:5]):
         assert variants.parse_variant(text.replace("../old/bin/python", sys.executable))
-
-
-# docs/ci.md, step by step
-
-
-def shell(commands: str, repository: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
-    """As a job runs it; `accelbench` is this one."""
-    programs = repository.parent / "bin"
-    programs.mkdir(exist_ok=True)
-    (programs / "accelbench").write_text(f'#!/bin/sh\nexec {sys.executable} -m benchbench.cli "$@"\n')
-    (programs / "accelbench").chmod(0o755)
-    (repository / "own.toml").write_text(
-        'description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "stepping"\n'
-    )
-    places = {
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "ACCELBENCH_WORKLOADS": f"{WORKLOADS}{os.pathsep}{repository / 'bench'}",
-        "PYTHONPATH": os.pathsep.join([str(repository / "src"), os.environ.get("PYTHONPATH", "")]),
-        "SUITE": "own.toml",
-        "BACKENDS": "fake",
-        "GITHUB_STEP_SUMMARY": str(repository.parent / "summary.md"),
-    }
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=repository,
-        env={**os.environ, **places, **more},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
-def test_the_documented_pull_request_job_fails_for_slower_code_only(repository: Path) -> None:
-    commands = documented("pull-request")
-    slower = shell(commands, repository, 10, BASE="HEAD^1")
-    assert "::error" in slower.stderr
-    assert "slower" in (repository.parent / "summary.md").read_text()
-    assert 'failures="1"' in (repository / "accelbench.xml").read_text()
-    shell(commands, repository, BASE="HEAD")
-
-
-def test_the_documented_nightly_job_fails_for_slower_code_only(repository: Path) -> None:
-    shell(documented("baseline"), repository)
-    add_sessions(repository / "results")  # "the same on some other days"
-    shell(documented("nightly"), repository)
-    (repository / "src/pace.py").write_text("SECONDS = 0.0018\n")
-    slower = shell(documented("nightly"), repository, 10)
-    assert "::error" in slower.stderr
-    assert "again: 1.5" in (repository / "accelbench.xml").read_text()

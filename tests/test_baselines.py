@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents.baselines import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate import acceptance, baselines
-from benchbench.gate.session_file import encode_session
+from benchbench.gate.session_file import encode_session, read_session
 from benchbench.model.run import Partner
 from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
-from tests.program import accelbench
+from tests.program import accelbench, resealed
 from tests.rendering import rendered
 
 LATENCY = METRICS[0]
@@ -70,7 +71,7 @@ def test_a_file_has_a_line_per_case_and_says_nothing_that_is_not_needed() -> Non
             "device_model": "Example CPU",
         }
     )
-    assert '"failure": "crashed' in lines[-3]
+    assert '"failure": "crashed' in lines[-2]
 
 
 def test_ten_sessions_of_a_machine_are_kept_and_the_oldest_goes(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_a_session_that_names_another_file_is_refused_before_anything_is_touched
     victim.parent.mkdir()
     victim.write_text("mine")
     (path,) = (tmp_path / "baselines").rglob("*.json")
-    path.write_text(path.read_text().replace('"RUN00"', json.dumps(name)))
+    path.write_bytes(resealed(path.read_text().replace('"RUN00"', json.dumps(name)).encode()))
     told: list[str] = []
     baselines.add_session(tmp_path, "main", a_session(1), told.append, replace=True)
     assert "is not named after its run" in told[0]
@@ -190,6 +191,30 @@ def test_a_run_whose_id_is_a_path_is_never_accepted(tmp_path: Path, name: str) -
     with pytest.raises(UsageError, match="cannot name"):
         baselines.add_session(tmp_path / "results", "main", replace(a_session(), id=name))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_bit_of_a_session_flips_unnoticed(tmp_path: Path) -> None:
+    records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
+    session = digest(a_run(records, left_out=(a_left_out(),)))
+    content = encode_session(session)
+    path = tmp_path / f"{session.id}.json"
+    chance = random.Random(15)
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(bytes(flipped))
+        with pytest.raises(UnreadableInput):
+            read_session(path)
+
+
+def test_a_session_of_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+    baselines.add_session(tmp_path, "main", a_session())
+    (path,) = (tmp_path / "baselines").rglob("*.json")
+    whole = baselines.sessions(tmp_path, "main", a_machine())
+    fields = json.loads(path.read_text())
+    del fields["crc32"], fields["checksums"]
+    path.write_text(json.dumps(fields))
+    assert baselines.sessions(tmp_path, "main", a_machine()) == whole
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "dangling"])

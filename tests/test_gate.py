@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchbench.analyse.pricing import Prices
+from benchbench.launch.project import find_config
 from benchbench.plan import config
-from benchbench.store.checksum import sealed
-from tests.program import accelbench, add_sessions, paced_by
+from tests.program import accelbench, add_sessions, paced_by, resealed
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "paced,honest")
 
@@ -49,7 +49,7 @@ class Bench:
             session = path.read_text()
             edited = re.sub(pattern, replacement, session)
             assert edited != session
-            path.write_text(edited)
+            path.write_bytes(resealed(edited.encode()))
 
     def keep_one_session(self) -> None:
         """Not that of the run in the store, which is no session against itself."""
@@ -123,18 +123,13 @@ def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(bench: Ben
     hardware = r'("cpu":) ?"[^"]*"(, ?\n? *"cores")'
     for path in (bench.folder / "results").rglob("*.json"):
         text = re.sub(hardware, r'\1 "Other CPU"\2', path.read_text())
-        path.write_bytes(resealed(text.encode()) if path.name == "run.json" else text.encode())
+        path.write_bytes(resealed(text.encode()) if "crc32" in text else text.encode())
     own = json.loads((next((bench.folder / "results/runs").iterdir()) / "run.json").read_text())["machine"]
     assert own["cpu"] == "Other CPU"
     bench.session.parent.rename(bench.session.parent.with_name(fingerprint_of(own)))
     found = bench.check("latest", code=10)
     assert "not measured again" in found["note"]
     assert found["stages"] == 1
-
-
-def resealed(text: bytes) -> bytes:
-    """A head of a run with the checksum of what it says now."""
-    return sealed(text[: text.rindex(b',"crc32"')] + b"}\n")
 
 
 def fingerprint_of(fields: dict[str, Any]) -> str:
@@ -348,6 +343,8 @@ def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
     bench.run("run", "--suite", "own.toml", "-b", "fake", "-d", "cpu")
     unnamed = bench.run("check", "latest", "--baseline", "main", "--no-confirm", code=10)
     assert "suite 'own' is not found by name" in unnamed.stderr
+    (bench.folder / "accelbench.toml").write_text('[run]\nsuite = ["own.toml"]\n')
+    assert bench.check("latest") == bench.check("latest", "--suite", "own.toml")
     found = bench.check("latest", "--suite", "own.toml")
     limits = {each["case"][:5]: each["threshold_from"] for each in found["findings"]}
     assert limits == {"paced": "suite own 'paced*'", "hones": "default"}
@@ -363,6 +360,8 @@ def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
         ("[price]\ncurrenci = 'EUR'\n", "Did you mean 'currency'?"),
         ("[price]\ncurrency = 'EUR'\n[price.per-hour]\nH100 = -1\n", "above zero"),
         ("[price]\ncurrency = ' '\n[price.per-hour]\nH100 = 1\n", "--price"),
+        ("[code]\nworkload = ['x']\n", "Did you mean 'workloads'?"),
+        ("[run]\nsuits = ['x']\n", "Did you mean 'suite'?"),
         ("not = = toml", "docs/checking.md"),
     ],
 )
@@ -383,6 +382,8 @@ def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:
     path = tmp_path / "accelbench.toml"
     path.write_text(document.split("```toml\n")[1].split("```")[0])
     found = config.load_config(path)
+    assert (found.code.workloads, found.code.sources) == (["benchmarks"], ["src"])
+    assert (found.run.suite, found.run.backend) == ([str(tmp_path / "benchmarks/suite.toml")], ["torch"])
     assert found.check.baseline == "main"
     assert [(rule.pattern, rule.value) for rule in config.config_thresholds(found)] == [
         ("attention*bfloat16", 0.1),
@@ -391,4 +392,4 @@ def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:
     assert config.prices(found) == Prices(
         currency="EUR", per_hour={"NVIDIA H100 80GB HBM3": 2.5, "*A100*": 1.8}
     )
-    assert config.find_config(tmp_path / "a" / "b") == path
+    assert find_config(tmp_path / "a" / "b") == path

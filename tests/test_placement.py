@@ -14,7 +14,7 @@ from benchbench.analyse.metrics import steps_s
 from benchbench.errors import UsageError
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import Template, WorkerPool, template_of
-from benchbench.launch.scratch import UserCode
+from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Transport, Worker
 from benchbench.model.case import Case
 from benchbench.model.device import Target

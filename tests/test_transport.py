@@ -20,7 +20,7 @@ from benchbench.launch.channel import MOST_BYTES, Channel
 from benchbench.launch.exchange import JobFolder
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.scratch import UserCode
+from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.model.case import Case
 from benchbench.model.device import Target

@@ -12,6 +12,7 @@ import pytest
 from benchbench.errors import UsageError
 from benchbench.launch import user_files
 from benchbench.launch.catalogue import workload_at, workload_named
+from benchbench.launch.project import user_code
 from benchbench.model.case import Dtype
 from benchbench.worker.user_files import LIMIT_S
 from benchbench.workloads.operations.gemm import Gemm
@@ -148,3 +149,28 @@ def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest
     assert own.params == shipped.params
     assert own.cost(Dtype.FLOAT16) == shipped.cost(Dtype.FLOAT16)
     assert "benchbench.workloads.good" not in sys.modules
+
+
+def test_a_project_says_where_its_workloads_are_and_what_they_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, good=f"from theirs import MODEL\n{GOOD}")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/theirs.py").write_text("MODEL = 1\n")
+    (tmp_path / "accelbench.toml").write_text('[code]\nworkloads = ["mine"]\nsources = ["src"]\n')
+    below = tmp_path / "below"
+    below.mkdir()
+    monkeypatch.delenv("ACCELBENCH_WORKLOADS", raising=False)
+    monkeypatch.chdir(below)
+    assert user_code().workloads == (str(tmp_path / "mine"),)
+    assert workload_named("good").fields() == {"m": 1024, "n": 1024, "k": 1024}
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", "")
+    with pytest.raises(UsageError, match="No workload named 'good'"):
+        workload_named("good")
+
+
+def test_folders_that_are_no_list_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "accelbench.toml").write_text('[code]\nworkloads = "mine"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"accelbench\.toml: Expected `array`"):
+        user_code()

@@ -1,44 +1,234 @@
-"""The workflow that docs/ci.md offers: what it runs is what is documented, and nothing can be put into it."""
+"""docs/ci.md in somebody's repository: what the page says is typed, and its workflow run, word for word."""
 
+from __future__ import annotations
+
+import os
 import re
-from textwrap import dedent
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from tests.program import add_sessions
 from tests.test_architecture import ROOT
 
-DOCUMENT = (ROOT / "docs/ci.md").read_text()
-WORKFLOW = (ROOT / ".github/workflows/accelbench.yml").read_text()
-ACTION = (ROOT / ".github/actions/accelbench/action.yml").read_text()
+PAGE = (ROOT / "docs/ci.md").read_text()
+WORKFLOW = (ROOT / "docs/ci.yml").read_text()
+MODEL = "shop/ranking.py"
+FILES = (MODEL, "benchmarks/ranking.py", "accelbench.toml", "benchmarks/suite.toml")
+BUILD_FAKE = """
+    def build_fake(self, context, arrays):
+        from shop.ranking import SECONDS, scores
+
+        def step(queries, items):
+            context.spend(SECONDS)
+            return scores(queries, items)
+
+        return Program(step, tuple(map(context.put, arrays.values())))
+"""
+SMALL = """
+policy = "quick"
+
+[[cases]]
+cpu = [{ queries = 16, items = 16, width = 16 }]
+accelerator = [{ queries = 16, items = 16, width = 16 }]
+"""
+A_FIFTH_MORE = '''\
+def scores(queries, items):
+    """How well each item fits each query."""
+    queries[: len(queries) // 5] @ items.T
+    return queries @ items.T
+'''
 
 
 def documented(name: str) -> str:
-    found = re.search(rf"<!-- ci: {name} -->\n```sh\n(.*?)```", DOCUMENT, re.DOTALL)
+    found = re.search(rf"<!-- ci: {re.escape(name)} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
     assert found, name
     return found[1]
 
 
-def commands(job: str) -> str:
-    """The shell of a job of the workflow."""
-    body = WORKFLOW[WORKFLOW.index(f"\n  {job}:") :]
-    found = re.search(r"commands: \|\n((?: {12}.*\n)+)", body)
-    assert found, job
-    return dedent(found[1])
+def steps(job: str) -> list[str]:
+    """What the job runs in a shell."""
+    body = re.split(r"\n  (?=\S)", WORKFLOW[WORKFLOW.index(f"\n  {job}:") :].lstrip())[0]
+    return re.findall(r"^ +- run: (.*)$", body, re.MULTILINE)
+
+
+def variables() -> dict[str, str]:
+    """Of every job."""
+    found = re.search(r"^env:\n((?:  .*\n)+)", WORKFLOW, re.MULTILINE)
+    assert found
+    return dict(line.strip().split(": ", 1) for line in found[1].splitlines())
+
+
+# As text
 
 
 @pytest.mark.parametrize("job", ["pull-request", "nightly"])
 def test_a_job_runs_what_is_documented(job: str) -> None:
-    assert commands(job) == documented(job)
+    assert steps(job) == [documented("install").strip(), documented(job).strip()]
 
 
 def test_no_expression_becomes_part_of_a_script() -> None:
-    shell = [*re.findall(r"run: (.*)", WORKFLOW + ACTION), commands("pull-request"), commands("nightly")]
-    assert len(shell) == 4
-    assert not any("${{" in line for line in shell)
+    assert not any("${{" in step for job in ("pull-request", "nightly") for step in steps(job))
 
 
 def test_the_gate_needs_no_secret_and_writes_nothing() -> None:
     assert "permissions:\n  contents: read" in WORKFLOW
     assert "write" not in WORKFLOW
-    assert not re.search(r"secrets\.|token:|GITHUB_TOKEN", WORKFLOW + ACTION)
+    assert not re.search(r"secrets\.|token:|GITHUB_TOKEN", WORKFLOW)
     assert WORKFLOW.count("actions/checkout@") == WORKFLOW.count("persist-credentials: false")
+
+
+def test_no_page_installs_from_an_index_that_has_no_accelbench() -> None:
+    for path in [ROOT / "README.md", *(ROOT / "docs").iterdir()]:
+        if path.is_file():
+            assert not re.search(r"pip install [^\n]*['\" ]accelbench", path.read_text()), path.name
+
+
+# In a repository
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the page makes it, without fetching what builds it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, *documented("wheel").split()[1:-1], "--no-build-isolation", str(ROOT)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+    (found,) = folder.iterdir()
+    assert variables()["INSTALL"].startswith(f"./{found.name}[")
+    return found
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter as a job gets it, which has all that accelbench needs, but no accelbench."""
+    folder = tmp_path_factory.mktemp("runner")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=300)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for each in Path(place).iterdir():
+            if "accelbench" not in each.name and not (packages / each.name).exists():
+                (packages / each.name).symlink_to(each)
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    names = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def commit(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "a change")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, wheel: Path) -> Path:
+    """With the page's files on `main`."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main")
+    (root / wheel.name).symlink_to(wheel)
+    commit(root, {name: documented(name) for name in FILES})
+    return root
+
+
+@pytest.fixture
+def simulated(repository: Path) -> Path:
+    """The same, small, on the backend whose time is virtual: a step takes the model's SECONDS."""
+    changes = {
+        "accelbench.toml": ('"torch"', '"fake"'),
+        "benchmarks/ranking.py": ("\n    def build_torch", f"{BUILD_FAKE}\n    def build_torch"),
+        "benchmarks/suite.toml": ("\n\n[[cases]]\n", SMALL),
+        MODEL: ("def scores", "SECONDS = 0.001\n\n\ndef scores"),
+    }
+    for name, (old, new) in changes.items():
+        assert old in documented(name)
+        commit(repository, {name: documented(name).replace(old, new)})
+    return repository
+
+
+def pull_request(repository: Path, files: Mapping[str, str]) -> Path:
+    """What a job checks out: the merge of a branch with these changes into `main`, and its parents."""
+    git(repository, "checkout", "-qB", "change", "main")
+    commit(repository, files)
+    git(repository, "checkout", "-qB", "merged", "main")
+    git(repository, "merge", "-q", "--no-ff", "-m", "merged", "change")
+    place = repository.with_name(f"checkout{len(list(repository.parent.iterdir()))}")
+    git(repository, "clone", "-q", "--depth", "2", "-b", "merged", repository.as_uri(), str(place))
+    git(repository, "checkout", "-q", "main")
+    return place
+
+
+def run_job(job: str, checkout: Path, runner: Path, code: int = 0) -> str:
+    """Its steps as GitHub runs them, the last one to this exit code; what that prints."""
+    *before, last = steps(job)
+    for step in before:
+        shell(step, checkout, runner).check_returncode()
+    done = shell(last, checkout, runner)
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def shell(commands: str, checkout: Path, runner: Path) -> subprocess.CompletedProcess[str]:
+    """With the workflow's variables and those that every job has, and no network."""
+    env = {
+        **variables(),
+        "PATH": f"{runner / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(checkout.parent),
+        "GITHUB_STEP_SUMMARY": str(checkout.parent / "summary.md"),
+        "PIP_NO_INDEX": "1",
+    }
+    return subprocess.run(
+        ["bash", "-e", "-c", commands], cwd=checkout, env=env, capture_output=True, text=True, timeout=900
+    )
+
+
+def test_a_pull_request_fails_for_slower_code_only(simulated: Path, runner: Path) -> None:
+    passed = run_job("pull-request", pull_request(simulated, {"README": "unrelated\n"}), runner)
+    assert "PASS: no regression in 1" in passed
+    slower = pull_request(simulated, {MODEL: (simulated / MODEL).read_text().replace("0.001", "0.0012")})
+    assert "::error" in run_job("pull-request", slower, runner, 10)
+    assert "1.200×" in (slower.parent / "summary.md").read_text()
+    assert 'failures="1"' in (slower / "accelbench.xml").read_text()
+
+
+def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Path, runner: Path) -> None:
+    workload = (simulated / "benchmarks/ranking.py").read_text()
+    suite = (simulated / "benchmarks/suite.toml").read_text()
+    added = {
+        "benchmarks/another.py": workload.replace("Ranking", "Another"),
+        "benchmarks/suite.toml": f'{suite}[[cases]]\nworkload = "another"\n',
+    }
+    told = run_job("pull-request", pull_request(simulated, added), runner)
+    assert "PASS: no regression in 1" in told
+    assert "1 new" in told
+
+
+def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Path) -> None:
+    checkout = pull_request(simulated, {"README": "unrelated\n"})
+    shell(documented("install"), checkout, runner).check_returncode()
+    for line in documented("baseline").splitlines():
+        done = shell(line, checkout, runner)
+        assert done.returncode == 0, done.stderr
+    add_sessions(checkout / "results")  # "the same on four other days"
+    assert "PASS" in run_job("nightly", checkout, runner)
+    model = checkout / MODEL
+    model.write_text(model.read_text().replace("0.001", "0.0015"))
+    assert "::error" in run_job("nightly", checkout, runner, 10)
+    assert "again: 1.5" in (checkout / "accelbench.xml").read_text()
+
+
+@pytest.mark.real
+def test_a_pull_request_on_torch_fails_for_slower_code_only(repository: Path, runner: Path) -> None:
+    pytest.importorskip("torch")
+    passed = run_job("pull-request", pull_request(repository, {"README": "unrelated\n"}), runner)
+    assert "PASS: no regression in 1" in passed
+    slower = run_job("pull-request", pull_request(repository, {MODEL: A_FIFTH_MORE}), runner, 10)
+    assert "FAIL 1 of 1: ranking(" in slower

@@ -62,7 +62,7 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
 
     Raises UsageError, NothingToMeasure.
     """
-    asked, targets = request.request(options), request.requested_targets(options)
+    asked, targets = request.request_on_targets(options)
     doubled = replace(asked, policy=noise.doubled(asked.policy))
     with ready(targets, asked.wait_s, None, observer), prepared(doubled, targets, observer) as (pool, info):
         (records,) = record_runs([pool], [info], None, observer)

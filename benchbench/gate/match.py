@@ -16,7 +16,7 @@ from benchbench.comparing.match import (
     run_bars,
 )
 from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
-from benchbench.model.status import Verdict
+from benchbench.model.status import Status, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +143,12 @@ def match_interleaved(case: str, ref: CaseDigest, new: CaseDigest, metric: Metri
 
 
 def _reference(ref: CaseDigest) -> tuple[Verdict, str] | None:
-    """A baseline that cannot run is no baseline: nothing would ever be slower than it."""
-    cause = ref.failure or ("" if ref.skipped_for_partner else ref.absent)
+    """A baseline that cannot run is no baseline: nothing would ever be slower than it.
+
+    Code that has no such case, since it was added later, is not broken: the case is new.
+    """
+    added = ref.skipped_for_partner or ref.status is Status.UNSUPPORTED
+    cause = ref.failure or ("" if added else ref.absent)
     return (Verdict.INCOMPARABLE, f"the baseline's code: {cause}") if cause else None
 
 

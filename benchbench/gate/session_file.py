@@ -10,6 +10,7 @@ from typing import Any
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.errors import UnreadableInput
 from benchbench.store import codec
+from benchbench.store.checksum import sealed
 from benchbench.store.runs import NAME
 
 DIGITS = 7  # of a value: far below the least spread that counts, 1e-4
@@ -31,13 +32,15 @@ def read_session(path: Path) -> Digest:
 
 
 def encode_session(found: Digest) -> bytes:
-    """JSON with one line per case; values rounded to `DIGITS` digits."""
+    """JSON with one line per case and a checksum; values rounded to `DIGITS` digits."""
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
     cases = given.pop("cases")
     fields = {name: value for name, value in given.items() if value not in (None, (), "")}
+    fields["checksums"] = True  # a reader asks for one: those of before there were any have none
     head = [f"  {_json(name)}: {_json(_plain(value))}" for name, value in fields.items()]
     lines = ",\n".join(f"    {_json(case)}: {_json(_short(side))}" for case, side in cases.items())
-    return ("{\n" + ",\n".join([*head, f'  "cases": {{\n{lines}\n  }}']) + "\n}\n").encode(errors="replace")
+    text = "{\n" + ",\n".join([*head, f'  "cases": {{\n{lines}\n  }}']) + "\n}\n"
+    return sealed(text.encode(errors="replace"))
 
 
 def _short(side: CaseDigest) -> dict[str, Any]:

@@ -218,11 +218,13 @@ def thresholds(
     run: Run, project: config.Config, suites: Sequence[str], tell: Callable[[str], None]
 ) -> tuple[Rule, ...]:
     """The project's patterns, those of the suites, given or found by the run's names, the project's limit."""
-    names, known = dict.fromkeys(case.suite for case in run.info.plan), suite.suite_names()
+    names = dict.fromkeys(case.suite for case in run.info.plan)
+    known = {name: name for name in suite.suite_names()}
+    known |= {suite.load_suite(name).name: name for name in project.run.suite}
     for name in names:
         if not suites and name not in known and name != "defaults":
             tell(f"suite {name!r} is not found by name: --suite FILE for its thresholds")
-    chosen = suites or [name for name in names if name in known]
+    chosen = suites or [known[name] for name in names if name in known]
     patterns = [rule for name in chosen for rule in suite.suite_thresholds(suite.load_suite(name))]
     return (*config.config_thresholds(project), *patterns, *config.default_rules(project))
 

@@ -6,7 +6,6 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from pkgutil import iter_modules
 
 from benchbench import registry
 from benchbench.errors import UsageError, unknown
+from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
     MORE,
     FileMistake,
@@ -45,11 +45,14 @@ class UserCatalogue:
         return max(named, key=lambda each: len(each.stem), default=None)
 
 
-def workload_named(name: str) -> WorkloadKind:
-    """The workload of that name. Raises UsageError: there is none, or its file has a mistake."""
+def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
+    """The workload of that name. Raises UsageError: there is none, or its file has a mistake.
+
+    `code`: where the user's are; by default where this process was told.
+    """
     if shipped := registry.find_class(WORKLOADS, name, Workload):  # type: ignore[type-abstract]
         return shipped
-    own = user_catalogue()
+    own = user_catalogue(code)
     if name in own.workloads:
         return own.workloads[name]
     if mistake := own.mistake(name):
@@ -72,26 +75,27 @@ def user_file_warnings() -> list[str]:
     return [f"warning: {each.text}" for each in user_catalogue().mistakes]
 
 
-def user_catalogue() -> UserCatalogue:
-    """Of the folders in ACCELBENCH_WORKLOADS. Files are imported again when one has changed."""
-    folders = tuple(map(Path, registry.extra_folders()))
-    return _catalogue(folders, tuple(_state(folders)), os.environ.get("PYTHONPATH", ""))
+def user_catalogue(code: UserCode | None = None) -> UserCatalogue:
+    """Of the user's folders. Files are imported again when one has changed."""
+    code = code or user_code()
+    return _catalogue(code, tuple(_state(code)))
 
 
-def _state(folders: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
+def _state(code: UserCode) -> Iterator[tuple[str, int, int]]:
     """Of each file: path, time of the last change, size."""
-    for path in (path for folder in folders for path in sorted(folder.glob("*.py"))):
+    for path in (path for folder in code.workloads for path in sorted(Path(folder).glob("*.py"))):
         found = path.stat()
         yield str(path), found.st_mtime_ns, found.st_size
 
 
-@lru_cache(maxsize=1)
-def _catalogue(folders: Sequence[Path], *_state: object) -> UserCatalogue:
+@lru_cache(maxsize=2)  # both sides of a comparison
+def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
     """`_state`: whatever tells that what was read before must be read again."""
+    folders = tuple(map(Path, code.workloads))
     mistakes = [
         FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not each.is_dir()
     ]
-    process, workloads = UserFilesProcess(), dict[str, UserWorkload]()
+    process, workloads = UserFilesProcess(code), dict[str, UserWorkload]()
     for stem, file in _files(folders, mistakes).items():
         own, wrong = described_workloads(file, f"{WORKLOADS}.{stem}", process)
         mistakes += wrong

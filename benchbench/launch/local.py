@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from benchbench.backends.base import Backend
 from benchbench.launch.process import LocalWorker
-from benchbench.launch.scratch import RunScratch, UserCode
+from benchbench.launch.project import UserCode
+from benchbench.launch.scratch import RunScratch
 from benchbench.launch.transport import NotStarted, Worker
 from benchbench.machine.environment import oom_kills
 from benchbench.machine.sampler import Sampler, Watch

@@ -13,7 +13,7 @@ import msgspec
 
 from benchbench.backends.base import Backend
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.scratch import UserCode
+from benchbench.launch.project import UserCode
 from benchbench.launch.transport import (
     IMPORT_TIMEOUT_S,
     Answer,

@@ -11,32 +11,18 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from benchbench import registry
 from benchbench.backends.base import Backend
+from benchbench.launch.project import UserCode, user_code
 from benchbench.machine.environment import worker_environment
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 
 PREFIX = "accelbench-run-"  # of the folders' names
 MARKER = ".accelbench-scratch"  # a file in such a folder that names it by device and inode
-
-
-@dataclass(frozen=True, slots=True)
-class UserCode:
-    """Where workers find the user's own code: folders of workloads, and the entries of PYTHONPATH."""
-
-    workloads: tuple[str, ...]
-    python_path: tuple[str, ...]
-
-
-def user_code() -> UserCode:
-    """As this process was given them."""
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return UserCode(tuple(registry.extra_folders()), tuple(each for each in path if each))
 
 
 class RunScratch:
@@ -73,7 +59,7 @@ class RunScratch:
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
         extra = {**backend.environment(settings, str(self._cache(target, chosen or {}))), **(chosen or {})}
         code = self._code or user_code()
-        own = [str(self.path / "package")]
+        own = [str(self.path / "package"), *code.sources]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
             own += code.python_path
         extra["PYTHONPATH"] = os.pathsep.join(own)

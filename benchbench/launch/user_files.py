@@ -20,9 +20,11 @@ from typing import Any
 
 import msgspec
 
+from benchbench import registry
 from benchbench.errors import UsageError
 from benchbench.format import visible
 from benchbench.launch.channel import Channel
+from benchbench.launch.project import UserCode
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
 
@@ -128,7 +130,8 @@ class UserWorkload:
 class UserFilesProcess:
     """One process after another, started when something is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: UserCode) -> None:
+        self._code = code
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Any = None
@@ -160,11 +163,12 @@ class UserFilesProcess:
     def _started(self) -> Channel:
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).parent.parent.parent)
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join([root, *self._code.sources, *self._code.python_path])
+        folders = os.pathsep.join(self._code.workloads)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "benchbench.worker.user_files", str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, registry.WORKLOAD_PATH: folders},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""`accelbench.toml`, nearest upwards: what a project wants of `check`, and what its devices cost."""
+"""`accelbench.toml`: where a project's code is, what it measures, what it checks, what its devices cost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import msgspec
 
 from benchbench.analyse.pricing import Prices, valid_prices
 from benchbench.errors import UsageError, unknown
+from benchbench.launch.project import KEYS, NAME, CodeConfig, find_config
 from benchbench.plan.thresholds import Rule, fraction, rules
-
-NAME = "accelbench.toml"
 
 
 class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -22,6 +21,13 @@ class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     max_slowdown: str | float | None = None
     metric: list[str] = []
     dedicated: bool = False
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The `[run]` table: defaults of the options of the same names; a suite's path begins at the file."""
+
+    suite: list[str] = []
+    backend: list[str] = []
 
 
 class PriceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -34,6 +40,8 @@ class PriceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
+    code: CodeConfig = CodeConfig()
+    run: RunConfig = RunConfig()
     check: CheckConfig = CheckConfig()
     thresholds: dict[str, str | float] = {}
     price: PriceConfig | None = None
@@ -45,26 +53,27 @@ def nearest(start: Path) -> Config:
     return load_config(path) if path else Config()
 
 
-def find_config(start: Path) -> Path | None:
-    """The file in `start` or the nearest folder above it."""
-    places = (folder / NAME for folder in [start.absolute(), *start.absolute().parents])
-    return next((path for path in places if path.is_file()), None)
-
-
 def load_config(path: Path) -> Config:
     """Raises UsageError with file and key."""
     try:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Config)
+        found = msgspec.structs.replace(found, run=_located(found.run, path.parent))
         config_thresholds(found)
         default_rules(found)
         prices(found)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"Cannot read {path}: {error}", "See docs/checking.md for an example.") from error
+        raise UsageError(f"Cannot read {path}: {error}", KEYS) from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}", _hint(str(error))) from error
     except UsageError as error:
         raise UsageError(f"{path}: {error}", error.hint) from error
     return found
+
+
+def _located(run: RunConfig, folder: Path) -> RunConfig:
+    """With the paths of its suites absolute."""
+    suites = [str(folder / name) if name.endswith(".toml") else name for name in run.suite]
+    return msgspec.structs.replace(run, suite=suites)
 
 
 def config_thresholds(found: Config) -> list[Rule]:
@@ -88,8 +97,10 @@ def _hint(message: str) -> str:
     """The nearest key to an unknown one."""
     found = re.search(r"unknown field `([^`]+)`(?: - at `([^`]*)`)?", message)
     if not found:
-        return "See docs/checking.md for every key."
-    tables: dict[str, type[msgspec.Struct]] = {"$.check": CheckConfig, "$.price": PriceConfig}
+        return KEYS
+    tables: dict[str, type[msgspec.Struct]] = {
+        "$.code": CodeConfig, "$.run": RunConfig, "$.check": CheckConfig, "$.price": PriceConfig
+    }  # fmt: skip
     kind = tables.get(found[2], Config)
     valid = [field.encode_name for field in msgspec.structs.fields(kind)]
     return unknown("keys", found[1], valid)

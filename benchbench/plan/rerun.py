@@ -10,6 +10,7 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError
 from benchbench.launch import catalogue
+from benchbench.launch.project import UserCode
 from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.run import RunInfo, Settings
@@ -22,12 +23,14 @@ from benchbench.plan.suite import check_params
 class Variant:
     """What one side of a comparison changes of a plan; `settings` are fields of Settings.
 
-    `revision`: a git revision of the user's own code. `text` is what was typed.
+    `revision`: a git revision of the user's own code; `code`: where that is checked out. `text` is what was
+    typed.
     """
 
     text: str
     target: Target | None = None
     revision: str = ""
+    code: UserCode | None = None
     mode: str = ""
     dtype: Dtype | None = None
     device: str = ""
@@ -56,15 +59,15 @@ def resume_obstacle(info: RunInfo) -> str:
     return "" if all(case.backend in known for case in info.plan) else "only its tests can measure it"
 
 
-def obstacle(case: Case, probe: Probe) -> Reason:
-    """Why a case cannot run on its target, if so."""
+def obstacle(case: Case, probe: Probe, code: UserCode | None = None) -> Reason:
+    """Why a case cannot run on its target, if so; the user's workloads are those of `code`."""
     if probe.status != "ready":
         return Status.UNAVAILABLE, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
     device = next((device for device in probe.devices if device.name == case.device), None)
     if device is None:
         return Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}"
     try:
-        workload = catalogue.workload_named(case.workload)
+        workload = catalogue.workload_named(case.workload, code)
         check_params(workload, dict(case.params))
         return unsupported(case, workload, probe, device)
     except UsageError as error:  # also for sizes that an earlier version took

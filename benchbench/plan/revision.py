@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchbench.errors import UsageError
-from benchbench.launch.scratch import UserCode
+from benchbench.launch.project import UserCode
 from benchbench.store import tags
 
 GIT_TIMEOUT_S = 120.0
@@ -44,11 +44,11 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
 
     Raises UsageError where no folder of workloads lies in a repository, or it has no such revision.
     """
-    roots = {each: _root(each) for each in (*code.workloads, *code.python_path)}
+    roots = {each: _root(each) for each in (*code.workloads, *code.python_path, *code.sources)}
     if not any(roots[each] for each in code.workloads):
         raise UsageError(
             f"rev:{revision} needs workloads in a git repository.",
-            "Name their folder in ACCELBENCH_WORKLOADS.",
+            "Name their folder in accelbench.toml: [code], workloads = […]; or in ACCELBENCH_WORKLOADS.",
         )
     with tempfile.TemporaryDirectory(prefix="accelbench-") as place:
         trees = {
@@ -57,7 +57,7 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
         }
         moved = {each: _moved(each, root, trees) for each, root in roots.items()}
         yield UserCode(
-            tuple(moved[each] for each in code.workloads), tuple(moved[each] for each in code.python_path)
+            *(tuple(moved[each] for each in own) for own in (code.workloads, code.python_path, code.sources))
         )
 
 

@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchbench.environments.targets import given, targets
+from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.scratch import user_code
+from benchbench.launch.project import user_code
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
@@ -23,7 +24,7 @@ from benchbench.plan.variants import targets_of_variants as targets_of_sides
 from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
-from benchbench.running.request import Request, Terms, request
+from benchbench.running.request import Request, Terms, request, with_project
 from benchbench.running.rounds import run_head
 from benchbench.running.start import ready
 from benchbench.store import runs
@@ -41,9 +42,11 @@ def measure_sides(
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
     runs.follow_stored(results)
+    options = with_project(options)
     asked, pythons = request(options), given(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
-    with _pools(sides, targets_of_sides(sides, chosen, pythons), asked, results, observer) as pools:
+    of_sides = targets_of_sides(sides, chosen, pythons)
+    with _pools(sides, of_sides, asked, results, observer) as (sides, pools):
         return _recorded(pools, prepare_sides(pools, asked, sides), results, observer)
 
 
@@ -59,9 +62,9 @@ def measure_cases_on(
     runs.follow_stored(results)
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
-    with _pools(sides, (there, here), terms, results, observer) as pools:
+    with _pools(sides, (there, here), terms, results, observer) as (own, pools):
         probes = [pool.probe() for pool in pools]
-        return _recorded(pools, heads(cases, probes, terms, sides), results, observer)
+        return _recorded(pools, heads(cases, probes, terms, own), results, observer)
 
 
 @contextmanager
@@ -71,21 +74,30 @@ def _pools(
     terms: Terms,
     results: Path,
     observer: RunObserver,
-) -> Iterator[list[WorkerPool]]:
-    """One per side, each with its interpreters, its settings and its revision of the user's code."""
+) -> Iterator[tuple[list[Variant], list[WorkerPool]]]:
+    """The sides with their code, and a pool of each with its interpreters and settings."""
     with ExitStack() as stack:
         stack.enter_context(ready([*chosen[0], *chosen[1]], terms.wait_s, results, observer))
-        pools = []
-        for side, own in zip(sides, chosen, strict=True):
-            code = user_code()
-            if side.revision:
-                code = stack.enter_context(checked_out(side.revision, code))
-            pool = WorkerPool(own, side.applied(terms.settings), sys.executable, code)
-            pools.append(stack.enter_context(pool))
+        own = [stack.enter_context(_with_code(side)) for side in sides]
+        pools = [
+            stack.enter_context(WorkerPool(there, side.applied(terms.settings), sys.executable, side.code))
+            for side, there in zip(own, chosen, strict=True)
+        ]
         tell_system(observer, sys.platform)
         tell_mistakes(observer)
         observer.note(LOOKING)
-        yield pools
+        yield own, pools
+
+
+@contextmanager
+def _with_code(side: Variant) -> Iterator[Variant]:
+    """With its revision of the user's code checked out, if it names one."""
+    code = user_code()
+    if not side.revision:
+        yield dataclasses.replace(side, code=code)
+        return
+    with checked_out(side.revision, code) as moved:
+        yield dataclasses.replace(side, code=moved)
 
 
 def _recorded(
@@ -112,7 +124,7 @@ def heads(
 ) -> Two:
     """The same of cases planned before. A pair of which one side cannot run is left out of both."""
     pairs = _pairs(cases, probes, variants)
-    obstacles = [tuple(map(_obstacle, pair, probes)) for pair in pairs]
+    obstacles = [tuple(map(_obstacle, pair, probes, variants)) for pair in pairs]
     open_pairs = [pair for pair, reasons in zip(pairs, obstacles, strict=True) if not any(reasons)]
     infos: list[RunInfo] = []
     for side, variant in enumerate(variants):
@@ -150,8 +162,12 @@ def _pairs(
     return list(found.values())
 
 
-def _obstacle(case: Case, probes: Sequence[Probe]) -> Reason:
-    return obstacle(case, next(probe for probe in probes if probe.target.name == case.target))
+def _obstacle(case: Case, probes: Sequence[Probe], variant: Variant) -> Reason:
+    """A file with a mistake is none: it is measured, and its failure told."""
+    if variant.code and catalogue.user_catalogue(variant.code).mistake(case.workload):
+        return None
+    probe = next(probe for probe in probes if probe.target.name == case.target)
+    return obstacle(case, probe, variant.code)
 
 
 def _left_out(pair: Pair, reasons: Sequence[Reason], side: int) -> LeftOut:

@@ -31,7 +31,7 @@ def measure_suite(
 ) -> Run:
     """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
     runs.follow_stored(results)
-    asked, targets = request.request(options), request.requested_targets(options)
+    asked, targets = request.request_on_targets(options)
     with ready(targets, asked.wait_s, results, observer), prepared(asked, targets, observer) as (pool, info):
         record_runs([pool], [info], results, observer, profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
@@ -39,8 +39,7 @@ def measure_suite(
 
 def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
     """The head of the run that these options would make; nothing is measured or stored."""
-    targets = request.requested_targets(options)
-    with prepared(request.request(options), targets, observer) as (_, info):
+    with prepared(*request.request_on_targets(options), observer) as (_, info):
         return info
 
 

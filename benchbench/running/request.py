@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from benchbench.environments.targets import choose_targets
@@ -14,6 +15,7 @@ from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation, MeasureOptions
 from benchbench.model.run import Policy, Settings
+from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.cases import Selection, environments, select
 from benchbench.plan.suite import Entry
@@ -57,6 +59,22 @@ def request(options: MeasureOptions) -> Request:
         tags=check_tags(options.tags),
         wait_s=options.wait_s,
     )
+
+
+def with_project(options: MeasureOptions) -> MeasureOptions:
+    """What is not said as the nearest accelbench.toml says it. Raises UsageError."""
+    usual = config.nearest(Path()).run
+    return dataclasses.replace(
+        options,
+        suites=options.suites or tuple(usual.suite),
+        backends=options.backends or tuple(usual.backend),
+    )
+
+
+def request_on_targets(options: MeasureOptions) -> tuple[Request, list[Target]]:
+    """The request and its targets; what is not said is as accelbench.toml has it. Raises UsageError."""
+    options = with_project(options)
+    return request(options), requested_targets(options)
 
 
 def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> list[Target]:

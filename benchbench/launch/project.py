@@ -1,0 +1,71 @@
+"""`accelbench.toml`, nearest upwards: where it is, and where it says that the user's own code is.
+
+Its other tables are read by `plan/config.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from benchbench import registry
+from benchbench.errors import UsageError
+
+NAME = "accelbench.toml"
+KEYS = "docs/checking.md has an example with every key."
+
+
+class CodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The `[code]` table: folders, relative to the file's own."""
+
+    workloads: list[str] = []
+    sources: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class UserCode:
+    """Where workers find the user's own code: folders of workloads, and the entries of PYTHONPATH.
+
+    `sources`: folders that the workloads import from, under every interpreter; those of PYTHONPATH may hold
+    packages of the running one.
+    """
+
+    workloads: tuple[str, ...]
+    python_path: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+
+
+def user_code() -> UserCode:
+    """What accelbench.toml and the environment say; ACCELBENCH_WORKLOADS takes the place of the file's.
+
+    Raises UsageError.
+    """
+    path = find_config(Path())
+    table, root = (_code_table(path), path.parent) if path else (CodeConfig(), Path())
+    named = registry.WORKLOAD_PATH in os.environ
+    return UserCode(
+        workloads=tuple(registry.extra_folders() if named else _absolute(root, table.workloads)),
+        python_path=tuple(each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each),
+        sources=tuple(_absolute(root, table.sources)),
+    )
+
+
+def find_config(start: Path) -> Path | None:
+    """The file in `start` or the nearest folder above it."""
+    places = (folder / NAME for folder in [start.absolute(), *start.absolute().parents])
+    return next((path for path in places if path.is_file()), None)
+
+
+def _code_table(path: Path) -> CodeConfig:
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")).get("code", {}), CodeConfig)
+    except (OSError, ValueError) as error:  # of text, of TOML and of what is not a key
+        raise UsageError(f"{path}: {error}", KEYS) from error
+
+
+def _absolute(root: Path, folders: list[str]) -> list[str]:
+    return [str((root / each).resolve()) for each in folders]
