@@ -6,7 +6,7 @@ import pytest
 
 from benchbench.analyse import launch_bound, metrics, plausible, roofline
 from benchbench.backends import base
-from benchbench.comparing import match, verdicts
+from benchbench.comparing import common, match, verdicts
 from benchbench.machine import conditions, neighbours, sampler
 from benchbench.plan import schedule
 from benchbench.profiling import tables
@@ -69,6 +69,8 @@ QUOTED = [
     ("comparing", f"fewer than {WORD} processes with a value", match.LEAST_PROCESSES),
     ("comparing", f"p < {NUMBER} and", verdicts.ALPHA),
     ("cli", f"Where that is more than {NUMBER} %", 100 * match.PARTS_APART),
+    ("comparing", f"where at least {NUMBER} % of", 100 * common.SHARE),
+    ("comparing", f"of {WORD} or more compared cases", common.LEAST_CASES),
     ("api", r"threshold=(0\.[0-9]+), \*, results", verdicts.THRESHOLD),
     ("profiling", f"differ by more than {NUMBER} % a note", 100 * tables.DISTURBED),
     ("profiling", f"for {WORD} a second", profile_pass.PROFILED_S),

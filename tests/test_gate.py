@@ -94,6 +94,13 @@ def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
     again = bench.folder / "results/runs" / found["run"]["id"] / "runs" / found["confirmation"]["run"]["id"]
     assert len((again / "records.jsonl").read_text().splitlines()) == 3
     assert "paced" in bench.run("report", str(again), "--format", "csv").stdout
+    shown = bench.run("check", "latest", "--baseline", "main", code=10).stdout
+    told = re.search(r"measured again: run (\w+)", shown)
+    assert told
+    assert "paced" in bench.run("report", told[1], "--format", "csv").stdout
+    assert told[1] not in bench.run("list", "runs").stdout + bench.run("history", "--format", "json").stdout
+    refused = bench.run("baseline", "set", "main", told[1], code=2)
+    assert f"Run {told[1]} is the second test of {found['run']['id']}" in refused.stderr
     listed = json.loads(bench.run("list", "runs", "--format", "json").stdout)
     assert [each["run"] for each in listed][-1] == found["run"]["id"]
 

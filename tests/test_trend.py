@@ -16,10 +16,13 @@ from inline_snapshot import snapshot
 from benchbench.analyse.columns import flatten
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.rows import rows
+from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.history import biggest, history_document, sparkline
 from benchbench.errors import UsageError
 from benchbench.model.measurement import Memory
-from benchbench.model.run import Run
+from benchbench.model.options import Allocator, Isolation
+from benchbench.model.run import Run, Settings
+from benchbench.model.status import Verdict
 from benchbench.store import runs as store
 from benchbench.trends.trend import Trend, trends
 from tests.factories import (
@@ -84,7 +87,35 @@ def test_other_hardware_is_a_boundary_and_no_change() -> None:
     runs += [a_run_at(8 + i, 5e-4 * NOISE[i], machine=faster) for i in range(8)]
     (found,) = trends(runs, LATENCY)
     assert not found.history.changes
-    assert "other hardware        from run08" in rendered(history_document([found]))
+    assert "not comparable        from run08: CPU Example CPU → Another CPU" in rendered(
+        history_document([found])
+    )
+
+
+@pytest.mark.parametrize(
+    ("info", "record", "reason"),
+    [
+        ({"settings": Settings(threads=1)}, {}, "threads 2 → 1"),
+        ({"settings": Settings(threads=2, allocator=Allocator.SYSTEM)}, {}, "allocator steady → system"),
+        ({"settings": Settings(threads=2, isolation=Isolation.SPAWN)}, {}, "isolation fork → spawn"),
+        ({}, {"workload_version": 2}, "workload version 1 → 2"),
+        ({}, {"precision": {"matmul": "high"}}, "matmul highest → high"),
+    ],
+)
+def test_what_compare_calls_incomparable_is_another_series(
+    info: dict[str, Any], record: dict[str, Any], reason: str
+) -> None:
+    runs = [a_run_at(2 * i, 1e-3 * NOISE[i]) for i in range(8)]
+    for i in range(8):
+        records = some_rounds(*(2e-3 * NOISE[i] * other for other in (1, 1.01, 0.99)), **record)
+        begun = f"2026-01-{2 * i + 2:02d}T00:00:00+00:00"
+        runs.append(a_run(records, id=f"other{i}", started=begun, **info))
+    assert compare_runs(runs[0], runs[8]).verdicts[0].verdict is Verdict.INCOMPARABLE
+    (found,) = trends(runs, LATENCY)
+    assert not found.history.changes
+    assert (found.boundaries, found.bars) == ((8,), (reason,))
+    (data,) = json.loads(rendered(history_document([found]), "json"))
+    assert data["boundaries"] == [{"run": "other0", "reason": reason}]
 
 
 def test_machines_that_take_turns_have_a_history_each() -> None:

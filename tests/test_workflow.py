@@ -36,12 +36,14 @@ policy = "quick"
 cpu = [{ queries = 16, items = 16, width = 16 }]
 accelerator = [{ queries = 16, items = 16, width = 16 }]
 """
-A_FIFTH_MORE = '''\
+WAITING = """\
+import time
+
+
 def scores(queries, items):
-    """How well each item fits each query."""
-    queries[: len(queries) // 5] @ items.T
+    time.sleep(0.020)
     return queries @ items.T
-'''
+"""  # what waits takes as long on a busy machine
 
 
 def documented(name: str) -> str:
@@ -228,7 +230,9 @@ def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Pat
 @pytest.mark.real
 def test_a_pull_request_on_torch_fails_for_slower_code_only(repository: Path, runner: Path) -> None:
     pytest.importorskip("torch")
+    suite = documented("benchmarks/suite.toml").replace("\n\n[[cases]]\n", SMALL)
+    commit(repository, {MODEL: WAITING, "benchmarks/suite.toml": suite})
     passed = run_job("pull-request", pull_request(repository, {"README": "unrelated\n"}), runner)
     assert "PASS: no regression in 1" in passed
-    slower = run_job("pull-request", pull_request(repository, {MODEL: A_FIFTH_MORE}), runner, 10)
-    assert "FAIL 1 of 1: ranking(" in slower
+    slower = pull_request(repository, {MODEL: WAITING.replace("0.020", "0.024")})
+    assert "FAIL 1 of 1: ranking(" in run_job("pull-request", slower, runner, 10)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from benchbench.analyse.comparable import arrow, case_bars, differing, run_bars, unequal, work_bars
 from benchbench.analyse.digest import SETTLED, CaseDigest, Digest, partnered
 from benchbench.analyse.metrics import Metric
 from benchbench.format import ratio
-from benchbench.machine.environment import fingerprint
-from benchbench.model.device import Machine
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, mean, paired, welch
 
@@ -136,16 +135,16 @@ def changes(ref: Digest, new: Digest) -> list[str]:
     """What differs between the runs and does not bar comparing them: finding what it costs is the point."""
     return [
         *environment_changes(ref, new),
-        *_differences(ref.policy, new.policy, ("name", "rounds"), "policy "),
+        *differing(ref.policy, new.policy, ("name", "rounds"), "policy "),
     ]
 
 
 def environment_changes(ref: Digest, new: Digest) -> list[str]:
     """The versions that differ."""
     return [
-        *_unequal(ref.frameworks, new.frameworks),
-        *_differences(ref.machine, new.machine, ("os", "python")),
-        *_differences(ref, new, ("version",), "accelbench "),
+        *unequal(ref.frameworks, new.frameworks),
+        *differing(ref.machine, new.machine, ("os", "python")),
+        *differing(ref, new, ("version",), "accelbench "),
     ]
 
 
@@ -155,15 +154,6 @@ def suspect(ref: CaseDigest, new: CaseDigest) -> str:
     if not same or ref.version == new.version:
         return ""
     return f"suspect: {arrow(new.case.target if new.case else '', ref.version, new.version)}"
-
-
-def arrow(name: str, ref: object, new: object) -> str:
-    """`torch 2.12.1 → 2.13.0`."""
-
-    def text(value: object) -> str:
-        return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
-
-    return f"{name} {text(ref)} → {text(new)}"
 
 
 def _pair(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric, bars: Sequence[str]) -> Pair:
@@ -204,58 +194,6 @@ def _presence(ref: CaseDigest, new: CaseDigest) -> tuple[Verdict, str] | None:
     if new.failure:
         return Verdict.BROKEN, new.failure
     return (Verdict.NEW, f"failed before: {ref.failure}") if ref.failure else None
-
-
-def run_bars(ref: Digest, new: Digest) -> list[str]:
-    """The hardware and the settings that keep two runs from being compared."""
-    settings = _differences(ref.settings, new.settings, ("threads", "allocator", "isolation"))
-    if fingerprint(ref.machine) == fingerprint(new.machine):
-        return settings
-    return (_unequal(_hardware(ref.machine), _hardware(new.machine)) or ["other hardware"]) + settings
-
-
-def _hardware(machine: Machine) -> dict[str, object]:
-    return {
-        "CPU": machine.cpu,
-        "cores": machine.cores,
-        "usable threads": machine.threads,
-        "GiB of memory": round(machine.memory_bytes / 2**30),
-        "architecture": machine.architecture,
-        "accelerators": machine.accelerators,
-    }
-
-
-def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """The device, the work as defined and as counted, the clock, and the precision as read back."""
-    if not (ref.rounds and new.rounds):
-        return []
-    return [
-        *_differences(ref, new, ("device_model",)),
-        *work_bars(ref, new),
-        *_differences(ref.cost, new.cost, ("bytes",), "counted "),
-        *_differences(ref, new, ("timer",)),
-        *_unequal(ref.precision, new.precision),
-    ]
-
-
-def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """The work as defined and as counted, whatever it is computed in and on."""
-    if not (ref.rounds and new.rounds):
-        return []
-    return [
-        *_differences(ref, new, ("workload_version",)),
-        *_differences(ref.cost, new.cost, ("flops", "items", "item"), "counted "),
-    ]
-
-
-def _differences(ref: object, new: object, names: Iterable[str], prefix: str = "") -> list[str]:
-    pairs = [(name, getattr(ref, name), getattr(new, name)) for name in names]
-    return [arrow(prefix + name, a, b).replace("_", " ") for name, a, b in pairs if a != b]
-
-
-def _unequal(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Of the keys in both: a newer version may report more."""
-    return [arrow(name, ref[name], new[name]) for name in ref if name in new and ref[name] != new[name]]
 
 
 def _shortage(ref: int, new: int, metric: Metric) -> tuple[Verdict, str] | None:

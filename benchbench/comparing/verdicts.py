@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchbench.analyse.comparable import run_bars
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, Metric
+from benchbench.comparing.common import CommonFactor, common_factor
 from benchbench.comparing.match import (
     Pair,
     are_interleaved,
     changes,
     match,
     match_partners,
-    run_bars,
     suspect,
 )
 from benchbench.model.run import Run
@@ -60,7 +61,10 @@ class CaseComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`changes` between the runs do not bar comparing; `geomean` is of the ratios of `compared` cases."""
+    """`changes` between the runs do not bar comparing; `geomean` is of the ratios of `compared` cases.
+
+    `common`: what nearly all of these have in common, which is the machine's rather than the code's.
+    """
 
     ref: Run
     new: Run
@@ -70,6 +74,7 @@ class Comparison:
     verdicts: tuple[CaseComparison, ...]
     compared: int
     geomean: float | None
+    common: CommonFactor | None = None
     interleaved: bool = False  # the runs are partners, and each round's processes a pair
 
 
@@ -87,7 +92,7 @@ def compare_runs(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: flo
     tested = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
-    middle = mean([difference.mid for difference in tested.values()]) if tested else None
+    moved = [difference.mid for difference in tested.values()]
     return Comparison(
         ref=ref,
         new=new,
@@ -96,7 +101,8 @@ def compare_runs(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: flo
         changes=(*changes(before, after), *(run_bars(before, after) if partners else ())),
         verdicts=tuple(_verdict(pair, p_holm.get(pair.case), rule) for pair in pairs),
         compared=len(tested),
-        geomean=_exp(middle),
+        geomean=_exp(mean(moved) if moved else None),
+        common=None if partners else common_factor(moved, threshold),
         interleaved=partners,
     )
 

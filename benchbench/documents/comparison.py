@@ -116,6 +116,7 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "alpha": ALPHA,
         "compared": found.compared,
         "geomean": found.geomean,
+        "common_factor": found.common and asdict(found.common),
         "in_turn": found.interleaved,
         "changes": found.changes,
         "counts": _counts(found),
@@ -145,6 +146,7 @@ def _summary(found: Comparison) -> list[str]:
         return [counts]
     return [
         f"geomean of {found.compared} compared cases: {fmt.significant(found.geomean)}×",
+        *evidence.moved_alike(found.common),
         counts,
         f"p (Holm) and MDE hold for {found.compared} cases together; MDE: the change found 4 times in 5",
     ]

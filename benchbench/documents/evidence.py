@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchbench.analyse.digest import SETTLED
+from benchbench.comparing.common import CommonFactor
 from benchbench.comparing.verdicts import CaseComparison
 from benchbench.documents.document import Cell, Column, Content, Number, Part, Tone, number
+from benchbench.format import significant
 from benchbench.gate.significance import TestResult
 from benchbench.model.status import Verdict
 
@@ -50,6 +52,16 @@ def evidence(found: CaseComparison | TestResult, unit: str, verdict: Verdict) ->
 
 def _value(value: float | None, unit: str) -> Part:
     return "–" if value is None else Number(value, unit)
+
+
+def moved_alike(found: CommonFactor | None) -> list[str]:
+    """A line where nearly every case moved the same way."""
+    if found is None:
+        return []
+    moved = (
+        f"{found.moving} of {found.cases} cases moved the same way, {significant(found.ratio)}× in the median"
+    )
+    return [f"{moved}: the machine, rather than the code; measure interleaved (--ab)"]
 
 
 def imprecise(stopped_by: Sequence[str], metric: str) -> str:

@@ -130,6 +130,7 @@ def _data(gate: Gate) -> dict[str, Any]:
         "assumed_spread": policy.assumed,
         "strict_env": policy.strict_env,
         "tested": found.tested,
+        "common_factor": found.common and asdict(found.common),
         "changes": found.changes,
         "idle_thresholds": found.idle,
         "missing": [asdict(each) for each in found.missing],
@@ -200,7 +201,8 @@ def gate_summary(gate: Gate) -> list[str]:
     if not mdes:
         return [counts]
     sight = f"a change of {fmt.share(median(mdes))} in the median case, of {fmt.share(max(mdes))} in each"
-    return [counts, f"could have seen, 4 times in 5: {sight}"]
+    common = evidence.moved_alike(gate.found.common)
+    return [counts, *common, f"could have seen, 4 times in 5: {sight}"]
 
 
 def _sentences(each: CaseFinding) -> list[str]:

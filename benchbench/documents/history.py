@@ -21,7 +21,7 @@ PANELS = 20  # panels that can still be looked at
 READING = (
     "Small dots are processes, circles their {what}, crosses spikes; a black line is a level. "
     "A dashed line with a triangle is a change: up is slower, down is faster. "
-    "A dotted line is other hardware: nothing is compared across it."
+    "A dotted line is other hardware, settings or work: nothing is compared across it."
 )
 
 
@@ -50,7 +50,7 @@ def _table(trend: Trend) -> Table:
 
 
 def _events(trend: Trend) -> Iterator[dict[str, Content]]:
-    """Changes, spikes, and where the hardware changed."""
+    """Changes, spikes, and from where on nothing can be compared with what was before."""
     for change in trend.history.changes:
         yield {
             "event": Cell((change.direction,), Tone.BAD if change.direction == "slower" else Tone.GOOD),
@@ -60,9 +60,9 @@ def _events(trend: Trend) -> Iterator[dict[str, Content]]:
     for index in trend.history.outliers:
         value = number(trend.points[index].value, trend.metric.unit)
         yield {"event": "spike", "size": value, "where": f"in {point_name(trend.points[index])}"}
-    for index in trend.boundaries:
-        place = f"from {point_name(trend.points[index])}"
-        yield {"event": "other hardware", "size": None, "where": place}
+    for index, reason in zip(trend.boundaries, trend.bars, strict=True):
+        place = f"from {point_name(trend.points[index])}: {reason}"
+        yield {"event": "not comparable", "size": None, "where": place}
 
 
 def _between(trend: Trend, change: Change) -> str:
@@ -161,6 +161,10 @@ def _fields(trend: Trend) -> dict[str, Any]:
         "points": [asdict(point) for point in trend.points],
         "changes": [_change(trend.points, change) for change in trend.history.changes],
         "segments": [asdict(segment) for segment in trend.history.segments],
+        "boundaries": [
+            {"run": trend.points[index].run, "reason": reason}
+            for index, reason in zip(trend.boundaries, trend.bars, strict=True)
+        ],
         "outliers": [trend.points[index].run for index in trend.history.outliers],
     }
 

@@ -124,7 +124,7 @@ def _facts(run: Run, made: Sequence[Row]) -> list[str]:
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
         *_parts(run),
-        f"machine: {machine.cpu}, {machine.threads} threads, {machine.os}",
+        f"machine: {machine.cpu}, {_threads(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         *_targets(made),
         f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {in_words(info.policy)}",
@@ -170,6 +170,12 @@ def _targets(made: Iterable[Row]) -> list[str]:
             modes.setdefault(target, {})[row.case.mode] = None
     texts = [" ".join(filter(None, (name, versions[name], *modes[name]))) for name in versions]
     return [f"backends: {', '.join(texts)}"] if texts else []
+
+
+def _threads(info: RunInfo) -> str:
+    """`2 threads`; where the workers had others, `1 of 2 threads`."""
+    used, usable = info.settings.threads, info.machine.threads
+    return f"{usable} threads" if used == usable else f"{used} of {usable} threads"
 
 
 def _price(row: Row) -> str:

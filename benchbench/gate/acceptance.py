@@ -42,6 +42,9 @@ def accept(
     UnreadableInput, CannotWrite.
     """
     folder = runs.find_run(results, selector)
+    if folder.parent.parent.parent == results / runs.RUNS:
+        whole = folder.parent.parent.name
+        raise UsageError(f"Run {folder.name} is the second test of {whole}, not a run.", f"Name {whole}.")
     run = runs.read_run(folder)
     session = digest(run)
     if not anyway and (doubts := objections(results, name, folder, run)):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchbench.analyse.digest import CaseDigest, Digest, partnered
+from benchbench.comparing.common import CommonFactor, common_factor
 from benchbench.comparing.match import changes, suspect
-from benchbench.comparing.verdicts import ALPHA
+from benchbench.comparing.verdicts import ALPHA, THRESHOLD
 from benchbench.gate.advice import advice
 from benchbench.gate.cases import CaseTest, GatePolicy, against_code, against_sessions
 from benchbench.gate.completeness import MissingRecords, missing_pairs, missing_records
@@ -58,7 +60,8 @@ class GateResult:
     """`changes` since the newest session bar nothing; `idle`: thresholds that name no case.
 
     `missing`: what keeps the run from being complete. `interleaved`: the one session is the baseline's code,
-    measured process by process with the run.
+    measured process by process with the run. `common`: what nearly all cases have in common, by the first
+    metric, against stored sessions.
     """
 
     sessions: tuple[Digest, ...]
@@ -70,6 +73,7 @@ class GateResult:
     tested: int
     changes: tuple[str, ...]
     idle: tuple[str, ...]
+    common: CommonFactor | None = None
     interleaved: bool = False
 
     @property
@@ -91,7 +95,7 @@ def decide(
     the `policy` says that one stage decides.
     """
     result = _decided(against_sessions(sessions, new, policy), sessions, new, policy, confirmation)
-    return replace(result, missing=tuple(missing_records(sessions, new)))
+    return replace(result, missing=tuple(missing_records(sessions, new)), common=_common(result))
 
 
 def check_interleaved(
@@ -133,6 +137,12 @@ def _decided(
         changes=tuple(changes(sessions[-1], new)),
         idle=_idle(policy.thresholds, tests),
     )
+
+
+def _common(result: GateResult) -> CommonFactor | None:
+    metric = result.policy.metrics[0].name
+    tested = [each.first for each in result.findings if each.first and each.metric == metric]
+    return common_factor([math.log(each.ratio) for each in tested], THRESHOLD)
 
 
 def _first(tests: Sequence[CaseTest], policy: GatePolicy) -> tuple[dict[tuple[str, str], TestResult], Family]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchbench.analyse.comparable import case_bars, run_bars
 from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.comparing.match import (
     LEAST_PROCESSES,
-    case_bars,
     environment_changes,
     pair_interleaved,
     parts_apart,
-    run_bars,
 )
 from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
 from benchbench.model.status import Status, Verdict

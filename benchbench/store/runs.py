@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -315,7 +315,7 @@ def runs(root: Path) -> list[str]:
 def find_run(root: Path, selector: str) -> Path:
     """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
 
-    Raises UnreadableInput.
+    A run that a check kept within the one it confirms is found by its id too. Raises UnreadableInput.
     """
     ids = runs(root)
     if latest := LATEST.fullmatch(selector):
@@ -325,9 +325,18 @@ def find_run(root: Path, selector: str) -> Path:
         return root / RUNS / (selector if selector in ids else matching[0])
     if selector and _is_run(Path(selector)):
         return Path(selector)
+    within = [] if matching else _confirming(root, ids, selector)
+    if len(within) == 1:
+        return within[0]
     if matching:
         raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
     raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(selector, ids))
+
+
+def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
+    """The folders of runs within others, by their ids or a beginning of them."""
+    within = [root / RUNS / name / RUNS / own for name in ids for own in runs(root / RUNS / name)]
+    return [each for each in within if selector and each.name.upper().startswith(selector.upper())]
 
 
 def find_stored(root: Path, selector: str) -> str:

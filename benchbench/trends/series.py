@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from benchbench.analyse.digest import CaseDigest, digest
+from benchbench.analyse.comparable import case_bars, run_bars
+from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.environment import fingerprint
@@ -17,7 +18,7 @@ from benchbench.store.runs import begun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A case's value in one run or, by a tag, in all runs of one value of it; `run` is the first of them."""
+    """A case's value in one run or, by a tag, in the comparable runs of one value of it; `run`: the first."""
 
     run: str
     started: str
@@ -31,10 +32,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A case's points in order; `untagged`: the runs left out since they lack the tag."""
+    """A case's points in order, those that can be compared together.
+
+    `bars`: the index of the first point that cannot be compared with those before, and why. `untagged`: the
+    runs left out since they lack the tag.
+    """
 
     case: str
     points: tuple[Point, ...]
+    bars: tuple[tuple[int, str], ...] = ()
     untagged: tuple[str, ...] = ()
 
 
@@ -43,21 +49,31 @@ def series(
 ) -> list[Series]:
     """A series per case whose id holds or matches one of `patterns`; runs may come in any order.
 
-    Ordered by when they began, also where a clock was set back, each machine's points after the other's. With
-    `by`, runs of one value of that tag on one machine are a point, from the processes of all of them, ordered
-    by when their value was first seen. Interleaved runs are left out: one of them may be of code long gone.
+    Ordered by when they began, also where a clock was set back; those that cannot be compared with the ones
+    before (other hardware, settings, work or precision) come after them. With `by`, runs of one value of that
+    tag that can be compared are a point, from the processes of all of them, ordered by when their value was
+    first seen. Interleaved runs are left out: one of them may be of code long gone.
 
     Raises UsageError where no run has the tag.
     """
     kept = [_seen(run, metric, patterns, by) for run in runs if run.info.partner is None]
     seen = sorted(kept, key=lambda run: (run.begun, run.run))
     places = _places(seen, by) if by else {}
-    by_case: dict[str, list[Point]] = {}
+    by_case: dict[str, list[_Measured]] = {}
     for run in seen:
-        for case, point in run.points:
-            by_case.setdefault(case, []).append(point)
-    made = [_series(case, points, metric, places, by) for case, points in by_case.items()]
+        for case, measured in run.cases:
+            by_case.setdefault(case, []).append(measured)
+    made = [_series(case, measured, metric, places, by) for case, measured in by_case.items()]
     return [one for one in made if one.points]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A case in one run, with what says whether another can be compared with it; `run` has no cases."""
+
+    point: Point
+    run: Digest
+    case: CaseDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +83,36 @@ class _Seen:
     begun: float  # Unix time
     run: str
     tags: Mapping[str, str]
-    points: tuple[tuple[str, Point], ...]
+    cases: tuple[tuple[str, _Measured], ...]
 
 
 def _seen(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> _Seen:
-    points = tuple(_points(run, metric, patterns, by))
-    return _Seen(begun(run.info), run.info.id, run.info.tags, points)
+    reduced = digest(run)
+    alone = replace(reduced, cases={})
+    tag = run.info.tags.get(by) if by else None
+    cases = tuple(
+        (name, _Measured(point, alone, case))
+        for name, case in reduced.cases.items()
+        if _wanted(name, patterns) and (point := _point(alone, case, metric, tag))
+    )
+    return _Seen(begun(run.info), run.info.id, run.info.tags, cases)
 
 
-def _points(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> Iterator[tuple[str, Point]]:
-    machine = fingerprint(run.info.machine)
-    for case, reduced in digest(run).cases.items():
-        processes = _processes(reduced, metric)
-        value = _pooled(processes, metric) if processes and _wanted(case, patterns) else None
-        if value is not None:
-            yield (
-                case,
-                Point(
-                    run=run.info.id,
-                    started=run.info.started,
-                    value=value,
-                    version=reduced.version,
-                    hardware=f"{machine}/{reduced.device_model}",
-                    processes=processes,
-                    runs=(run.info.id,),
-                    tag=run.info.tags.get(by) if by else None,
-                ),
-            )
+def _point(run: Digest, case: CaseDigest, metric: Metric, tag: str | None) -> Point | None:
+    processes = _processes(case, metric)
+    value = _pooled(processes, metric) if processes else None
+    if value is None:
+        return None
+    return Point(
+        run=run.id,
+        started=run.started,
+        value=value,
+        version=case.version,
+        hardware=f"{fingerprint(run.machine)}/{case.device_model}",
+        processes=processes,
+        runs=(run.id,),
+        tag=tag,
+    )
 
 
 def _processes(case: CaseDigest, metric: Metric) -> tuple[float, ...]:
@@ -119,21 +138,44 @@ def _places(seen: Sequence[_Seen], by: str) -> dict[str, int]:
 
 
 def _series(
-    case: str, points: Sequence[Point], metric: Metric, places: Mapping[str, int], by: str | None
+    case: str, measured: Sequence[_Measured], metric: Metric, places: Mapping[str, int], by: str | None
 ) -> Series:
-    machines = list(dict.fromkeys(point.hardware for point in points))
-    if by is None:
-        return Series(
-            case=case, points=tuple(sorted(points, key=lambda point: machines.index(point.hardware)))
-        )
-    groups: dict[tuple[int, int], list[Point]] = {}
+    points: list[Point] = []
+    bars: list[tuple[int, str]] = []
+    last: _Measured | None = None
+    for group in _comparable([each for each in measured if not (by and each.point.tag is None)]):
+        own = [each.point for each in group]
+        own = _by_tag(own, metric, places) if by else own
+        if last and own:
+            bars.append((len(points), "; ".join(_bars(last, group[0]))))
+        last = group[-1] if own else last
+        points += own
+    untagged = tuple(each.point.run for each in measured if by and each.point.tag is None)
+    return Series(case=case, points=tuple(points), bars=tuple(bars), untagged=untagged)
+
+
+def _comparable(measured: Sequence[_Measured]) -> list[list[_Measured]]:
+    """Groups in the order of their first: each can be compared with the one before it in its group."""
+    groups: list[list[_Measured]] = []
+    for each in measured:
+        group = next((known for known in groups if not _bars(known[-1], each)), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    return groups
+
+
+def _bars(one: _Measured, other: _Measured) -> list[str]:
+    return [*run_bars(one.run, other.run), *case_bars(one.case, other.case)]
+
+
+def _by_tag(points: Sequence[Point], metric: Metric, places: Mapping[str, int]) -> list[Point]:
+    values: dict[int, list[Point]] = {}
     for point in points:
-        if point.tag is not None:
-            key = machines.index(point.hardware), places[point.tag]
-            groups.setdefault(key, []).append(point)
-    untagged = tuple(point.run for point in points if point.tag is None)
-    joined = tuple(filter(None, (_joined(groups[key], metric) for key in sorted(groups))))
-    return Series(case=case, points=joined, untagged=untagged)
+        values.setdefault(places[point.tag or ""], []).append(point)
+    joined = (_joined(values[place], metric) for place in sorted(values))
+    return [each for each in joined if each]
 
 
 def _joined(points: Sequence[Point], metric: Metric) -> Point | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from benchbench.analyse.metrics import Metric
 from benchbench.model.run import Run
@@ -16,13 +15,14 @@ from benchbench.trends.series import Point, Series, series
 class Trend:
     """A case over its runs or, by a tag, over its values; `untagged`: runs left out since they lack it.
 
-    `boundaries`: the first point on other hardware, each time it changes.
+    `boundaries`: the first point that cannot be compared with those before, each time; `bars`: why.
     """
 
     case: str
     metric: Metric
     points: tuple[Point, ...]
     boundaries: tuple[int, ...]
+    bars: tuple[str, ...]
     history: History
     by: str | None = None
     untagged: tuple[str, ...] = ()
@@ -37,21 +37,21 @@ def trends(
 ) -> list[Trend]:
     """A trend per series of `series`: of case ids that hold or match one of `patterns`, by time or a tag.
 
-    A change of hardware is a boundary: no change point is looked for across it. Raises UsageError where no
+    What cannot be compared is a boundary: no change point is looked for across it. Raises UsageError where no
     run has the tag.
     """
     return [_trend(one, metric, threshold, by) for one in series(runs, metric, patterns, by)]
 
 
 def _trend(series: Series, metric: Metric, threshold: float, by: str | None) -> Trend:
-    hardware = [point.hardware for point in series.points]
-    boundaries = [i for i, (before, after) in enumerate(pairwise(hardware), start=1) if after != before]
+    boundaries = tuple(index for index, _ in series.bars)
     values = [point.value for point in series.points]
     return Trend(
         case=series.case,
         metric=metric,
         points=series.points,
-        boundaries=tuple(boundaries),
+        boundaries=boundaries,
+        bars=tuple(reason for _, reason in series.bars),
         history=change_points(values, threshold=threshold, better=metric.better, boundaries=boundaries),
         by=by,
         untagged=series.untagged,

@@ -1,0 +1,117 @@
+"""What nearly all cases have in common is the machine's, and told; what a few did by themselves is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from benchbench.analyse.digest import digest
+from benchbench.analyse.metrics import METRICS
+from benchbench.comparing.common import LEAST_CASES, common_factor
+from benchbench.comparing.verdicts import Comparison, compare_runs
+from benchbench.documents import comparison, gate
+from benchbench.documents.conclusions import Gate
+from benchbench.gate.cases import GatePolicy
+from benchbench.gate.decide import decide
+from benchbench.model.run import Partner, Run
+from tests.factories import a_case, a_run, some_rounds
+from tests.rendering import rendered
+
+STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
+A_SEVENTH = [1.10, 1.12, 1.14, 1.15, 1.16, 1.17]
+TOLD = "the machine, rather than the code; measure interleaved"
+
+
+def a_run_of(*factors: float, **info: Any) -> Run:
+    records = [
+        record
+        for number, factor in enumerate(factors)
+        for record in some_rounds(*(factor * each for each in STEADY), case=a_case(params={"m": number}))
+    ]
+    return a_run(records, **info)
+
+
+def compared(*factors: float) -> Comparison:
+    return compare_runs(a_run_of(*(1.0 for _ in factors)), a_run_of(*factors))
+
+
+def text(found: Comparison, form: str = "terminal") -> str:
+    return rendered(comparison.comparison_document(found, found.verdicts), form)
+
+
+def test_where_every_case_is_up_by_a_seventh_the_machine_is_named() -> None:
+    found = compared(*A_SEVENTH)
+    (line,) = [line for line in text(found).splitlines() if TOLD in line]
+    assert line == snapshot(
+        "6 of 6 cases moved the same way, 1.145× in the median: "
+        "the machine, rather than the code; measure interleaved (--ab)"
+    )
+    assert json.loads(text(found, "json"))["common_factor"] == {
+        "ratio": pytest.approx(1.145, rel=1e-3),
+        "cases": 6,
+        "moving": 6,
+    }
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        (1.0, 1.0, 1.0, 1.0, 1.0, 1.4),  # one case
+        (1.2, 1.2, 1.2, 1.0, 1.0, 1.0),  # half of them
+        (1.02, 1.02, 1.02, 1.02, 1.02, 1.02),  # less than the threshold
+        (1.2, 1.2, 1.2, 1.2),  # too few to tell
+        (1.2, 1.2, 1.2, 0.8, 0.8, 1.2),  # two the other way
+    ],
+)
+def test_elsewhere_it_is_not(factors: tuple[float, ...]) -> None:
+    found = compared(*factors)
+    assert found.common is None
+    assert TOLD not in text(found)
+    assert json.loads(text(found, "json"))["common_factor"] is None
+
+
+def test_a_case_that_changed_by_itself_does_not_move_the_factor() -> None:
+    found = compared(*A_SEVENTH, 3.0)
+    assert found.common
+    assert (found.common.cases, found.common.moving) == (7, 7)
+    assert found.common.ratio == pytest.approx(1.15)
+
+
+def test_what_was_measured_interleaved_is_the_codes() -> None:
+    factors = A_SEVENTH
+    ids = {case.id: case.id for case in a_run_of(*factors).info.plan}
+    ref = a_run_of(*(1.0 for _ in factors), id="A", partner=Partner(label="old", run="B", cases=ids))
+    new = a_run_of(*factors, id="B", partner=Partner(label="new", run="A", cases=ids))
+    assert compare_runs(ref, new).common is None
+
+
+def test_a_check_against_stored_sessions_tells_it_too() -> None:
+    days = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 6)]
+    weather = (1.0, 1.004, 0.997, 1.002, 0.999)
+    sessions = [
+        digest(a_run_of(*[factor] * 6, id=f"RUN{number}", started=started))
+        for number, (factor, started) in enumerate(zip(weather, days, strict=True))
+    ]
+    result = decide(sessions, digest(a_run_of(*A_SEVENTH, id="NEW")), GatePolicy(metrics=METRICS[:1]))
+    document = gate.check_document(Gate(name="main", found=result))
+    assert TOLD in rendered(document)
+    assert json.loads(rendered(document, "json"))["common_factor"]["moving"] == 6
+
+
+ratios = st.lists(st.floats(-1, 1), min_size=LEAST_CASES, max_size=20)
+
+
+@given(ratios, st.floats(0.01, 0.5))
+def test_swapping_the_runs_inverts_the_factor(logs: list[float], threshold: float) -> None:
+    there, back = common_factor(logs, threshold), common_factor([-each for each in logs], threshold)
+    assert (there is None) == (back is None)
+    if there and back:
+        assert back.ratio == pytest.approx(1 / there.ratio)
+        assert back.moving == there.moving
+        assert abs(math.log(there.ratio)) >= math.log1p(threshold)
