@@ -45,7 +45,7 @@ def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, 
 
 @LINUX
 def test_what_a_job_leaves_running_ends_when_its_time_is_over(tmp_path: Path, sleep: str) -> None:
-    accelbench(*RUN, "-w", "abandoning", "--timeout", "2", cwd=tmp_path, code=4)
+    accelbench(*RUN, "-w", "abandoning", "--timeout", "1", cwd=tmp_path, code=4)
     assert not mentioning(sleep)
 
 

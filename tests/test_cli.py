@@ -120,7 +120,7 @@ def test_failed_cases_may_be_allowed(tmp_path: Path) -> None:
 
 
 def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> None:
-    accelbench(*FAKE, "-w", "hanging,honest", "--timeout", "3", "--rounds", "1", cwd=tmp_path, code=4)
+    accelbench(*FAKE, "-w", "hanging,honest", "--timeout", "2", "--rounds", "1", cwd=tmp_path, code=4)
     found = {row["workload"]: row["status"] for row in rows(tmp_path)}
     assert found == {"hanging": "timeout", "honest": "ok"}
 

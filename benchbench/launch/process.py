@@ -21,7 +21,7 @@ from benchbench.launch.exchange import JobFolder
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.environment import oom_kills
 
-GRACE_S = 5.0  # between asking a job to end and ending it
+GRACE_S = 5.0  # between asking a job to end and ending it, where its own time was not shorter
 LINUX = sys.platform == "linux"
 LOG_TAIL = 4096  # bytes of a worker's output kept with a failure
 
@@ -137,7 +137,7 @@ class LocalWorker(Worker):
                 pid = self._job_of(message)
         except TimeoutError:
             idle = pid is not None and not _has_worked(pid)
-            self._end_job(pid)
+            self._end_job(pid, min(GRACE_S, timeout_s))
             what = f"no answer after {timeout_s:.0f} s" + (": it hung without computing" if idle else "")
             return self._failed(JobEnd.HUNG if idle else JobEnd.TIMED_OUT, what)
         return self._failed(JobEnd.CRASHED, self._ending())
@@ -208,13 +208,13 @@ class LocalWorker(Worker):
         except OSError:
             return ""
 
-    def _end_job(self, pid: int | None) -> None:
+    def _end_job(self, pid: int | None, grace_s: float) -> None:
         """SIGTERM, a grace period, SIGKILL; the template goes too when it does not report the end."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError, TypeError):
                 os.killpg(pid, sign)  # type: ignore[arg-type]  # None: there is no job process
             with suppress(TimeoutError):
-                if pid is not None and self._channel.receive(GRACE_S) is not None:
+                if pid is not None and self._channel.receive(grace_s) is not None:
                     return
         self.close()
 

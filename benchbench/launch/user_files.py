@@ -28,7 +28,8 @@ from benchbench.launch.project import UserCode
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
 
-LIMIT_S = 12.0  # for an answer; the process itself takes 10 s for too long, its start is on top
+LIMIT_S = 10.0  # to import a file, or to count what a workload costs: then the process ends itself
+START_S = 2.0  # more, for its start
 MORE = "docs/workloads.md says what a workload file must have."
 
 
@@ -130,8 +131,8 @@ class UserWorkload:
 class UserFilesProcess:
     """One process after another, started when something is asked."""
 
-    def __init__(self, code: UserCode) -> None:
-        self._code = code
+    def __init__(self, code: UserCode, limit_s: float = LIMIT_S) -> None:
+        self._code, self._limit_s = code, limit_s
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Any = None
@@ -141,12 +142,12 @@ class UserFilesProcess:
         try:
             channel = self._channel or self._started()
             channel.send(question)
-            answer = channel.receive(LIMIT_S)
+            answer = channel.receive(self._limit_s + START_S)
             if answer is not None:
                 return msgspec.convert(answer, kind)
             text = self._ending()
         except TimeoutError:
-            text = f"no answer within {LIMIT_S:.0f} s"
+            text = f"no answer within {self._limit_s + START_S:g} s"
         except ValueError as error:  # msgspec's are ones
             text = f"its answer cannot be read: {error}"
         except OSError as error:  # no more processes or descriptors
@@ -165,9 +166,10 @@ class UserFilesProcess:
         root = str(Path(__file__).parent.parent.parent)
         path = os.pathsep.join([root, *self._code.sources, *self._code.python_path])
         folders = os.pathsep.join(self._code.workloads)
+        own = [str(theirs.fileno()), str(self._limit_s)]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "benchbench.worker.user_files", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "benchbench.worker.user_files", *own],
                 env={**os.environ, "PYTHONPATH": path, registry.WORKLOAD_PATH: folders},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -181,9 +183,9 @@ class UserFilesProcess:
 
     def _ending(self) -> str:
         assert self._process is not None
-        code = self._process.wait(LIMIT_S)
+        code = self._process.wait(START_S)
         if code == -signal.SIGALRM:
-            return "it takes more than 10 s"
+            return f"it takes more than {self._limit_s:g} s"
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"it ended the process that imported it: {how}"
 

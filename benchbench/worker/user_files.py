@@ -25,17 +25,16 @@ from benchbench.model.case import Dtype, Phase
 from benchbench.workloads.base import Workload
 
 Message = dict[str, Any]
-LIMIT_S = 10.0  # to import a file, or to count what a workload costs
 MOST_CHARACTERS = 300  # of an error's text
 
 
-def main(descriptor: int) -> None:
-    """Answer until the channel closes."""
+def main(descriptor: int, limit_s: float) -> None:
+    """Answer until the channel closes; `limit_s`: to import a file, or to count what a workload costs."""
     os.set_inheritable(descriptor, False)
     registry.add_user_folders()
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
         for line in lines:
-            signal.setitimer(signal.ITIMER_REAL, LIMIT_S)  # its signal ends the process
+            signal.setitimer(signal.ITIMER_REAL, limit_s)  # its signal ends the process
             reply = json.dumps(answer(json.loads(line)))
             signal.setitimer(signal.ITIMER_REAL, 0)
             lines.write(reply.encode() + b"\n")
@@ -91,13 +90,21 @@ def fault(kind: type[Workload], name: str, stem: str) -> str:
         return f'{kind.__name__} has no summary: write summary = "…"'
     if not isinstance(getattr(kind, "phase", None), Phase):
         return f"{kind.__name__} has no phase: derive it from Operation or Training"
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # it is one
-        if field.default is dataclasses.MISSING:
-            return f"{kind.__name__}: the parameter {field.name} has no default"
-        if type(field.default) not in (bool, int, float, str):
-            return f"{kind.__name__}: {field.name} is no number, truth value or word"
+    if wrong := _parameter_fault(kind):
+        return f"{kind.__name__}: {wrong}"
+    if kind.reduction is Workload.reduction and not getattr(kind, "draws_tolerated", 0):
+        return f"{kind.__name__} has neither reduction nor draws_tolerated: nothing gives its tolerance"
     if not f"{name}_".startswith(f"{stem}_"):
         return f"{kind.__name__}: of several workloads in a file, each name begins with the file's, {stem}"
+    return ""
+
+
+def _parameter_fault(kind: type[Workload]) -> str:
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # it is one
+        if field.default is dataclasses.MISSING:
+            return f"the parameter {field.name} has no default"
+        if type(field.default) not in (bool, int, float, str):
+            return f"{field.name} is no number, truth value or word"
     return ""
 
 
@@ -155,4 +162,4 @@ def _line(kind: type) -> int | None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]))

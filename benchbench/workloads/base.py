@@ -208,7 +208,7 @@ class Workload(ABC):
 
         An operation with `draws_tolerated` needs none.
         """
-        raise NotImplementedError(f"{type(self).__name__} has neither `reduction` nor `draws_tolerated`.")
+        raise NotImplementedError
 
     @property
     def roundings(self) -> int:
