@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchbench.analyse import launch_bound, metrics, plausible, roofline
+from benchbench.analyse import drift, launch_bound, metrics, plausible, roofline
 from benchbench.backends import base
 from benchbench.comparing import common, match, verdicts
 from benchbench.machine import conditions, neighbours, sampler
@@ -61,6 +61,8 @@ QUOTED = [
     ("measuring", f"waited for memory in more than {NUMBER} % of the time", 100 * conditions.MOST_WAITING),
     ("measuring", f"slowest process takes more than {NUMBER} times", metrics.FARTHEST_APART),
     ("measuring", f"Telling it needs {NUMBER} s of samples", conditions.LEAST_SPAN_S),
+    ("measuring", f"at p < {NUMBER}, two-sided", drift.SIGNIFICANCE),
+    ("measuring", f"changed by {NUMBER} % or more from the first round", 100 * drift.NOTABLE),
     ("measuring", f"networks of them, may do {NUMBER} times", Conv2d.multiplications_saved),
     ("measuring", f"99th percentile and {NUMBER} times their median", plausible.HIDING),
     ("measuring", f"At least {NUMBER} blocks are needed", plausible.HIDING_BLOCKS),

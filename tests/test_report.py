@@ -212,6 +212,14 @@ def test_others_on_the_device_are_told_in_the_cell_at_the_top_and_in_the_plots(
     assert [bar.label for bar in bars[0]] == ["torch cpu eager, contended", "jax cpu jit"]
 
 
+def test_nobody_is_fastest_where_the_processes_of_one_disagree() -> None:
+    wild = some_rounds(0.1, 3.0, 2.0, case=TENSORFLOW)
+    told_apart = [*some_rounds(0.99, 1, 1.01, case=TORCH), *some_rounds(1.99, 2, 2.01, case=JAX)]
+    made = of_one_work(*told_apart, *wild)
+    assert str(made.conclusions[0]) == "which is fastest cannot be told in any of 1"
+    assert str(of_one_work(*told_apart).conclusions[0]) == "torch is fastest in 1 of 1"
+
+
 def test_one_number_is_compared_with_nothing() -> None:
     made = of_one_work(a_record(case=TORCH), a_record(a_failure(), case=JAX))
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from benchbench.analyse.drift import Drift, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.plausible import implausible
 from benchbench.analyse.rows import NO_SPEED
@@ -114,6 +115,11 @@ class Digest:
     partner: Partner | None = None
     commit: str = ""  # of the checkout it was made in, as its tag says
     cases: dict[str, CaseDigest]
+
+    @property
+    def drift(self) -> Drift | None:
+        """A trend of the latency over the rounds."""
+        return drift(case.by_round(METRICS[0]) for case in self.cases.values())
 
 
 def partnered(ref: Digest, new: Digest) -> Digest:

@@ -35,9 +35,11 @@ def _names(work: Work, kind: str) -> set[str]:
 
 
 def _winner(work: Work, kind: str) -> str:
-    """Empty where another one may be as fast."""
+    """Empty where another one may be as fast, be it that its processes disagree."""
     fastest = work.fastest
     assert fastest
+    if any(row.ok and latency_s(row) is None for row in work.rows):
+        return ""
     name: str = getattr(fastest.case, kind)
     return name if all(_slower(row, fastest, kind) for row in work.rows if latency_s(row)) else ""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchbench.analyse.columns import COLUMNS, flatten
+from benchbench.analyse.digest import digest
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import Row, rows
@@ -80,7 +81,7 @@ def report_document(
         plots=run_plots(run, [Alternatives(work.title, work.rows) for work in found]),
         notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
         conclusions=tuple(fastest_lines(found)),
-        data={"schema": SCHEMA, "run": _run_fields(run.info), "rows": flat},
+        data={"schema": SCHEMA, "run": _run_fields(run.info) | {"notes": _run_notes(run)}, "rows": flat},
         records=Records(COLUMNS, flat),
         run=run,
         rows=tuple(made),
@@ -132,6 +133,7 @@ def _facts(run: Run, made: Sequence[Row]) -> list[str]:
         "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
         *sorted(prices),
         *contention([row for row in made if row.ok]),
+        *_run_notes(run),
         *damaged,
     ]
 
@@ -143,6 +145,12 @@ def contention(measured: Sequence[Row]) -> list[str]:
     worst = {each.kind: each.clause for each in sorted(notes, key=_amount)}
     told = f"contended: {count} of {len(measured)} cases, not to be relied on; at worst "
     return [told + "; ".join(worst.values())] if count else []
+
+
+def _run_notes(run: Run) -> list[str]:
+    """What holds for the run as a whole."""
+    found = digest(run).drift
+    return [found.note.text] if found else []
 
 
 def _amount(contended: Note) -> float:

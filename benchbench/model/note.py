@@ -42,6 +42,7 @@ class NoteKind(StrEnum):
     STOLEN_TIME = "stolen_time"
     SHARED_GPU = "shared_gpu"
     SHORT_OF_MEMORY = "short_of_memory"
+    DRIFTED = "drifted"
     NOT_PROFILED = "not_profiled"
 
 
@@ -86,6 +87,7 @@ PREFIXES = {
     NoteKind.LAUNCH_BOUND: "launch-bound: ",
     NoteKind.THROTTLED: "throttled: ",
     NoteKind.SHORT_OF_MEMORY: "short of memory: ",
+    NoteKind.DRIFTED: "drifted: ",
     NoteKind.NOT_PROFILED: "profile: ",
     **dict.fromkeys(CONTENTION, "contended: "),
 }
@@ -118,6 +120,8 @@ CLAUSES = {
     NoteKind.STOLEN_TIME: "the hypervisor withheld {cores:.1f} of a core",
     NoteKind.SHARED_GPU: "up to {processes} processes computed on the GPU at once",
     NoteKind.SHORT_OF_MEMORY: "tasks waited {share} of the time",
+    NoteKind.DRIFTED: "steps became {share} {what} from the first round to the last, "
+    "in {cases} cases together",
     NoteKind.NOT_PROFILED: "{reason}",
 }
 

@@ -1,0 +1,81 @@
+"""A trend over the rounds of a run: told where there is one, and hardly ever where there is none."""
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.analyse.digest import digest
+from benchbench.analyse.drift import NOTABLE, SIGNIFICANCE, drift
+from benchbench.documents.run import report_document
+from tests.factories import a_case, a_run, some_rounds
+from tests.simulator import allowed, noise
+
+CASES = [a_case(params={"m": m}) for m in range(6)]
+REPEATS = 300
+
+
+def told(logs: np.ndarray) -> bool:
+    """Of a run: row by row the rounds of a case."""
+    return drift(list(enumerate(row)) for row in logs.tolist()) is not None
+
+
+@pytest.mark.parametrize("cases", [1, 2, 6, 30])
+@pytest.mark.parametrize("rounds", [3, 5, 10])
+@pytest.mark.parametrize("heavy", [False, True], ids=["normal", "t3"])
+def test_a_quiet_run_is_said_to_drift_in_less_than_one_of_twenty(
+    cases: int, rounds: int, heavy: bool
+) -> None:
+    source = np.random.default_rng(cases * 100 + rounds * 2 + heavy)
+    found = sum(told(0.02 * noise(source, heavy, cases, rounds)) for _ in range(REPEATS))
+    assert found <= allowed(0.05, REPEATS) * REPEATS
+
+
+def test_one_case_of_five_rounds_is_told_only_if_every_round_is_slower_than_the_last() -> None:
+    """All orders are alike where nothing drifts: two of 120, far below the significance."""
+    orders = [drift([[(n, 0.02 * place) for n, place in enumerate(each)]]) for each in permutations(range(5))]
+    assert sum(each is not None for each in orders) == 2
+    assert 2 / math.factorial(5) < SIGNIFICANCE
+
+
+@pytest.mark.parametrize("rounds", [3, 5, 10])
+def test_steps_that_become_three_percent_slower_are_told_with_their_size(rounds: int) -> None:
+    source = np.random.default_rng(rounds)
+    trend = np.linspace(0, math.log(1.03), rounds)
+    runs = [trend + 0.005 * noise(source, False, 12, rounds) for _ in range(100)]
+    found = [drift([*enumerate(row)] for row in logs.tolist()) for logs in runs]
+    assert all(each is not None and each.cases == 12 for each in found)
+    assert np.median([each.change for each in found if each]) == pytest.approx(math.log(1.03), rel=0.1)
+
+
+def test_a_trend_too_small_to_matter_is_not_told() -> None:
+    assert drift([[(number, 0.2 * NOTABLE * number) for number in range(5)]] * 6) is None
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.floats(-3, 3))
+def test_the_level_of_a_case_does_not_matter(logs: list[float], level: float) -> None:
+    logs = [round(log, 3) for log in logs]
+    plain = drift([[*enumerate(logs)]] * 4)
+    shifted = drift([[(number, log + level) for number, log in enumerate(logs)]] * 4)
+    assert (plain is None) == (shifted is None)
+    assert plain is None or shifted is None or plain.change == pytest.approx(shifted.change, abs=1e-9)
+
+
+DRIFTING = [1e-3 * (1 + 0.01 * number) for number in range(5)]
+
+
+def test_a_report_tells_that_a_run_drifted_at_the_top_and_in_json() -> None:
+    made = report_document(a_run([each for case in CASES for each in some_rounds(*DRIFTING, case=case)]))
+    text = "drifted: steps became 4.00 % slower from the first round to the last, in 6 cases together"
+    assert text in made.facts
+    assert made.data["run"]["notes"] == [text]
+    calm = report_document(a_run([each for case in CASES for each in some_rounds(*[1e-3] * 5, case=case)]))
+    assert calm.data["run"]["notes"] == []
+
+
+def test_cases_in_fewer_than_three_rounds_say_nothing() -> None:
+    run = a_run([each for case in CASES for each in some_rounds(1e-3, 1.5e-3, case=case)])
+    assert digest(run).drift is None
