@@ -135,6 +135,7 @@ def test_no_function_hands_many_options_on_by_hand() -> None:
 SAME_MEANING = {
     # a verb of the command line and the function that does its work
     *("run", "report", "history", "profile", "doctor", "devices", "measure_ceilings", "measure_noise"),
+    "validate",
     *("list_", "remove"),  # of what the verb before them names
     *("inference", "training", "conv2d", "dense", "batch_norm", "layer_norm"),  # the same in each framework
     "parse_profile",  # of each trace format

@@ -24,6 +24,8 @@ from benchbench.api.stored import (
     load,
     profile,
     report,
+    share_run,
+    validate,
 )
 
 __all__ = [
@@ -45,4 +47,6 @@ __all__ = [
     "report",
     "run",
     "selftest",
+    "share_run",
+    "validate",
 ]

@@ -18,17 +18,20 @@ from benchbench.diagnosis import ceilings
 from benchbench.documents import run as run_document
 from benchbench.documents.run import RunReport
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
-from benchbench.gate import acceptance
+from benchbench.gate import acceptance, baselines
 from benchbench.gate.acceptance import Acceptance
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Names, several
 from benchbench.model.run import Run
-from benchbench.plan import config
+from benchbench.plan import config, suite
 from benchbench.profiling import tables
 from benchbench.profiling.tables import OperatorTable, ProfileDifference
 from benchbench.running.observer import RunObserver
 from benchbench.store import artifacts, runs
+from benchbench.store.sharing import SharedRun, write_shared
 from benchbench.trends.trend import Trend, trends
+from benchbench.validating.faults import Validation
+from benchbench.validating.files import validate_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,6 +174,31 @@ def _ceilings(run: Run) -> tuple[Ceiling, ...]:
     except UnreadableInput as error:
         warnings.warn(AccelbenchWarning(str(error), error.hint), stacklevel=3)
         return ()
+
+
+def validate(stored: str | Path = "latest", *, results: str | Path | None = None) -> Validation:
+    """What is wrong with stored files, as `accelbench validate` tells it.
+
+    `stored`: a file or folder, a baseline, a suite, or a run as in `load`. Read by what shares no code with
+    the writer. Raises UnreadableInput where there is none of that name.
+    """
+    root, name = results_folder(results), str(stored)
+    if Path(name).exists():
+        return validate_path(Path(name))
+    if name in baselines.baseline_names(root):
+        return validate_path(root / baselines.FOLDER / name)
+    if name in suite.suite_names():
+        return validate_path(suite.suite_path(name))
+    return validate_path(folder(name, root))
+
+
+def share_run(run: str | Path, output: str | Path, *, results: str | Path | None = None) -> SharedRun:
+    """A run for others, as `accelbench export RUN --share` writes it into the folder `output`.
+
+    Its command line, tags, logs and paths, and the names of host and user, are left out.
+    Raises UnreadableInput, CannotWrite.
+    """
+    return write_shared(folder(run, results), Path(output))
 
 
 def baseline_set(

@@ -13,6 +13,7 @@ from benchbench.cli import (
     report,
     run,
     runs,
+    validate,
 )
 from benchbench.cli.app import main
 
@@ -30,4 +31,5 @@ __all__ = [
     "report",
     "run",
     "runs",
+    "validate",
 ]

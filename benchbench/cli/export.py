@@ -12,31 +12,55 @@ from benchbench.cli.formats import checked, formats, print_document
 from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
 from benchbench.cli.screen import tell
+from benchbench.errors import UsageError
+
+
+def _checked(name: str | None) -> str | None:
+    return checked(name) if name else None
 
 
 @app.command(rich_help_panel=EXCHANGE)
 def export(
     run: RunArgument,
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--to", help=f"One of {', '.join(formats())}.", callback=checked, autocompletion=formats
+            "--to", help=f"One of {', '.join(formats())}.", callback=_checked, autocompletion=formats
         ),
-    ],
+    ] = None,
     output: Annotated[
         Path | None,
         option("--output", "-o", text="File, or folder for several. [default: screen; the run]"),
     ] = None,
+    share: Annotated[
+        bool, typer.Option("--share", help="The run itself, without who measured it and where.")
+    ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """A run in the form another tool reads.
+    """A run in the form another tool reads, or the run itself to show to anybody.
 
-    Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --to bmf
+    Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --share -o for-all
     """
     from benchbench import api
 
+    if share == bool(to):
+        raise UsageError("What is exported is one of --to FORMAT and --share.", "accelbench export --help")
+    if not to:
+        _share(run, output, results)
+        return
     folder = api.folder(run, results)
     print_document(api.report(folder), to, output, folder)
+
+
+def _share(run: str, output: Path | None, results: Path) -> None:
+    from benchbench import api
+
+    if output is None:
+        hint = "Name one that is not there yet: -o FOLDER"
+        raise UsageError("--share needs a folder to write the run to.", hint)
+    made = api.share_run(run, output, results=results)
+    tell(*(f"kept: {line}" for line in made.kept), *(f"dropped: {line}" for line in made.dropped))
+    tell(f"wrote {made.folder}", f"next: accelbench report {made.folder}")
 
 
 @app.command("import", rich_help_panel=EXCHANGE)

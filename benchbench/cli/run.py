@@ -42,10 +42,7 @@ def run(
     Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick;
     accelbench run --resume
     """
-    if interrupted and not resume:
-        raise UsageError(
-            f"run takes no argument {interrupted!r}.", "A suite is named by --suite, a workload by -w."
-        )
+    _check_resume(interrupted, resume=resume, dry_run=dry_run)
     from benchbench import api
     from benchbench.api.stored import known_prices
     from benchbench.cli.live import Lines
@@ -62,6 +59,14 @@ def run(
     if format != TERMINAL:
         print_document(api.report(made, prices=known), format)
     raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
+
+
+def _check_resume(run: str | None, *, resume: bool, dry_run: bool) -> None:
+    if run and not resume:
+        raise UsageError(f"run takes no argument {run!r}.", "A suite is named by --suite, a workload by -w.")
+    if resume and dry_run:
+        hint = "accelbench list runs shows what there is."
+        raise UsageError("--resume and --dry-run exclude each other.", hint)
 
 
 def _print_plan(options: MeasureOptions, format: str) -> None:

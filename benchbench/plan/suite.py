@@ -55,14 +55,20 @@ def suite_names() -> list[str]:
     return sorted({path.stem for place in folders() for path in place.glob("*.toml")})
 
 
+def suite_path(name: str) -> Path:
+    """The file of a suite that is named, or its path. Raises UsageError."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return path
+    found = [place / f"{name}.toml" for place in folders() if (place / f"{name}.toml").is_file()]
+    if not found or path.name != name:
+        raise UsageError(f"No suite named {name!r}.", unknown("suites", name, suite_names()))
+    return found[0]
+
+
 def load_suite(name: str) -> Suite:
     """A suite by name or by path. Raises SuiteError, UsageError."""
-    path = Path(name)
-    if path.suffix != ".toml":
-        found = [place / f"{name}.toml" for place in folders() if (place / f"{name}.toml").is_file()]
-        if not found or path.name != name:
-            raise UsageError(f"No suite named {name!r}.", unknown("suites", name, suite_names()))
-        path = found[0]
+    path = suite_path(name)
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -28,7 +28,7 @@ from benchbench.store import codec, disk
 from benchbench.store.artifacts import reasons
 from benchbench.store.checksum import sealed
 from benchbench.store.lock import is_locked, lock
-from benchbench.store.redaction import own_redaction
+from benchbench.store.redaction import Redaction, own_redaction
 
 T = TypeVar("T")
 
@@ -101,12 +101,19 @@ class _Head(RunInfo):
 class RunWriter:
     """Appends records to the run in a folder, a new one or one that was interrupted, and nobody else does."""
 
-    def __init__(self, folder: Path, write: Callable[[int, bytes], int] = os.write) -> None:
-        """Raises CannotWrite, also where another process is adding to the run."""
+    def __init__(
+        self,
+        folder: Path,
+        write: Callable[[int, bytes], int] = os.write,
+        redact: Redaction | None = None,
+    ) -> None:
+        """`redact`: by default what every stored text passes. Raises CannotWrite, also where another process
+        is adding to the run.
+        """
         self.folder = folder
         self._path = folder / RECORDS
         self._write = write
-        self._redact = own_redaction()
+        self._redact = redact or own_redaction()
         self._lock = lock(folder)
         try:
             with disk.writing(self._path):
@@ -174,7 +181,11 @@ def create_run(root: Path, info: RunInfo) -> RunWriter:
     """Make the folder of a new run and write its head. Raises CannotWrite; then nothing is left behind."""
     if not NAME.fullmatch(info.id):
         raise ValueError(f"{info.id!r} cannot be the id of a run")
-    folder = root / RUNS / info.id
+    return create_in(root / RUNS / info.id, info)
+
+
+def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> RunWriter:
+    """The same in a folder that is not there yet."""
     with disk.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         if folder.parent.is_symlink():
@@ -182,18 +193,18 @@ def create_run(root: Path, info: RunInfo) -> RunWriter:
         folder.mkdir()
     with ExitStack() as made:
         made.callback(shutil.rmtree, folder, ignore_errors=True)
-        writer = RunWriter(folder)
+        writer = RunWriter(folder, redact=redact)
         made.callback(writer.close)
         with disk.writing(folder):
-            disk.replace(folder / HEAD, _head_text(info))
+            disk.replace(folder / HEAD, _head_text(info, redact))
             disk.sync(folder.parent)
         made.pop_all()
     return writer
 
 
-def _head_text(info: RunInfo) -> bytes:
+def _head_text(info: RunInfo, redact: Redaction | None = None) -> bytes:
     given = {each.name: getattr(info, each.name) for each in fields(info)}
-    text = codec.to_json(_Head(**given, checksums=True), indent=1, redact=own_redaction())
+    text = codec.to_json(_Head(**given, checksums=True), indent=1, redact=redact or own_redaction())
     return sealed(text + b"\n")
 
 

@@ -1,0 +1,79 @@
+"""Whatever a path names: a run, a baseline, a report, a suite, or a folder with any of them below."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchbench.validating.faults import Fault, Validation, joined
+from benchbench.validating.run import HEAD, MOST_BYTES, is_run, read_object, validate_run
+from benchbench.validating.schema import schema_faults
+
+LARGEST_SUITE = 2**20  # bytes
+UNKNOWN = "it is no file that accelbench writes: neither a run nor a baseline, a report or a suite"
+OTHERS = ("artifacts", "plots", "exports")  # folders of a run that hold what other tools read
+
+
+def validate_path(path: Path) -> Validation:
+    """Every stored file that `path` is or holds, links left alone."""
+    if path.is_dir() and not is_run(path):
+        return joined([_kind(each)(each) for each in _stored(path)])
+    return _kind(path)(path)
+
+
+def _stored(folder: Path) -> Iterator[Path]:
+    """Runs and baselines below a folder, those within a run too."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or path.name.startswith(".") or path.name in OTHERS:
+            continue
+        if path.is_dir():
+            if is_run(path):
+                yield path
+            yield from _stored(path)
+        elif path.suffix == ".json" and not is_run(folder):
+            yield path
+
+
+def _kind(path: Path) -> Callable[[Path], Validation]:
+    if path.is_dir():
+        return validate_run
+    if path.name == HEAD:
+        return lambda head: validate_run(head.parent)
+    return _validate_suite if path.suffix == ".toml" else _validate_object
+
+
+def _validate_object(path: Path) -> Validation:
+    """A baseline's session or a report, told apart by what they hold."""
+    found, faults = read_object(path, lambda each: "report" if "rows" in each else "baseline")
+    if found and "rows" not in found:
+        if not isinstance(found.get("cases"), dict):
+            return Validation(1, (Fault(path, 0, UNKNOWN),))
+        faults += [Fault(path, 0, text) for text in _session_faults(path, found)]
+    return Validation(1, tuple(faults))
+
+
+def _session_faults(path: Path, session: dict[str, Any]) -> Iterator[str]:
+    """What no schema says of a session."""
+    if session.get("id") != path.stem:
+        yield f"id: {session.get('id')!r} is not the name of its file"
+    for name, case in session["cases"].items():
+        if not isinstance(case, dict):
+            continue
+        rounds, values = case.get("rounds", []), case.get("values", {})
+        for metric, column in values.items() if isinstance(values, dict) else ():
+            if isinstance(column, list) and len(column) != len(rounds):
+                yield f"cases.{name}.values.{metric}: {len(column)} values of {len(rounds)} rounds"
+        if isinstance(rounds, list) and len(set(map(str, rounds))) < len(rounds):
+            yield f"cases.{name}.rounds: one stands there twice"
+
+
+def _validate_suite(path: Path) -> Validation:
+    try:
+        if not path.is_file() or path.stat().st_size > min(LARGEST_SUITE, MOST_BYTES[HEAD]):
+            raise ValueError("no file, or too large")
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        return Validation(1, (Fault(path, 0, str(error)),))
+    return Validation(1, tuple(Fault(path, 0, text) for text in schema_faults("suite", found, number=1)))

@@ -1,0 +1,199 @@
+"""The JSON Schemas of what this version writes, made of the types that it is written from.
+
+`python -m tests.published_schemas` writes them to benchbench/schemas/, those of earlier numbers left alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchbench.analyse.columns import COLUMNS, NUMBERS
+from benchbench.analyse.digest import SCHEMA as BASELINE
+from benchbench.analyse.digest import Digest
+from benchbench.documents.run import SCHEMA as REPORT
+from benchbench.model.case import ALIASES
+from benchbench.model.device import Machine
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.record import SCHEMA as RUN
+from benchbench.model.run import RunInfo
+from benchbench.plan.suite import Suite
+from benchbench.store import codec, runs
+from benchbench.timing.policy import POLICIES
+
+FOLDER = Path(__file__).parent.parent / "benchbench/schemas"
+SUITE = 1
+ANY_NUMBER = {  # fields that are no quantities
+    *(("Note", "data"), ("Case", "params"), ("_Head", "seed"), ("Entry", "cpu"), ("Entry", "accelerator")),
+}
+SCALAR = {"type": ["number", "string", "boolean"]}
+CHECKSUM = {
+    "type": "string",
+    "pattern": "^[0-9a-f]{8}$",
+    "description": "CRC-32 of the bytes before the comma in front of it",
+}
+TITLES = {
+    "run": "The head of a run: run.json",
+    "record": "A record: one line of records.jsonl",
+    "end": "The end of a run that ended by itself: end.json",
+    "baseline": "One session of a baseline",
+    "report": "What report --format json prints",
+    "suite": "A suite, its TOML read as JSON",
+}
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """File name → schema."""
+    return {
+        f"run-{RUN}.json": _schema("run", runs._Head, RUN),
+        f"record-{RUN}.json": _schema("record", codec._Line, RUN, (Measurement, Failure)),
+        f"end-{RUN}.json": _schema("end", runs.End, RUN),
+        f"baseline-{BASELINE}.json": _schema("baseline", Digest, BASELINE),
+        f"report-{REPORT}.json": _report(),
+        f"suite-{SUITE}.json": _schema("suite", Suite, None),
+    }
+
+
+def _schema(name: str, kind: type, number: int | None, outcomes: tuple[type, ...] = ()) -> dict[str, Any]:
+    _, parts = msgspec.json.schema_components([kind, *outcomes], ref_template="#/$defs/{name}")
+    types = _types([kind, *outcomes])
+    made = {part: _refined(part, schema, types.get(part)) for part, schema in parts.items()}
+    if outcomes:
+        measured = {"properties": {"status": {"const": "ok"}}}
+        made["_Line"]["properties"]["outcome"] = {
+            "if": measured,
+            "then": _ref("Measurement"),
+            "else": _ref("Failure"),
+            "required": ["status"],
+        }
+    if kind is Suite:
+        made["Dtype"]["enum"] += sorted(ALIASES)
+        made["Suite"]["properties"]["policy"] = {"enum": list(POLICIES)}
+    top = made.pop(kind.__name__)
+    if number is not None:
+        _number(top, number)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:accelbench:{name}-{number or SUITE}",
+        "title": TITLES[name],
+        **{key: each for key, each in top.items() if key != "description"},
+        "$defs": made,
+    }
+
+
+def _number(top: dict[str, Any], number: int) -> None:
+    top["properties"]["schema"] = {"const": number}
+    top["properties"]["crc32"] = CHECKSUM
+    if "id" in top["properties"]:
+        top["properties"]["id"] = {"type": "string", "pattern": f"^{runs.NAME.pattern}$"}
+    top["required"] = ["schema", *top.get("required", [])]
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _refined(name: str, schema: dict[str, Any], kind: type | None) -> dict[str, Any]:
+    """With the comments of the fields, without defaults, and with what every quantity is: not negative."""
+    if name == "NoteKind":
+        return {"type": "string", "pattern": "^[a-z0-9_]+$", "description": "what a note is about"}
+    found = {key: each for key, each in schema.items() if key != "title"}
+    if "description" in found:
+        found["description"] = _sentence(found["description"])
+    comments = _comments(kind) if kind else {}
+    for field, value in found.get("properties", {}).items():
+        plain = _plain(value, (name, field) not in ANY_NUMBER)
+        found["properties"][field] = plain | ({"description": comments[field]} if field in comments else {})
+    if name == "Measurement":
+        found["properties"]["block_s"]["minItems"] = 1
+        found["properties"]["iterations"]["minimum"] = 1
+    return found
+
+
+def _plain(value: Any, quantity: bool) -> Any:
+    if isinstance(value, list):
+        return [_plain(each, quantity) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _plain(each, quantity) for key, each in value.items() if key not in ("default", "title")}
+    if quantity and found.get("type") in ("number", "integer"):
+        found["minimum"] = 0
+    return found
+
+
+def _types(kinds: list[type]) -> dict[str, type]:
+    """Name → class, of all that the modules of the model hold."""
+    from benchbench.analyse import digest
+    from benchbench.model import case, device, measurement, note, placement, run
+    from benchbench.plan import suite
+
+    modules = (digest, case, device, measurement, note, placement, run, suite)
+    members = [member for module in modules for member in vars(module).items()]
+    found = {name: each for name, each in members if isinstance(each, type)}
+    return found | {kind.__name__: kind for kind in kinds} | {"_Head": RunInfo}
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Field → the comment beside it, in a class and those it is derived from."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        if each.__module__.startswith("benchbench"):
+            found |= dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", inspect.getsource(each), re.MULTILINE))
+    return found
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split())
+
+
+def _report() -> dict[str, Any]:
+    _, parts = msgspec.json.schema_components([Machine])
+    text = {"type": "string"}
+    row: dict[str, Any] = {name: {"type": ["string", "null"]} for name in COLUMNS}
+    row |= {name: {"type": ["number", "null"]} for name in NUMBERS}
+    row |= {name: {"type": "integer", "minimum": 0} for name in ("rounds", "samples")}
+    row["params"] = {"type": "object", "additionalProperties": SCALAR}
+    row["notes"] = {"type": "array", "items": text}
+    run = {
+        "id": text,
+        "started": text,
+        "command": {"type": "array", "items": text},
+        "machine": _refined("Machine", parts["Machine"], Machine),
+        "tags": {"type": "object", "additionalProperties": text},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:accelbench:report-{REPORT}",
+        "title": TITLES["report"],
+        "type": "object",
+        "properties": {
+            "schema": {"const": REPORT},
+            "run": _object(run),
+            "rows": {"type": "array", "items": _object(row)},
+        },
+        "required": ["schema", "run", "rows"],
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def text_of(schema: dict[str, Any]) -> str:
+    """As it stands in its file."""
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, schema in schemas().items():
+        (FOLDER / name).write_text(text_of(schema))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""The published formats, and the reader of them that shares no code with the writer."""
+
+import copy
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from benchbench import api
+from benchbench.errors import UnreadableInput
+from benchbench.gate import baselines
+from benchbench.gate.session_file import read_session
+from benchbench.model.record import Record
+from benchbench.plan.suite import load_suite, suite_names, suite_path
+from benchbench.store import codec, runs
+from benchbench.store.checksum import sealed
+from benchbench.validating.files import validate_path
+from benchbench.validating.json_text import checksum_fault, parsed
+from benchbench.validating.schema import numbers, schema_faults
+from tests import published_schemas
+from tests.factories import a_failure, a_record, a_run, some_rounds
+from tests.program import accelbench
+from tests.test_architecture import ROOT
+from tests.test_store import records_
+
+GOLDEN = ROOT / "tests/data/formats"
+RUNS = ("run-1", "run-2", "run-2-without-checksums")
+GEMM = 2  # the line of a record that was measured
+
+
+def a_copy(name: str, folder: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN / name, folder / name))
+
+
+def faults(path: Path) -> list[str]:
+    return [
+        f"{each.path.name}:{each.line}: {each.text}" if each.line else f"{each.path.name}: {each.text}"
+        for each in validate_path(path).faults
+    ]
+
+
+def test_the_published_schemas_are_of_what_this_version_writes() -> None:
+    made = published_schemas.schemas()
+    stored = {name: (published_schemas.FOLDER / name).read_text() for name in made}
+    outdated = [name for name, schema in made.items() if published_schemas.text_of(schema) != stored[name]]
+    assert not outdated, "python -m tests.published_schemas writes them anew"
+
+
+def test_every_schema_is_one() -> None:
+    from jsonschema import Draft202012Validator
+
+    for path in published_schemas.FOLDER.glob("*.json"):
+        schema = json.loads(path.read_text())
+        Draft202012Validator.check_schema(schema)
+        assert schema["$id"] == f"urn:accelbench:{path.stem}"
+
+
+@pytest.mark.parametrize("kind", ["run", "record", "end", "baseline", "report", "suite"])
+def test_every_number_of_a_format_has_a_file_that_is_kept_and_valid(kind: str) -> None:
+    place = {"record": "run", "end": "run"}.get(kind, kind)
+    for number in numbers(kind):
+        assert list(GOLDEN.glob(f"{place}-{number}*")), number
+    for path in GOLDEN.iterdir():
+        assert faults(path) == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_of_every_earlier_format_are_read(name: str) -> None:
+    run = runs.read_run(GOLDEN / name)
+    assert (run.damaged, run.ended) == ((), True)
+    assert run.records
+    assert len(run.records) == (GOLDEN / name / "records.jsonl").read_bytes().count(b"\n")
+    assert api.report(run).rows
+
+
+def test_baselines_and_suites_of_every_earlier_format_are_read() -> None:
+    (path,) = (GOLDEN / "baseline-1").glob("*.json")
+    assert len(read_session(path).cases) == 3
+    assert load_suite(str(GOLDEN / "suite-1.toml")).thresholds
+
+
+@settings(max_examples=50)
+@given(records_)
+def test_whatever_is_written_is_valid(record: Record) -> None:
+    line = codec.encode(record)
+    assert list(schema_faults("record", parsed(line))) == []
+    assert checksum_fault(line, required=True) == ""
+
+
+def test_what_a_run_a_check_and_a_report_write_is_valid(tmp_path: Path) -> None:
+    accelbench("run", "-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", cwd=tmp_path)
+    accelbench("baseline", "set", "main", "--accept", cwd=tmp_path)
+    accelbench("check", "--baseline", "main", cwd=tmp_path)
+    shown = accelbench("report", "--format", "json", cwd=tmp_path).stdout
+    (tmp_path / "results/report.json").write_text(shown)
+    found = validate_path(tmp_path / "results")
+    assert found.faults == found.remarks == ()
+    assert found.files >= 3 + 1 + 1
+    for name in ("latest", "main", "quick", "results"):
+        assert "no faults in " in accelbench("validate", name, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_every_suite_is_valid(name: str) -> None:
+    assert faults(suite_path(name)) == []
+
+
+def test_the_reference_runs_are_valid() -> None:
+    assert faults(ROOT / "results") == []
+
+
+def test_a_line_is_named_and_what_is_wrong_with_it(tmp_path: Path) -> None:
+    run = a_copy("run-2", tmp_path)
+    path = run / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[GEMM - 1] = lines[GEMM - 1].replace(b'"round":0', b'"round":7')
+    path.write_bytes(b"".join([*lines, lines[0]]))
+    (changed, twice, count) = faults(run)
+    assert re.fullmatch(
+        r"records.jsonl:2: its checksum is [0-9a-f]{8}, and [0-9a-f]{8} was computed", changed
+    )
+    assert re.fullmatch(r"records.jsonl:8: line 1 has round 0 of this case already", twice)
+    assert count == "end.json: it counts 7 records, and there are 8"
+    said = accelbench("validate", str(run), cwd=tmp_path, code=5).stdout
+    assert "3 faults in 3 files" in said
+    told = json.loads(accelbench("validate", str(run), "--format", "json", cwd=tmp_path, code=5).stdout)
+    assert [each["line"] for each in told["faults"]] == [2, 8, 0]
+
+
+def measured(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    return lambda record: change(record["outcome"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (measured(lambda outcome: outcome["block_s"].append(-1.0)), "outcome.block_s[6]: -1.0 is less than"),
+        (measured(lambda outcome: outcome.update(block_s=[])), "outcome.block_s: [] should be non-empty"),
+        (measured(lambda outcome: outcome["telemetry"]["busy_s"].append(1)), "telemetry.busy_s: as long as"),
+        (lambda record: record.update(round=-1), "round: -1 is less than the minimum of 0"),
+        (lambda record: record.update(schema=99), "schema: 99 is none of 1, 2"),
+        (lambda record: record.update(part=9), "part: 9, and the run was resumed 1 times"),
+        (lambda record: record["case"].update(dtype="float33"), "case.dtype"),
+        (lambda record: record["case"].update(mode="other"), "its case is not in the plan of the run"),
+        (lambda record: record.pop("started"), "'started' is a required property"),
+    ],
+)
+def test_a_record_that_cannot_be_is_told(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], told: str
+) -> None:
+    run = a_copy("run-2", tmp_path)
+    path = run / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    record = json.loads(lines[GEMM - 1])
+    del record["crc32"]
+    change(record)
+    lines[GEMM - 1] = sealed(json.dumps(record).encode()) + b"\n"
+    path.write_bytes(b"".join(lines))
+    (text,) = faults(run)
+    assert text.startswith("records.jsonl:2: ")
+    assert told in text
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        (b"[]", "not a JSON object"),
+        (b"{", "Expecting property name"),
+        (b'{"schema": 2, "schema": 2}', "the key 'schema' stands there twice"),
+        (b'{"schema": NaN}', "NaN is not JSON"),
+        (b'{"schema": 1e999}', "1e999 is beyond what a number can be"),
+        (b'{"schema": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a": "\\ud800"}', "half of a character"),
+        (b'{"schema": 2, "id": "../../x"}', "id: it could name a file elsewhere"),
+    ],
+)
+def test_a_head_that_cannot_be_is_told(tmp_path: Path, head: bytes, told: str) -> None:
+    run = a_copy("run-1", tmp_path)
+    (run / "run.json").write_bytes(head)
+    assert told in "\n".join(faults(run))
+
+
+def test_an_interrupted_run_is_no_fault_and_an_ended_one_without_its_end_is(tmp_path: Path) -> None:
+    run = a_copy("run-2", tmp_path)
+    path = run / "records.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    assert faults(run) == [
+        "records.jsonl:6: the last line is torn: its record was not finished",
+        "end.json: it counts 7 records, and there are 6",
+    ]
+    (run / "end.json").unlink()
+    found = validate_path(run)
+    assert found.faults == ()
+    assert [each.text for each in found.remarks] == [
+        "the last line is torn: its record was not finished",
+        "interrupted, or still being measured, after 6 records",
+    ]
+
+
+def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
+    run = a_copy("run-2", tmp_path)
+    source = random.Random(15)
+    for name, flips in [("run.json", 40), ("records.jsonl", 40), ("end.json", 40)]:
+        whole = (run / name).read_bytes()
+        for _ in range(flips):
+            changed = bytearray(whole)
+            changed[source.randrange(len(whole) - 1)] ^= 1 << source.randrange(8)
+            (run / name).write_bytes(changed)
+            assert faults(run)
+        (run / name).write_bytes(whole)
+    assert faults(run) == []
+
+
+def test_a_session_of_a_baseline_that_cannot_be_is_told(tmp_path: Path) -> None:
+    folder = a_copy("baseline-1", tmp_path)
+    (path,) = folder.glob("*.json")
+    session = json.loads(path.read_text())
+    name = next(each for each, case in session["cases"].items() if case.get("values"))
+    wrong = copy.deepcopy(session)
+    wrong["cases"][name]["values"]["latency_s"].append(1.0)
+    path.write_text(json.dumps(wrong))
+    assert faults(path) == [f"{path.name}: cases.{name}.values.latency_s: 4 values of 3 rounds"]
+    path.write_text(json.dumps(session))
+    path.rename(folder / "other.json")
+    assert faults(folder) == [f"other.json: id: {session['id']!r} is not the name of its file"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('description = "x"', "'cases' is a required property"),
+        ('description = "x"\ncases = []\nworkload = 1', "Additional properties are not allowed"),
+        ('description = "x"\npolicy = "slow"\ncases = []', "policy: 'slow' is not one of"),
+        ('description = "x', "Unterminated string"),
+    ],
+)
+def test_a_suite_that_cannot_be_is_told(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert told in faults(path)[0]
+
+
+def test_what_is_no_stored_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"schema": 1}')
+    assert faults(tmp_path / "other.json") == [
+        "other.json: it is no file that accelbench writes: neither a run nor a baseline, a report or a suite"
+    ]
+    (tmp_path / "pipe.json").mkdir()
+    assert faults(tmp_path / "absent.json") == ["absent.json: there is no such file"]
+    with pytest.raises(UnreadableInput):
+        api.validate("nothing", results=tmp_path)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/linked").symlink_to(GOLDEN / "run-2")
+    assert validate_path(tmp_path).files == 0
+
+
+def test_names_lead_to_what_they_name(tmp_path: Path) -> None:
+    run = a_run(some_rounds(1.0), id="mine")
+    runs.keep(tmp_path, run)
+    assert api.validate("mine", results=tmp_path).files == 3
+    api.baseline_set("main", "mine", accept=True, results=tmp_path)
+    assert baselines.baseline_names(tmp_path) == ["main"]
+    assert api.validate("main", results=tmp_path).files == 1
+    assert api.validate("quick", results=tmp_path).files == 1
+    assert api.validate(tmp_path, results="elsewhere").files == 4
+
+
+def test_a_failure_is_no_measurement() -> None:
+    record = json.loads(codec.to_json(a_record(a_failure())))
+    assert list(schema_faults("record", record)) == []
+    record["outcome"]["status"] = "ok"
+    assert list(schema_faults("record", record))
