@@ -108,7 +108,7 @@ def _versions(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
     yield from _differing("commit", short(info.commit), short(commit_tag().get(COMMIT, "")))
     then = {probe.target.name: probe for probe in info.probes}
     for probe in probes:
-        before = then[probe.target.name]
+        before = then.get(probe.target.name, Probe(target=probe.target, version=None))
         yield from _differing(probe.target.name, before.version, probe.version)
         devices = {device.name: device.model for device in probe.devices}
         for device in before.devices:
