@@ -30,7 +30,7 @@ def test_a_file_for_several_plots_is_refused_with_what_to_do(stored: Path) -> No
     done = accelbench("report", "--format", "png", "-o", "single.png", cwd=stored, code=2)
     assert done.stderr.splitlines()[-2:] == [
         "error: single.png would be 2 files: throughput.png, latency.png.",
-        "hint: Name a folder, as in -o single, or one plot, as in --plot latency.",
+        "hint: Name a folder, as in -o single, or one plot: accelbench report --plot latency -o single.png.",
     ]
     assert not (stored / "single.png").exists()
 

@@ -4,6 +4,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -336,6 +337,34 @@ def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says
         for each in labels(drawn(found))
     )
     assert biggest(found[:20]) == found[:20]
+
+
+@pytest.mark.parametrize(("minutes", "named"), [(60 * 24, False), (1, True)])
+def test_runs_that_crowd_stand_one_after_the_other(minutes: int, named: bool) -> None:
+    """Eight runs on one day and eight a year later would be two dots."""
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [begun + timedelta(days=365 * (i // 8) * named, minutes=minutes * i) for i in range(16)]
+    runs = [
+        a_run(run.records, id=run.info.id, started=time.isoformat())
+        for run, time in zip(stepped(), times, strict=True)
+    ]
+    assert ("2027-01-01" in labels(drawn(trends(runs, LATENCY)))) == named
+
+
+def test_equal_heights_of_sparklines_are_equal_ratios() -> None:
+    flat, doubling = (a_case(params={"m": number}) for number in range(2))
+    runs = [
+        a_run(
+            [*some_rounds(1e-3, case=flat), *some_rounds(1e-3 * 2 ** (i / 7), case=doubling)],
+            id=f"run{i}",
+            started=f"2026-01-0{i + 1}",
+        )
+        for i in range(8)
+    ]
+    shown = rendered(history_document(trends(runs, LATENCY)))
+    assert "▁▁▁▁▁▁▁▁ " in shown
+    assert "▁▂▃▄▅▆▇█ " in shown
+    assert "sparklines share one logarithmic scale: from ▁ to █ it is 2.00×" in shown
 
 
 @pytest.mark.parametrize("name", [each.name for each in METRICS])

@@ -139,7 +139,8 @@ def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
 def _only(files: Mapping[str, bytes], output: Path) -> bytes:
     if len(files) > 1:
         names = ", ".join(files)
-        hint = f"Name a folder, as in -o {output.stem}, or one plot, as in --plot {Path(min(files)).stem}."
+        one = f"accelbench report --plot {Path(min(files)).stem} -o {output}"
+        hint = f"Name a folder, as in -o {output.stem}, or one plot: {one}."
         raise UsageError(f"{output} would be {len(files)} files: {names}.", hint)
     return next(iter(files.values()))
 

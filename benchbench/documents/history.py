@@ -15,9 +15,11 @@ from benchbench.trends.change_points import Change
 from benchbench.trends.series import Point
 from benchbench.trends.trend import Trend
 
-LEVELS = "▁▂▃▄▅▆▇█"
-NOTHING = "no stored run has a value for that"
 PANELS = 20  # panels that can still be looked at
+LEVELS = "▁▂▃▄▅▆▇█"
+LEAST_SPAN = math.log(1.1)  # of a sparkline: noise of a percent looks flat
+SPARKS = 60  # the last runs that a sparkline shows
+NOTHING = "no stored run has a value for that"
 READING = (
     "Small dots are processes, circles their {what}, crosses spikes; a black line is a level. "
     "A dashed line with a triangle is a change: up is slower, down is faster. "
@@ -26,20 +28,34 @@ READING = (
 
 
 def history_document(trends: Sequence[Trend]) -> Document:
-    """A table of events per case."""
+    """A table of events per case; sparklines of one scale, so that equal heights are equal ratios."""
+    span = max([LEAST_SPAN, *map(_span, trends)])
     return Document(
         name="history",
         title="History",
-        tables=tuple(map(_table, trends)),
+        tables=tuple(_table(trend, span) for trend in trends),
         plots=(_plot(trends),),
-        notes=() if trends else (NOTHING,),
+        notes=tuple(_notes(trends, span)),
         data=[_fields(trend) for trend in trends],
     )
 
 
-def _table(trend: Trend) -> Table:
+def _notes(trends: Sequence[Trend], span: float) -> Iterator[str]:
+    if not trends:
+        yield NOTHING
+    if len(trends) > 1:
+        yield f"sparklines share one logarithmic scale: from ▁ to █ it is {fmt.ratio(math.exp(span))}"
+
+
+def _span(trend: Trend) -> float:
+    """Of the logarithms that its sparkline shows."""
+    shown = [math.log(point.value) for point in trend.points[-SPARKS:]]
+    return max(shown) - min(shown)
+
+
+def _table(trend: Trend, span: float) -> Table:
     points = trend.points
-    spark = sparkline([point.value for point in points])
+    spark = sparkline([point.value for point in points], span)
     untagged = f"left out: {_runs(len(trend.untagged))} without the tag {trend.by}"
     return table(
         _events(trend),
@@ -92,12 +108,12 @@ def _value(trend: Trend, point: Point) -> str:
     return fmt.quantity(point.value, trend.metric.unit)
 
 
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """The last `width` values as heights, on a logarithmic scale."""
-    logs = [math.log(value) for value in values[-width:]]
-    low, high = min(logs), max(logs)
-    span = high - low or 1.0
-    return "".join(LEVELS[min(int((value - low) / span * len(LEVELS)), len(LEVELS) - 1)] for value in logs)
+def sparkline(values: Sequence[float], span: float = 0.0) -> str:
+    """The last values as heights, logarithmic: the highest level is `span` above their lowest, or more."""
+    logs = [math.log(value) for value in values[-SPARKS:]]
+    low = min(logs)
+    whole = max(span, max(logs) - low) or 1.0
+    return "".join(LEVELS[min(int((value - low) / whole * len(LEVELS)), len(LEVELS) - 1)] for value in logs)
 
 
 def biggest(trends: Sequence[Trend]) -> list[Trend]:
@@ -118,6 +134,7 @@ def _plot(trends: Sequence[Trend]) -> Plot:
     return Plot(
         name="history",
         title=_title(shown, len(trends)),
+        facts=tuple(_facts([point for trend in shown for point in trend.points])),
         reading=READING.format(what="value for the tag" if shown and shown[0].by else "value in a run"),
         empty=NOTHING,
         panels=tuple(map(_panel, shown)),
@@ -134,9 +151,29 @@ def _title(shown: Sequence[Trend], count: int) -> str:
     return f"{title} ({better} is better){some}"
 
 
+def _facts(points: Sequence[Point]) -> Iterator[str]:
+    """On what, with what, and when."""
+    if not points:
+        return
+    devices = dict.fromkeys(point.device for point in points)
+    threads = sorted({point.threads for point in points})
+    yield f"{', '.join(devices)}; {' or '.join(map(str, threads))} threads"
+    versions: dict[str, dict[str, None]] = {}
+    for point in sorted(points, key=lambda point: point.started):
+        versions.setdefault(point.backend, {})[point.version or "of unknown version"] = None
+    yield ", ".join(f"{backend} {_ends(list(known))}" for backend, known in versions.items())
+    yield _ends(sorted({point.started[: len("2026-01-01")] for point in points}))
+
+
+def _ends(texts: Sequence[str]) -> str:
+    """The first and the last."""
+    return texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
+
+
 def _panel(trend: Trend) -> TrendLine:
     return TrendLine(
         title=trend.case,
+        backend=trend.points[0].backend,
         unit=trend.metric.unit,
         points=tuple(
             TrendPoint(

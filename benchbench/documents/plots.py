@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchbench.errors import UsageError, unknown
 from benchbench.trends.change_points import History
@@ -11,10 +11,10 @@ from benchbench.trends.change_points import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One alternative of a panel; `status` is why it has no value. `group` numbers what shares a colour."""
+    """One alternative of a panel; `status` is why it has no value. A backend has one colour in all plots."""
 
     label: str
-    group: int
+    backend: str
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -23,7 +23,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A panel of bars, the longer the better."""
+    """A panel of bars, the longer the better, and the longest first."""
 
     title: str
     unit: str
@@ -39,10 +39,39 @@ class Strip(Bar):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strips:
-    """A panel of samples, the shorter the better."""
+    """A panel of samples, the shorter the better, and the shortest first."""
 
     title: str
     strips: tuple[Strip, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedValue:
+    """A value and its interval at a size."""
+
+    size: float
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """One alternative over sizes, smallest first."""
+
+    label: str
+    backend: str
+    points: tuple[SizedValue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweeps:
+    """A panel of alternatives over sizes, on logarithmic axes; `axis` names the size: `m = n = k`."""
+
+    title: str
+    axis: str
+    unit: str
+    sweeps: tuple[Sweep, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +92,7 @@ class TrendLine:
     """
 
     title: str
+    backend: str
     unit: str
     points: tuple[TrendPoint, ...]
     history: History
@@ -70,21 +100,39 @@ class TrendLine:
     by_time: bool
 
 
-Panel = Bars | Strips | TrendLine
+Panel = Bars | Strips | Sweeps | TrendLine
+PAGE = 24  # panels of a picture that can still be looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Panels of one kind. `name` is that of its file, `reading` says what the marks mean.
+    """Panels of one kind and one unit. `name` is that of its file, `reading` says what the marks mean.
 
-    `empty`: what is said where there is no panel.
+    `facts`: on what it was measured, with what, and when. `empty`: what is said where there is no panel.
     """
 
     name: str
     title: str
+    facts: tuple[str, ...]
     reading: str
     empty: str
     panels: tuple[Panel, ...]
+
+
+def paged(plot: Plot) -> tuple[Plot, ...]:
+    """The plot, or where it has too many panels for one picture several: `latency`, `latency-2`."""
+    starts = range(0, len(plot.panels), PAGE)
+    if len(starts) <= 1:
+        return (plot,)
+    return tuple(
+        replace(
+            plot,
+            name=plot.name if page == 1 else f"{plot.name}-{page}",
+            title=f"{plot.title}, page {page} of {len(starts)}",
+            panels=plot.panels[start : start + PAGE],
+        )
+        for page, start in enumerate(starts, start=1)
+    )
 
 
 def select_plots(plots: Sequence[Plot], names: Sequence[str]) -> tuple[Plot, ...]:

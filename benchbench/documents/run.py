@@ -16,7 +16,7 @@ from benchbench.documents.document import Document, Records, Table
 from benchbench.documents.fastest import fastest_lines
 from benchbench.documents.footnotes import merge_footnotes
 from benchbench.documents.run_columns import UNSURE, chosen_columns
-from benchbench.documents.run_plots import Alternatives, run_plots
+from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import side_by_side, why_no_speed, work_tables
 from benchbench.documents.run_works import Work, axis, works
 from benchbench.model.note import CONTENTION, Note
@@ -78,7 +78,7 @@ def report_document(
         title=f"Run {run.info.id}",
         facts=tuple(_facts(run, made)),
         tables=tables,
-        plots=run_plots(run, [Alternatives(work.title, work.rows) for work in found]),
+        plots=run_plots(run, found),
         notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
         conclusions=tuple(fastest_lines(found)),
         data={"schema": SCHEMA, "run": _run_fields(run.info) | {"notes": _run_notes(run)}, "rows": flat},

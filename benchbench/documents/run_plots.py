@@ -1,97 +1,129 @@
-"""The two plots of a report: throughput and latency, a panel per work with an axis of its own."""
+"""The plots of a report: throughput, latency, and latency over sizes; a panel per work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
 
 from benchbench.analyse.metrics import steps_s
 from benchbench.analyse.rows import Row, by_case, case_key
-from benchbench.documents.plots import Bar, Bars, Plot, Strip, Strips
+from benchbench.documents.plots import Bar, Bars, Panel, Plot, Strip, Strips, paged
+from benchbench.documents.run_works import Work
+from benchbench.documents.size_plots import size_panels
 from benchbench.model.case import Phase
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Run
 
-BARS = "Bars have their 95 % interval over processes, which may run off the axis."
+INTERVALS = "with its 95 % interval over processes, which may run off the axis"
+BARS = f"A bar is a rate {INTERVALS}; the fastest is first."
 STRIPS = (
     "A dot is a block of steps, a lane is a process, its tick the median; "
-    "the diamond is the headline with its 95 % interval over processes, which may run off the axis."
+    f"the diamond is the headline {INTERVALS}. The fastest is first."
 )
+LINES = "Both axes are logarithmic. A line at each point is the 95 % interval over processes."
 NOTHING = "nothing was measured"
+RATES = {"throughput": "flops_per_s", "bandwidth": "bytes_per_s", "training": "items_per_s"}
+TITLES = {
+    "throughput": "Throughput (more is better)",
+    "bandwidth": "Bandwidth (more is better)",
+    "training": "Training rate (more is better)",
+}
+UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
 Recorded = dict[tuple[str, str], list[Record]]
 
 
-@dataclass(frozen=True, slots=True)
-class Alternatives:
-    """One work: a row per column of the report, None where a column does not have it."""
-
-    title: str
-    rows: tuple[Row | None, ...]
-
-
-def run_plots(run: Run, works: Sequence[Alternatives]) -> tuple[Plot, ...]:
-    """`throughput` and `latency`; what is of one target has one colour in all panels."""
-    targets = list(dict.fromkeys(row.case.target for work in works for row in work.rows if row))
+def run_plots(run: Run, works: Sequence[Work]) -> tuple[Plot, ...]:
+    """`throughput`, `bandwidth` of what computes nothing, `training`, `latency`, `sizes` where they vary."""
     recorded = by_case(run.records)
-    return (
-        Plot(
-            name="throughput",
-            title=f"Throughput (more is better); run {run.info.id}",
-            reading=BARS,
-            empty=NOTHING,
-            panels=tuple(_bars(work, targets) for work in works),
-        ),
-        Plot(
-            name="latency",
-            title=f"Latency of a step (less is better); run {run.info.id}",
-            reading=STRIPS,
-            empty=NOTHING,
-            panels=tuple(_strips(work, targets, recorded) for work in works),
-        ),
+    facts = tuple(_facts(run, [row for work in works for row in work.rows]))
+
+    def plots(name: str, title: str, reading: str, panels: Sequence[Panel]) -> tuple[Plot, ...]:
+        return paged(
+            Plot(name=name, title=title, facts=facts, reading=reading, empty=NOTHING, panels=tuple(panels))
+        )
+
+    made: list[Plot] = []
+    for name, metric in RATES.items():
+        panels = [_bars(work, metric) for work in works if _rate_of(work) == name]
+        if panels or (name == "throughput" and not works):
+            made += plots(name, TITLES[name], BARS, panels)
+    made += plots(
+        "latency", "Latency of a step (less is better)", STRIPS, [_strips(work, recorded) for work in works]
     )
+    if lines := size_panels(works):
+        made += plots("sizes", "Latency of a step over sizes (less is better)", LINES, lines)
+    return tuple(made)
 
 
-def _bars(work: Alternatives, targets: Sequence[str]) -> Bars:
-    """FLOP/s of a forward pass, items/s of training; the order of the bars is the same in either unit."""
-    present = [row for row in work.rows if row]
-    first = next((row for row in present if row.value("latency_s") is not None), None)
-    flops = first and first.case.phase == Phase.FORWARD and first.value("flops_per_s") is not None
-    metric, unit = ("flops_per_s", "FLOP/s") if flops else ("items_per_s", f"{first.item if first else ''}/s")
-    bars = tuple(
+def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
+    """Where, with what, and when."""
+    info, machine = run.info, run.info.machine
+    devices = {f"{row.case.device}: {row.device_name}" for row in shown if row.device_name}
+    versions = {f"{row.case.target} {row.framework_version}" for row in shown if row.framework_version}
+    yield "; ".join(
+        (
+            f"{machine.cpu}, {info.settings.threads} of {machine.threads} threads",
+            *sorted(devices - {f"cpu: {machine.cpu}"}),
+        )
+    )
+    if versions:
+        yield ", ".join(sorted(versions))
+    yield f"{info.started}, run {info.id}"
+
+
+def _rate_of(work: Work) -> str:
+    """The plot it is in: of items/s if it trains, of FLOP/s, or of B/s where it computes nothing."""
+    if any(row.case.phase is Phase.TRAIN for row in work.rows):
+        return "training"
+    computes = any(row.value("flops_per_s") is not None for row in work.rows)
+    moves = any(row.value("bytes_per_s") is not None for row in work.rows)
+    return "bandwidth" if moves and not computes else "throughput"
+
+
+def _bars(work: Work, metric: str) -> Bars:
+    items = {row.item for row in work.rows if row.item}
+    bars = [
         Bar(
-            label=_label(row),
-            group=targets.index(row.case.target),
+            label=_label(name, row),
+            backend=row.case.backend,
             status=_status(row),
             value=row.value(metric),
             low=row.metric(metric).low,
             high=row.metric(metric).high,
         )
-        for row in present
-    )
-    return Bars(title=work.title, unit=unit, bars=bars)
+        for name, row in zip(work.names, work.rows, strict=True)
+    ]
+    unit = UNITS.get(metric, f"{' or '.join(sorted(items)) or 'item'}/s")
+    return Bars(title=work.title, unit=unit, bars=tuple(sorted(bars, key=_descending)))
 
 
-def _strips(work: Alternatives, targets: Sequence[str], recorded: Recorded) -> Strips:
-    strips = tuple(
+def _descending(bar: Bar) -> float:
+    return math.inf if bar.value is None else -bar.value
+
+
+def _ascending(bar: Bar) -> float:
+    return math.inf if bar.value is None else bar.value
+
+
+def _strips(work: Work, recorded: Recorded) -> Strips:
+    strips = [
         Strip(
-            label=_label(row),
-            group=targets.index(row.case.target),
+            label=_label(name, row),
+            backend=row.case.backend,
             status=_status(row),
             value=row.value("latency_s"),
             low=row.metric("latency_s").low,
             high=row.metric("latency_s").high,
             processes=_processes(row, recorded),
         )
-        for row in work.rows
-        if row
-    )
-    return Strips(title=work.title, strips=strips)
+        for name, row in zip(work.names, work.rows, strict=True)
+    ]
+    return Strips(title=work.title, strips=tuple(sorted(strips, key=_ascending)))
 
 
-def _label(row: Row) -> str:
-    label = f"{row.case.target} {row.case.device} {row.case.mode}".strip()
-    return f"{label}, contended" if row.contended else label
+def _label(name: str, row: Row) -> str:
+    return f"{name}, contended" if row.contended else name
 
 
 def _status(row: Row) -> str:

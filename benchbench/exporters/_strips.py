@@ -3,42 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchbench import format as fmt
-from benchbench.documents.plots import Strip, Strips
+from benchbench.documents.plots import Strips
 from benchbench.exporters._drawing import CUT, WIDE, colour, write_beside
 from benchbench.stats import median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ABOVE = 0.33  # the lanes, of the height of an alternative: its headline
+
 
 def draw_strips(axes: Axes, panel: Strips) -> None:
-    """Those that have a value, on one axis of times."""
+    """Samples and headlines on one axis of times; each kind of mark is one artist, since each costs time."""
     steps = [step for strip in panel.strips for process in strip.processes for step in process]
     power = fmt.second_power(median(steps))
-    for y, strip in enumerate(panel.strips):
-        if strip.value is not None:
-            _strip(axes, y, strip, strip.value, 10.0**-power)
-            write_beside(axes, y, fmt.seconds(strip.value))
-    _time_axis(axes, min(steps) / 10.0**power, max(steps) / 10.0**power)
+    scale = 10.0**-power
+    _samples(axes, panel, scale)
+    headlines = [(y, strip, strip.value) for y, strip in enumerate(panel.strips) if strip.value is not None]
+    for y, _, value in headlines:
+        write_beside(axes, y, fmt.seconds(value))
+    ranges = [
+        (y - ABOVE, strip.low * scale, strip.high * scale)
+        for y, strip, _ in headlines
+        if strip.low is not None and strip.high is not None
+    ]
+    axes.hlines(*_transposed(ranges, 3), color="black", linewidth=1.5)
+    axes.scatter(
+        [value * scale for *_, value in headlines],
+        [y - ABOVE for y, *_ in headlines],
+        marker="D",
+        s=18,
+        color="black",
+        zorder=3,
+    )
+    _time_axis(axes, min(steps) * scale, max(steps) * scale)
     logarithmic = ", logarithmic" if axes.get_xscale() == "log" else ""
     axes.set_xlabel(f"{fmt.unit_text('s', power)}{logarithmic}")
 
 
-def _strip(axes: Axes, y: int, strip: Strip, headline: float, scale: float) -> None:
-    lanes = _lanes(y, len(strip.processes))
-    for lane, process in zip(lanes, strip.processes, strict=True):
-        xs = [step * scale for step in process]
-        # A raster: a vector image of every sample would be megabytes.
-        axes.scatter(
-            xs, [lane] * len(xs), s=7, color=colour(strip.group), alpha=0.4, linewidths=0, rasterized=True
-        )
-        axes.plot([median(xs)], [lane], marker="|", markersize=5, color="black", markeredgewidth=1)
-    if strip.low is not None and strip.high is not None:
-        axes.plot([strip.low * scale, strip.high * scale], [y - 0.33] * 2, color="black", linewidth=1.5)
-    axes.plot([headline * scale], [y - 0.33], marker="D", markersize=4, color="black")
+def _samples(axes: Axes, panel: Strips, scale: float) -> None:
+    """A lane per process, with a tick at its median."""
+    lanes = [
+        (lane, process, colour(strip.backend))
+        for y, strip in enumerate(panel.strips)
+        for lane, process in zip(_lanes(y, len(strip.processes)), strip.processes, strict=True)
+    ]
+    dots = [(step * scale, lane, shade) for lane, process, shade in lanes for step in process]
+    xs, ys, shades = _transposed(dots, 3)
+    # A raster: a vector image of every sample would be megabytes.
+    axes.scatter(xs, ys, s=7, color=shades, alpha=0.4, linewidths=0, rasterized=True)
+    medians = [(median(process) * scale, lane) for lane, process, _ in lanes]
+    xs, ys = _transposed(medians, 2)
+    axes.scatter(xs, ys, marker="|", s=25, color="black", linewidths=1)
+
+
+def _transposed(rows: Sequence[tuple[Any, ...]], columns: int) -> list[list[Any]]:
+    return [[row[column] for row in rows] for column in range(columns)]
 
 
 def _lanes(y: int, count: int) -> Sequence[float]:

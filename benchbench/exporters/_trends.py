@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from textwrap import fill
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
 from benchbench.documents.plots import TrendLine, TrendPoint
-from benchbench.exporters._drawing import COLOURS, WIDE
+from benchbench.exporters._drawing import WIDE, colour, cut
 from benchbench.trends.change_points import Change
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 ROWS, ROW = 3, 0.09  # of what changes came to, and how high one is, of the panel
 LEAST_DAYS = 0.01  # beside the points of a time axis
-TICKS = 8  # values of a tag named below a panel
-PROCESS, POINT, CHANGE = COLOURS[5], COLOURS[0], COLOURS[3]
+TICKS, MOST_NAME = 8, 18  # points named below a panel, and the characters of a name
+CROWDED = 0.01  # of the axis: about as wide as a point
+CHANGE = "0.15"
 
 
 def draw_trends(axes: Axes, trend: TrendLine) -> None:
     """The points where they belong, then what was made of them."""
     places = _places(axes, trend)
     factor, unit = _scale(trend)
-    axes.set_title(fill(_cut(fmt.visible(trend.title), 130), 60))
     axes.set_ylabel(unit)
     axes.grid(axis="y", color="0.9")
     axes.set_axisbelow(True)
@@ -39,10 +39,6 @@ def draw_trends(axes: Axes, trend: TrendLine) -> None:
     _changes(axes, trend, places)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def _points(axes: Axes, trend: TrendLine, places: Sequence[float], factor: float) -> None:
     processes = [
         (x, value * factor)
@@ -51,10 +47,12 @@ def _points(axes: Axes, trend: TrendLine, places: Sequence[float], factor: float
         if len(point.processes) > 1
     ]
     # A raster: a vector image of every process of a year would be megabytes.
-    axes.scatter(*_columns(processes), s=6, color=PROCESS, alpha=0.6, linewidths=0, rasterized=True)
+    axes.scatter(
+        *_columns(processes), s=6, color=colour(trend.backend), alpha=0.3, linewidths=0, rasterized=True
+    )
     values = [(x, point.value * factor) for x, point in zip(places, trend.points, strict=True)]
     spikes = [values[index] for index in trend.history.outliers]
-    axes.scatter(*_columns(values), s=14, color=POINT, linewidths=0, zorder=3)
+    axes.scatter(*_columns(values), s=14, color=colour(trend.backend), linewidths=0, zorder=3)
     axes.scatter(*_columns(spikes), s=40, marker="x", color="black", linewidths=1, zorder=4)
 
 
@@ -101,24 +99,41 @@ def _between(places: Sequence[float], index: int) -> float:
 
 
 def _places(axes: Axes, trend: TrendLine) -> Sequence[float]:
-    """Where each point is on the x axis: its time in days, or the number of its value of the tag."""
+    """Where each point is on the x axis: its time in days or, by a tag or crowded, its number."""
+    times = _times(trend.points) if trend.by_time else None
+    if times and not _crowded(times):
+        _time_axis(axes, times)
+        return times
+    names = [point.started[: len("2026-01-01")] if times else point.name for point in trend.points]
+    _number_axis(axes, [cut(fmt.visible(name), MOST_NAME) for name in names])
+    return range(len(trend.points))
+
+
+def _crowded(times: Sequence[float]) -> bool:
+    """Whether most points would lie on their neighbours."""
+    near = CROWDED * (times[-1] - times[0])
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    return sum(gap < near for gap in gaps) > len(gaps) / 2
+
+
+def _time_axis(axes: Axes, times: Sequence[float]) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(maxticks=TICKS)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    beside = max(0.04 * (times[-1] - times[0]), LEAST_DAYS)
+    axes.set_xlim(times[0] - beside, times[-1] + beside)
+
+
+def _number_axis(axes: Axes, names: Sequence[str]) -> None:
+    """One after the other; some are named."""
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
-    times = _times(trend.points) if trend.by_time else None
-    if times:
-        locator = AutoDateLocator(maxticks=TICKS)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        beside = max(0.04 * (max(times) - min(times)), LEAST_DAYS)
-        axes.set_xlim(min(times) - beside, max(times) + beside)
-        return times
-    count = len(trend.points)
+    count = len(names)
     axes.xaxis.set_major_locator(FixedLocator(range(0, count, math.ceil(count / TICKS))))
-    names = [_cut(fmt.visible(point.name), 18) for point in trend.points]
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: names[round(x)]))
     axes.tick_params(axis="x", labelrotation=20)
-    return range(count)
 
 
 def _times(points: Sequence[TrendPoint]) -> list[float] | None:

@@ -25,6 +25,9 @@ class Point:
     value: float  # in the metric's unit
     version: str | None  # of the framework
     hardware: str  # fingerprint
+    device: str = ""  # the hardware's own name
+    backend: str = ""
+    threads: int = 0
     processes: tuple[float, ...]  # the value of each
     runs: tuple[str, ...]
     tag: str | None = None
@@ -109,6 +112,9 @@ def _point(run: Digest, case: CaseDigest, metric: Metric, tag: str | None) -> Po
         value=value,
         version=case.version,
         hardware=f"{fingerprint(run.machine)}/{case.device_model}",
+        device=case.device_model or run.machine.cpu,
+        backend=case.case.backend if case.case else "",
+        threads=run.settings.threads,
         processes=processes,
         runs=(run.id,),
         tag=tag,
@@ -183,13 +189,9 @@ def _joined(points: Sequence[Point], metric: Metric) -> Point | None:
     value = _pooled(processes, metric)
     if value is None:
         return None
-    return Point(
-        run=points[0].run,
-        started=points[0].started,
+    return replace(
+        points[0],
         value=value,
-        version=points[0].version,
-        hardware=points[0].hardware,
         processes=processes,
         runs=tuple(point.run for point in points),
-        tag=points[0].tag,
     )

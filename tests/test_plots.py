@@ -1,0 +1,120 @@
+"""What the plots of a report hold and how they are drawn; those of a history are in test_trend.py."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from benchbench.documents.document import Document
+from benchbench.documents.plots import Bar, Bars, Plot, Strip, Strips, Sweeps
+from benchbench.documents.run import report_document
+from benchbench.exporters._drawing import colour
+from benchbench.exporters.svg import Svg
+from benchbench.model.record import Record
+from benchbench.registry import entry_names
+from tests.factories import a_case, a_cost, a_run, some_rounds
+from tests.test_exporters import a_typical_run
+
+
+@pytest.mark.parametrize(
+    ("plot", "status"),
+    [("throughput", "wrong_result"), ("training", "out_of_memory"), ("latency", "wrong_result")],
+)
+def test_a_plot_shows_the_status_where_there_is_no_number(plot: str, status: str) -> None:
+    written = texts(Svg().export(report_document(a_typical_run()))[f"{plot}.svg"])
+    assert {status, "torch eager"} <= set(written)
+
+
+def texts(svg: bytes) -> list[str]:
+    """What is written in a plot: matplotlib's own label of a text drawn as shapes."""
+    return re.findall(r"<!-- (.*?) -->", svg.decode(), re.DOTALL)
+
+
+def test_panels_of_one_picture_have_one_kind_of_unit() -> None:
+    copy = {"cost": a_cost(flops=0, bytes=10**9, items=1, item="copy")}
+    more = some_rounds(0.02, 0.021, case=a_case(workload="copy", params={"n": 9}), **copy)
+    run = a_typical_run()
+    plots = report_document(a_run([*run.records, *more])).plots
+    units = {plot.name: {getattr(panel, "unit", "s") for panel in plot.panels} for plot in plots}
+    assert units == {
+        "throughput": {"FLOP/s"},
+        "bandwidth": {"B/s"},
+        "training": {"image/s"},
+        "latency": {"s"},
+    }
+
+
+def test_the_fastest_is_first_and_what_has_no_number_last() -> None:
+    throughput, training, latency = report_document(a_typical_run()).plots
+    assert [bar.label for bar in bars(training)] == ["jax jit", "tensorflow function", "torch eager"]
+    assert [bar.value for bar in bars(throughput)][-1] is None
+    assert isinstance(latency.panels[0], Strips)
+    assert [strip.backend for strip in latency.panels[0].strips] == ["torch", "tensorflow", "jax"]
+
+
+def bars(plot: Plot) -> tuple[Bar, ...]:
+    (panel,) = plot.panels
+    assert isinstance(panel, Bars)
+    return panel.bars
+
+
+def test_a_plot_says_on_what_with_what_and_when() -> None:
+    document = report_document(a_typical_run())
+    for plot, content in zip(document.plots, Svg().export(document).values(), strict=True):
+        assert plot.facts[0] == "Example CPU, 2 of 2 threads"
+        assert "torch 2.13.0" in plot.facts[1]
+        assert plot.facts[2] == "2026-01-02T03:04:05Z, run 20260102-030405-abcd"
+        assert set(plot.facts) <= {text.replace("\n", " ") for text in texts(content)}
+
+
+def test_a_backend_has_one_colour_in_every_plot_and_a_foreign_one_that_of_its_name() -> None:
+    shades = [colour(name) for name in entry_names("benchbench.backends")]
+    assert len(set(shades)) == len(shades)
+    assert colour("mine") == "#882255"
+    assert colour("mine") not in shades
+    drawn = Svg().export(report_document(a_typical_run()))
+    assert colour("torch").lower() in drawn["throughput.svg"].decode()
+    assert colour("jax").lower() in drawn["training.svg"].decode()  # where it is first
+
+
+def sized(*sizes: int, **over: Any) -> list[Record]:
+    cases = [a_case(params={"m": size, "n": size, "k": over.get("k", size)}) for size in sizes]
+    return [each for case in cases for each in some_rounds(1e-6 * case.params["m"], case=case)]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("records", "axes"),
+    [
+        (sized(8, 16), []),
+        (sized(8, 16, 32), [("gemm · float32", "m = n = k", [8, 16, 32])]),
+        (sized(32, 8, 16, k=4), [("gemm  k=4 · float32", "m = n", [8, 16, 32])]),
+    ],
+)
+def test_works_that_differ_in_size_alone_are_a_line(records: list[Record], axes: list[object]) -> None:
+    document = report_document(a_run(records))
+    panels = [panel for plot in document.plots for panel in plot.panels if isinstance(panel, Sweeps)]
+    assert [
+        (panel.title, panel.axis, [point.size for point in panel.sweeps[0].points]) for panel in panels
+    ] == axes
+    assert all(Svg().export(document).values())
+
+
+def test_many_panels_are_several_pictures() -> None:
+    cases = [a_case(params={"m": number + 1, "n": (number * 7) % 50}) for number in range(50)]
+    run = a_run([each for case in cases for each in some_rounds(0.001, 0.002, case=case)])
+    plots = [plot for plot in report_document(run).plots if plot.name.startswith("latency")]
+    assert [(plot.name, len(plot.panels)) for plot in plots] == [
+        *(("latency", 24), ("latency-2", 24), ("latency-3", 2)),
+    ]
+    assert plots[1].title == "Latency of a step (less is better), page 2 of 3"
+
+
+def test_a_case_without_a_headline_shows_its_samples() -> None:
+    strip = Strip(label="torch", backend="torch", status="no headline", processes=((0.1, 0.2), (0.4, 0.5)))
+    panel = Strips(title="x", strips=(strip,))
+    plot = Plot(name="p", title="t", facts=(), reading="", empty="", panels=(panel,))
+    (content,) = Svg().export(Document(name="d", title="t", plots=(plot,))).values()
+    assert "no headline" in texts(content)
+    assert b"<image" in content
