@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 
@@ -33,20 +33,22 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def headline(medians: Sequence[float], confidence: float = 0.95) -> Interval:
+def headline(medians: Sequence[float], confidence: float = 0.95, planned: int | None = None) -> Interval:
     """exp(mean of the logs) of the processes' medians, with a t interval over processes.
 
     Processes are the unit: samples within one process share its memory layout, its autotuning and its
-    neighbours, so their number says nothing about another process (Kalibera & Jones 2013).
+    neighbours, so their number says nothing about another process (Kalibera & Jones 2013). Where the spread
+    of the first `planned` decided how many there are, only those tell it (Stein 1945): of all of them, it
+    would be too small for the cases that stopped early.
     """
     logs = [math.log(value) for value in medians]
     count = len(logs)
     centre = math.fsum(logs) / count
     mid = math.exp(centre)
-    if count < 2:
+    first = logs[:planned]
+    if len(first) < 2:
         return Interval(None, mid, None)
-    deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in logs) / (count - 1))
-    half = t_quantile((1 + confidence) / 2, count - 1) * deviation / math.sqrt(count)
+    half = t_quantile((1 + confidence) / 2, len(first) - 1) * deviation(first) / math.sqrt(count)
     return Interval(mid / math.exp(half), mid, mid * math.exp(half))
 
 
@@ -120,11 +122,24 @@ def _normal_quantile(probability: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of the means of two groups of logarithms: its standard error, and the degrees of freedom of t."""
+    """Of the means of two groups of logarithms: its standard error, and the degrees of freedom of t.
+
+    `share`: error² over the variance of a process, 1/n of each group.
+    """
 
     mid: float
     error: float
     degrees: float
+    share: float = 1.0
+
+    @property
+    def variance(self) -> float:
+        """Of a process's logarithm."""
+        return self.error**2 / self.share
+
+    def with_variance(self, variance: float, degrees: float) -> Difference:
+        """The same difference where processes vary as much, known with these degrees of freedom."""
+        return replace(self, error=math.sqrt(variance * self.share), degrees=degrees)
 
     def half_width(self, confidence: float = 0.95) -> float:
         """Of its t interval."""
@@ -143,18 +158,29 @@ class Difference:
         return 2 * t_tail(-abs(self.mid) / self.error, self.degrees)
 
 
-def welch(before: Sequence[float], after: Sequence[float], least: float = 1e-4) -> Difference:
+def welch(
+    before: Sequence[float],
+    after: Sequence[float],
+    least: float = 1e-4,
+    planned: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> Difference:
     """mean(after) − mean(before) of logarithms of processes, without assuming equal spread (Welch 1947).
 
     Each side's standard deviation is at least `least`: equal values must not make every difference
-    significant. Raises ValueError for fewer than two values on a side.
+    significant. `planned`: those of either side that were measured whatever they showed. They alone tell the
+    spread where it decided how many followed (Stein 1945). Raises ValueError where a side has less than two.
     """
-    parts = [max(least, deviation(side)) ** 2 / len(side) for side in (before, after)]
+    first = planned or (before, after)
+    variances = [max(least, deviation(side)) ** 2 for side in first]
+    weights = [1 / len(before), 1 / len(after)]
+    share = sum(weights)
+    parts = [variance * weight for variance, weight in zip(variances, weights, strict=True)]
+    if planned:  # the side that varied less by chance got fewer processes: its variance must not weigh more
+        parts = max(parts, [variance * share / 2 for variance in variances], key=sum)
     square = sum(parts)
     # Welch–Satterthwaite; from shares, since squares of variances can underflow
-    sizes = len(before), len(after)
-    shares = [(part / square) ** 2 / (size - 1) for part, size in zip(parts, sizes, strict=True)]
-    return Difference(mean(after) - mean(before), math.sqrt(square), 1 / sum(shares))
+    shares = [(part / square) ** 2 / (len(side) - 1) for part, side in zip(parts, first, strict=True)]
+    return Difference(mean(after) - mean(before), math.sqrt(square), 1 / sum(shares), share)
 
 
 def paired(pairs: Sequence[tuple[float, float]], least: float = 1e-4) -> Difference:
@@ -163,8 +189,10 @@ def paired(pairs: Sequence[tuple[float, float]], least: float = 1e-4) -> Differe
     What both of a pair met cancels. The differences' standard deviation is at least `least`. Raises
     ValueError for fewer than two pairs.
     """
-    found = [after - before for before, after in pairs]
-    return Difference(mean(found), max(least, deviation(found)) / math.sqrt(len(found)), len(found) - 1)
+    changes = [after - before for before, after in pairs]
+    count = len(changes)
+    error = max(least, deviation(changes)) / math.sqrt(count)
+    return Difference(mean(changes), error, count - 1, 1 / count)
 
 
 def mean(values: Sequence[float]) -> float:

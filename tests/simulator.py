@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from benchbench.analyse.digest import Digest
 from benchbench.model.case import Case
-from benchbench.model.run import Run
-from tests.factories import a_case, a_digest, a_run, some_rounds
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run
+from benchbench.plan.schedule import due
+from tests.factories import a_case, a_digest, a_measurement, a_record, a_run, some_rounds
 
 Array = NDArray[np.float64]
 
@@ -68,6 +70,20 @@ def session_medians(
     """
     weather = np.exp(spread * noise(source, stormy, *shape[:-1], 1))
     return np.asarray(weather * process_medians(source, shape, between, **over))
+
+
+def a_scheduled_run(policy: Policy, medians: Array) -> Run:
+    """Rounds as `due` has them, a second a process: row by row the processes of a case, as many as it has."""
+    cases, records = some_cases(len(medians)), list[Record]()
+    for number in range(medians.shape[1]):
+        chosen = due(policy, number, cases, records, (policy.budget_s or 0.0) - len(records))
+        if not chosen:
+            break
+        for case in chosen:
+            step_s = float(medians[cases.index(case), number])
+            outcome = a_measurement(block_s=(step_s,), iterations=1)
+            records.append(a_record(outcome, case=case, round=number, stages_s={"wall": 1.0}))
+    return a_run(records, policy=policy, plan=cases)
 
 
 @cache

@@ -22,7 +22,7 @@ from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison, com
 from benchbench.documents import comparison
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
-from benchbench.model.options import Allocator, Isolation
+from benchbench.model.options import Allocator, Isolation, Variance
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, Settings
 from benchbench.model.status import Status, Verdict
@@ -370,9 +370,10 @@ def test_holm_is_that_of_the_textbook() -> None:
 
 def test_more_cases_make_each_harder_to_call() -> None:
     noisy = some_rounds(1e-3, 1.01e-3, 0.99e-3), some_rounds(1.035e-3, 1.045e-3, 1.025e-3)
-    alone = a_comparison(*noisy)
+    alone = a_comparison(*noisy, variance=Variance.OWN)
     others = [r for m in range(9) for r in some_rounds(*STEADY, case=a_case(params={"m": m}))]
-    first = compare_runs(a_run([*noisy[0], *others]), a_run([*noisy[1], *others])).verdicts[0]
+    runs = a_run([*noisy[0], *others]), a_run([*noisy[1], *others])
+    first = compare_runs(*runs, variance=Variance.OWN).verdicts[0]
     assert alone.verdict is Verdict.SLOWER
     assert first.verdict is Verdict.INCONCLUSIVE
     assert alone.mde is not None
@@ -557,15 +558,15 @@ insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
               1.20× ?  1.00 ms → 1.20 ms  3 v 1 processes
               3 v 1 processes have latency_s, each side needs 3
 slower        gemm(kind=slower)/float32/eager@torch:cpu
-              1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p <0.001  MDE 0.375 %  3 v 3 processes
+              1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p <0.001  MDE 0.360 %  3 v 3 processes
               suspect: torch 2.12.1 → 2.13.0; less precise than asked (stopped by time)
 inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
-              1.038× [0.5158, 2.091]  1.00 ms → 1.04 ms  p 0.838  MDE 268 %  3 v 3 processes
+              1.038× [0.5684, 1.897]  1.00 ms → 1.04 ms  p 0.835  MDE 192 %  3 v 3 processes
               too noisy for this threshold: more rounds would tell
 same          gemm(kind=same)/float32/eager@torch:cpu
-              1.001× [0.9987, 1.003]  1.00 ms → 1.00 ms  p 0.432  MDE 0.375 %  3 v 3 processes
+              1.001× [0.9988, 1.003]  1.00 ms → 1.00 ms  p 0.424  MDE 0.360 %  3 v 3 processes
 faster        gemm(kind=faster)/float32/eager@torch:cpu
-              0.8000× [0.7982, 0.8018]  1.00 ms → 800 µs  p <0.001  MDE 0.375 %  3 v 3 processes
+              0.8000× [0.7982, 0.8018]  1.00 ms → 800 µs  p <0.001  MDE 0.360 %  3 v 3 processes
               suspect: torch 2.12.1 → 2.13.0
 gone          gemm(kind=gone)/float32/eager@torch:cpu
               1.00 ms → –  3 v 0 processes
@@ -598,7 +599,7 @@ def test_markdown_is_a_table_to_paste() -> None:
 | verdict | case | ratio [95 %] | ref → new | p | MDE | processes | notes |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 | broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  | 1.00 ms → – |  |  | 3 v 0 processes | crashed: worker \\| killed |
-| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.100× [1.098, 1.102] | 1.00 ms → 1.10 ms | &lt;0.001 | 0.375 % | 3 v 3 processes | suspect: torch 2.12.1 → 2.13.0; less precise than asked (stopped by time) |
+| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.100× [1.098, 1.102] | 1.00 ms → 1.10 ms | &lt;0.001 | 0.360 % | 3 v 3 processes | suspect: torch 2.12.1 → 2.13.0; less precise than asked (stopped by time) |
 
 - geomean of 4 compared cases: 0.9780×
 - 1 slower, 1 faster, 1 same, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken

@@ -60,6 +60,11 @@ class CaseDigest:
         """The logarithm of each process's value."""
         return [log for _, log in self.by_round(metric)]
 
+    def planned_logs(self, metric: Metric, planned: int | None) -> list[float]:
+        """Those of the first `planned` rounds; all where they are too few to tell a spread."""
+        first = [log for number, log in self.by_round(metric) if planned is None or number < planned]
+        return first if len(first) > 1 else self.logs(metric)
+
     def by_round(self, metric: Metric) -> list[tuple[int, float]]:
         """The round of each process that has a value, and its logarithm; none where they disagree."""
         if self.disagreement(metric):

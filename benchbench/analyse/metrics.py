@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Literal, Protocol
 
 from benchbench.errors import UsageError, unknown
 from benchbench.format import listed_seconds
@@ -32,7 +32,14 @@ class Value:
 
 
 Process = Callable[[Measurement], Value]
-Pool = Callable[[Sequence[float]], Value]
+
+
+class Pool(Protocol):
+    """One value of several processes. `planned`: how many of them, the first, tell the spread; None: all."""
+
+    def __call__(self, values: Sequence[float], planned: int | None = None, /) -> Value: ...
+
+
 Count = Callable[[Cost], int]
 
 
@@ -83,9 +90,9 @@ class Rate:
         """Where the divisor has this value."""
         return self.work(cost) / divisor if divisor else None
 
-    def pool(self, values: Sequence[float]) -> Value:
+    def pool(self, values: Sequence[float], planned: int | None = None, /) -> Value:
         """Of several processes: the interval's ends change places."""
-        pooled = self.divisor.source.pool([1 / value for value in values])
+        pooled = self.divisor.source.pool([1 / value for value in values], planned)
         if pooled.value is None:
             return Value(None, reason=f"{self.divisor.name} is not known")
         value, low, high = (1 / end if end else None for end in (pooled.value, pooled.high, pooled.low))
@@ -109,11 +116,14 @@ class Metric:
     source: Sampled | Rate
     series: str | None = None
 
-    def of(self, measured: Sequence[Measurement]) -> Value:
-        """Of the processes of a case, at least one; without any value, the first one's reason."""
+    def of(self, measured: Sequence[Measurement], planned: int | None = None) -> Value:
+        """Of the processes of a case, at least one; without any value, the first one's reason.
+
+        `planned`: how many of them, the first, tell their spread; None: all.
+        """
         values = [self.source.process(process) for process in measured]
         known = [value.value for value in values if value.value is not None]
-        return self.source.pool(known) if known else values[0]
+        return self.source.pool(known, planned) if known else values[0]
 
 
 def finite(value: float | None, reason: str = "") -> Value:
@@ -140,21 +150,21 @@ def disagreement(seconds: Sequence[float]) -> str:
     return f"{what}: {listed_seconds(shown)}"
 
 
-def geometric_mean(values: Sequence[float]) -> Value:
+def geometric_mean(values: Sequence[float], planned: int | None = None, /) -> Value:
     """Of seconds, with its t interval over processes: `stats.headline`; none where they disagree."""
     if reason := disagreement(values):
         return Value(None, reason=reason)
-    interval = headline(values)
+    interval = headline(values, planned=planned)
     unknown = "one process gives no interval" if interval.low is None else ""
     return Value(interval.mid, interval.low, interval.high, unknown)
 
 
-def middle(values: Sequence[float]) -> Value:
+def middle(values: Sequence[float], _planned: int | None = None, /) -> Value:
     """The median: for what is known of few processes, or measured coarsely."""
     return Value(median(values))
 
 
-def largest(values: Sequence[float]) -> Value:
+def largest(values: Sequence[float], _planned: int | None = None, /) -> Value:
     """The maximum: what must fit."""
     return Value(max(values))
 

@@ -203,7 +203,7 @@ def _relative_error(records: Sequence[Record], unverified: str) -> Value:
 
 def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
     """`row` of a case that is ok, with its speed."""
-    metrics = {metric.name: metric.of(measured) for metric in METRICS}
+    metrics = {metric.name: metric.of(measured, context.info.policy.planned) for metric in METRICS}
     latency_s = metrics["latency_s"].value
     where = _position(context, row, measured[0].cost, latency_s)
     device, _ = device_of(context.info, row.case.device, row.device_name)

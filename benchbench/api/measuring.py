@@ -16,12 +16,14 @@ from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings, Selftest
 from benchbench.diagnosis.noise import Noise
 from benchbench.environments.targets import given as interpreters
+from benchbench.errors import member
 from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
 from benchbench.model.device import Probe
 from benchbench.model.options import (
     MeasureKeywords,
     MeasureOptions,
     Names,
+    Variance,
     from_keywords,
     several,
     takes_keywords,
@@ -95,6 +97,7 @@ def compare_ab(
     suite: Names = "quick",
     metric: str = "latency_s",
     threshold: float = THRESHOLD,
+    variance: str = Variance.SHARED,
     results: str | Path | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
@@ -114,7 +117,7 @@ def compare_ab(
     before, after = interleaved.measure_sides(
         sides, asked, results_folder(results), observer or RunObserver()
     )
-    return verdicts.compare_runs(before, after, chosen, limit)
+    return verdicts.compare_runs(before, after, chosen, limit, member(Variance, variance))
 
 
 @takes_keywords(without=("budget_s", "tags"))

@@ -17,11 +17,11 @@ from benchbench.comparing.verdicts import THRESHOLD, Comparison
 from benchbench.diagnosis import ceilings
 from benchbench.documents import run as run_document
 from benchbench.documents.run import RunReport
-from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
+from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError, member
 from benchbench.gate import acceptance, baselines
 from benchbench.gate.acceptance import Acceptance
 from benchbench.model.measurement import Failure, Measurement
-from benchbench.model.options import Names, several
+from benchbench.model.options import Names, Variance, several
 from benchbench.model.run import Run
 from benchbench.plan import config, suite
 from benchbench.profiling import tables
@@ -60,16 +60,19 @@ def compare(
     metric: str = "latency_s",
     threshold: float = THRESHOLD,
     *,
+    variance: str = Variance.SHARED,
     results: str | Path | None = None,
 ) -> Comparison:
     """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
 
-    `threshold`: a smaller change is none, 0.03 for 3 %. Of runs that are named, not given, a slower case
+    `threshold`: a smaller change is none, 0.03 for 3 %. `variance`: how much processes vary, judged over all
+    cases, `shared`, or of each alone, `own`. Of runs that are named, not given, a slower case
     has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
     """
     sides = [each if isinstance(each, Run) else folder(each, results) for each in (ref, new)]
     before, after = (each if isinstance(each, Run) else runs.read_run(each) for each in sides)
-    found = verdicts.compare_runs(before, after, metrics.metric_named(metric), valid_threshold(threshold))
+    chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
+    found = verdicts.compare_runs(before, after, chosen, limit, member(Variance, variance))
     folders = [each for each in sides if isinstance(each, Path)]
     return attribution.with_operators(found, *folders) if len(folders) == len(sides) else found
 

@@ -14,7 +14,7 @@ from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.errors import UsageError, member
-from benchbench.model.options import MeasureOptions
+from benchbench.model.options import MeasureOptions, Variance
 
 if TYPE_CHECKING:
     from benchbench.comparing.verdicts import Comparison
@@ -38,6 +38,9 @@ def compare_(
     ] = False,
     metric: Annotated[str, typer.Option("--metric", help="What to compare.")] = "latency_s",
     threshold: Annotated[str, typer.Option("--threshold", help="A smaller change is none.")] = "3%",
+    variance: Annotated[
+        Variance, typer.Option("--variance", help="Of processes: judged over all cases, or of each alone.")
+    ] = Variance.SHARED,
     only: Annotated[Names, option("--only", text="Only these verdicts: slower, faster, broken, …")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
     format: FormatOption = TERMINAL,
@@ -58,19 +61,26 @@ def compare_(
 
     wanted, files = [member(Verdict, name) for name in split_names(only)], outputs(out)
     if ab:
-        found = _measured(ref, new, metric, fraction(threshold), results, options)
+        found = _measured(ref, new, metric, fraction(threshold), variance, results, options)
     elif options.given:
         given = ", ".join(sorted(options.given))
         raise UsageError("Stored runs are compared as they are.", f"What to measure is for --ab: {given}.")
     else:
-        found = api.compare(ref, new or "latest", metric, fraction(threshold), results=results)
+        limit = fraction(threshold)
+        found = api.compare(ref, new or "latest", metric, limit, variance=variance, results=results)
     shown = comparison.select_verdicts(found, wanted, sort.value)
     print_document(comparison.comparison_document(found, shown), format)
     write_outputs(files, found.new, [comparison.case_verdict(verdict) for verdict in found.verdicts])
 
 
 def _measured(
-    ref: str, new: str | None, metric: str, threshold: float, results: Path, options: MeasureOptions
+    ref: str,
+    new: str | None,
+    metric: str,
+    threshold: float,
+    variance: Variance,
+    results: Path,
+    options: MeasureOptions,
 ) -> Comparison:
     from benchbench import api
     from benchbench.cli.live import Lines
@@ -79,5 +89,12 @@ def _measured(
         raise UsageError("--ab needs two sides.", "accelbench compare --ab mode=eager mode=compile")
     with signals():
         return api.compare_ab(
-            ref, new, metric=metric, threshold=threshold, results=results, observer=Lines(), options=options
+            ref,
+            new,
+            metric=metric,
+            threshold=threshold,
+            variance=variance,
+            results=results,
+            observer=Lines(),
+            options=options,
         )

@@ -23,7 +23,7 @@ class Pair:
     """One case in both runs; `verdict` is None where a test is to decide.
 
     `ref_logs` and `new_logs` have the metric's logarithm for each process that has a value. If
-    `interleaved`, they are of the same rounds.
+    `interleaved`, they are of the same rounds. `planned`: those of either side that tell its spread.
     """
 
     case: str
@@ -33,6 +33,7 @@ class Pair:
     new_logs: list[float]
     verdict: Verdict | None
     reason: str
+    planned: tuple[list[float], list[float]]
     interleaved: bool = False
 
     @property
@@ -54,15 +55,27 @@ class Pair:
             return None
         if self.interleaved:
             return paired(list(zip(self.ref_logs, self.new_logs, strict=True)))
-        return welch(self.ref_logs, self.new_logs)
+        chosen = self.planned != (self.ref_logs, self.new_logs)
+        return welch(self.ref_logs, self.new_logs, planned=self.planned if chosen else None)
+
+    @property
+    def groups(self) -> list[list[float]]:
+        """The values whose deviation from each other is the error: of either side, or of the pairs."""
+        if not self.interleaved:
+            return list(self.planned)
+        return [[new - ref for ref, new in zip(self.ref_logs, self.new_logs, strict=True)]]
 
 
 def match(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
     """A pair for every case that either run planned, by id: those of `ref` first, each in plan order."""
-    bars = run_bars(ref, new)
+    bars, planned = run_bars(ref, new), (ref.policy.planned, new.policy.planned)
     none = CaseDigest(absent=ELSEWHERE)
     sides = {case: (ref.cases.get(case, none), new.cases.get(case, none)) for case in ref.cases | new.cases}
-    return [_pair(case, a, b, metric, bars) for case, (a, b) in sides.items() if not (a.absent and b.absent)]
+    return [
+        _pair(case, a, b, metric, bars, planned)
+        for case, (a, b) in sides.items()
+        if not (a.absent and b.absent)
+    ]
 
 
 def are_interleaved(ref: Digest, new: Digest) -> bool:
@@ -101,10 +114,11 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         case=_both(ref, new),
         ref=ref,
         new=new,
-        ref_logs=[before for before, _ in pairs],
-        new_logs=[after for _, after in pairs],
+        ref_logs=(ref_logs := [before for before, _ in pairs]),
+        new_logs=(new_logs := [after for _, after in pairs]),
         verdict=verdict,
         reason=reason,
+        planned=(ref_logs, new_logs),
         interleaved=True,
     )
 
@@ -156,7 +170,14 @@ def suspect(ref: CaseDigest, new: CaseDigest) -> str:
     return f"suspect: {arrow(new.case.target if new.case else '', ref.version, new.version)}"
 
 
-def _pair(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric, bars: Sequence[str]) -> Pair:
+def _pair(
+    case: str,
+    ref: CaseDigest,
+    new: CaseDigest,
+    metric: Metric,
+    bars: Sequence[str],
+    planned: tuple[int | None, int | None],
+) -> Pair:
     ref_logs, new_logs = ref.logs(metric), new.logs(metric)
     bars = [*bars, *case_bars(ref, new)]
     verdict, reason = (
@@ -177,6 +198,7 @@ def _pair(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric, bars: Seq
         new_logs=new_logs,
         verdict=verdict,
         reason=reason,
+        planned=(ref.planned_logs(metric, planned[0]), new.planned_logs(metric, planned[1])),
     )
 
 

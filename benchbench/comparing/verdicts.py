@@ -18,6 +18,8 @@ from benchbench.comparing.match import (
     match_partners,
     suspect,
 )
+from benchbench.comparing.variance import at_least_the_mean, in_modes, shared_variance
+from benchbench.model.options import Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, detectable, holm, mean, tost
@@ -64,6 +66,7 @@ class Comparison:
     """`changes` between the runs do not bar comparing; `geomean` is of the ratios of `compared` cases.
 
     `common`: what nearly all of these have in common, which is the machine's rather than the code's.
+    `modes`: the processes cluster, so no case is taken to vary less than all do in the mean.
     """
 
     ref: Run
@@ -76,20 +79,31 @@ class Comparison:
     geomean: float | None
     common: CommonFactor | None = None
     interleaved: bool = False  # the runs are partners, and each round's processes a pair
+    variance: Variance = Variance.SHARED
+    modes: bool = False
 
 
-def compare_runs(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: float = THRESHOLD) -> Comparison:
+def compare_runs(
+    ref: Run,
+    new: Run,
+    metric: Metric = METRICS[0],
+    threshold: float = THRESHOLD,
+    variance: Variance = Variance.SHARED,
+) -> Comparison:
     """Verdicts on the cases of both runs; a `threshold` of 0.03 is 3 %.
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
     need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
     needs the 90 % interval within it. Interleaved runs are compared by the differences of each
-    round's pair. The evidence for this rule is in docs/comparing.md.
+    round's pair. How much processes vary is judged over all cases, unless `variance` says of each alone. The
+    evidence for this rule is in docs/comparing.md.
     """
     before, after = digest(ref), digest(new)
     partners = are_interleaved(before, after)
     pairs = (match_partners if partners else match)(before, after, metric)
-    tested = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
+    groups = [group for pair in pairs if pair.verdict is None for group in pair.groups]
+    modes = variance is Variance.SHARED and in_modes(groups)
+    tested = _tested(pairs, variance, modes=modes)
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
     moved = [difference.mid for difference in tested.values()]
@@ -99,12 +113,26 @@ def compare_runs(ref: Run, new: Run, metric: Metric = METRICS[0], threshold: flo
         metric=metric,
         threshold=threshold,
         changes=(*changes(before, after), *(run_bars(before, after) if partners else ())),
-        verdicts=tuple(_verdict(pair, p_holm.get(pair.case), rule) for pair in pairs),
+        verdicts=tuple(
+            _verdict(pair, tested.get(pair.case, pair.difference), p_holm.get(pair.case), rule)
+            for pair in pairs
+        ),
         compared=len(tested),
         geomean=_exp(mean(moved) if moved else None),
         common=None if partners else common_factor(moved, threshold),
         interleaved=partners,
+        variance=variance,
+        modes=modes,
     )
+
+
+def _tested(pairs: Sequence[Pair], variance: Variance, *, modes: bool) -> dict[str, Difference]:
+    """The difference of each case that is tested."""
+    own = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
+    if variance is Variance.OWN:
+        return own
+    judged = (at_least_the_mean if modes else shared_variance)(list(own.values()))
+    return dict(zip(own, judged, strict=True))
 
 
 def _adjusted(differences: Sequence[Difference]) -> list[float]:
@@ -136,8 +164,8 @@ class _Rule:
         return Verdict.SAME if tost(difference, self.margin) < ALPHA else Verdict.INCONCLUSIVE
 
 
-def _verdict(pair: Pair, p_holm: float | None, rule: _Rule) -> CaseComparison:
-    difference, middle = pair.difference, pair.log_ratio
+def _verdict(pair: Pair, difference: Difference | None, p_holm: float | None, rule: _Rule) -> CaseComparison:
+    middle = pair.log_ratio
     half = difference.half_width() if difference else None
     mde = math.expm1(min(detectable(difference, rule.level), LARGEST)) if difference else None
     verdict, reason = pair.verdict, pair.reason

@@ -31,6 +31,9 @@ SCHEMA = 1  # of the JSON. 1: first
 
 Order = Literal["ratio", "case"]
 FIELDS = tuple(field.name for field in fields(CaseComparison))
+MODES = (
+    "processes cluster, as if each case had two speeds: three or four say little then, five rounds would tell"
+)
 UNITS = {metric.name: metric.unit for metric in METRICS}
 COLUMNS = (
     Column("verdict"),
@@ -118,6 +121,8 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "geomean": found.geomean,
         "common_factor": found.common and asdict(found.common),
         "in_turn": found.interleaved,
+        "variance": found.variance,
+        "modes": found.modes,
         "changes": found.changes,
         "counts": _counts(found),
         "verdicts": [asdict(verdict) for verdict in shown],
@@ -149,6 +154,7 @@ def _summary(found: Comparison) -> list[str]:
         *evidence.moved_alike(found.common),
         counts,
         f"p (Holm) and MDE hold for {found.compared} cases together; MDE: the change found 4 times in 5",
+        *([MODES] if found.modes else []),
     ]
 
 

@@ -34,6 +34,13 @@ class Allocator(StrEnum):
     SYSTEM = "system"
 
 
+class Variance(StrEnum):
+    """What tells how much a case's processes vary: all cases that are compared, or that case alone."""
+
+    SHARED = "shared"
+    OWN = "own"
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """An option of the command line. `kind`: what Typer reads; `least`: the smallest number it takes.

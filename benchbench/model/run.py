@@ -31,6 +31,11 @@ class Policy:
     budget_s: float | None = None  # wall time for more rounds of the widest cases
     settled: float = 0.005  # half width between processes at which a budget leaves a case alone
 
+    @property
+    def planned(self) -> int | None:
+        """How many rounds of a case tell its spread; None: all, since it does not decide their number."""
+        return None if self.continue_above is None and self.budget_s is None else self.rounds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

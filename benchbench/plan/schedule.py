@@ -34,7 +34,7 @@ def due(
         return list(pending)
     found = _by_case(records)
     if policy.budget_s is not None:
-        standings = [_standing(case, found.get(case.id, [])) for case in pending]
+        standings = [_standing(case, found.get(case.id, []), policy.planned) for case in pending]
         return widest(standings, left_s, policy.settled)
     return [
         case
@@ -59,10 +59,10 @@ def widest(standings: Iterable[Standing], left_s: float, settled: float) -> list
     return chosen
 
 
-def _standing(case: Case, records: Sequence[Record]) -> Standing:
+def _standing(case: Case, records: Sequence[Record], planned: int | None) -> Standing:
     measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     cost = max((record.stages_s.get("wall", 0.0) for record in records), default=0.0)
-    return Standing(case=case, width=half_width(measured), cost_s=cost)
+    return Standing(case=case, width=half_width(measured, planned), cost_s=cost)
 
 
 def _by_case(records: Iterable[Record]) -> dict[str, list[Record]]:

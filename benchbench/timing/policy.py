@@ -32,8 +32,8 @@ def within(budget_s: float) -> Policy:
 def rounds_of(policy: Policy, outcomes: Sequence[Measurement | Failure]) -> int:
     """How many rounds a case gets at least, by its outcomes in the order of rounds.
 
-    Twice as many as it has anyway where its interval over those is wide (docs/measuring.md): that is decided
-    once, since looking after every round would stop at those that happen to agree.
+    Twice as many as it has anyway where its interval over those is wide (docs/measuring.md). Only they tell
+    its spread afterwards: with the others it would be too small where the first happen to agree.
     """
     first = [each for each in outcomes[: policy.rounds] if isinstance(each, Measurement)]
     if policy.continue_above is None or len(first) < policy.rounds:
@@ -41,12 +41,12 @@ def rounds_of(policy: Policy, outcomes: Sequence[Measurement | Failure]) -> int:
     return 2 * policy.rounds if half_width(first) > policy.continue_above else policy.rounds
 
 
-def half_width(measured: Sequence[Measurement]) -> float:
+def half_width(measured: Sequence[Measurement], planned: int | None = None) -> float:
     """Of the headline's 95 % interval, as a fraction of it; infinite where there is none."""
     medians = [median(each.block_s) / each.iterations for each in measured]
     if len(medians) < 2 or min(medians) <= 0:
         return math.inf
-    found = headline(medians)
+    found = headline(medians, planned=planned)
     assert found.low is not None
     assert found.high is not None
     return (found.high - found.low) / 2 / found.mid

@@ -1,0 +1,98 @@
+"""How much processes of unchanged code differ, judged over all cases of a comparison. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from benchbench.stats import Difference, mean
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
+
+FEW = (3, 4)  # processes that may all be in one of two modes: five are in one case of sixteen
+MODES_P = 1e-3  # of groups of normal values that are as clustered
+LEAST_P = 0.01  # of one group: values may be equal because they were rounded
+LEAST_RANGE = 1e-4  # of a group's logarithms: below, what clusters does not matter
+NEWTON_STEPS = 30
+
+
+def shared_variance(differences: Sequence[Difference]) -> list[Difference]:
+    """With the error and the degrees of freedom that all cases together give each (Smyth 2004, moderated t).
+
+    The variances of the cases are taken to be drawn from a scaled inverse χ² distribution, whose size s₀² and
+    degrees of freedom d₀ follow from the mean and the variance of their logarithms. A case has
+    max(s², (d₀ s₀² + d s²) / (d₀ + d)) and min(d₀ + d, Σ d) degrees of freedom. Never less than its own s²: a
+    few cases that are noisier than the rest would alarm (tests/studies/adaptive_rounds.py).
+    """
+    if len(differences) < 2:
+        return list(differences)
+    import numpy as np
+
+    degrees = np.array([each.degrees for each in differences])
+    own = np.array([each.variance for each in differences])
+    prior, prior_degrees = _prior(own, degrees)
+    weight = degrees / (prior_degrees + degrees)  # 0 where the cases do not differ
+    variances = np.maximum(own, weight * own + (1 - weight) * prior)
+    total = np.minimum(prior_degrees + degrees, degrees.sum())
+    return [
+        each.with_variance(float(variance), float(freedom))
+        for each, variance, freedom in zip(differences, variances, total, strict=True)
+    ]
+
+
+def _prior(variances: Array, degrees: Array) -> tuple[float, float]:
+    """s₀² and d₀, infinite where the variances differ no more than their degrees of freedom let them."""
+    import numpy as np
+    from scipy.special import digamma, polygamma
+
+    logs = np.log(variances) - digamma(degrees / 2) + np.log(degrees / 2)
+    excess = float(logs.var(ddof=1) - polygamma(1, degrees / 2).mean())
+    if excess <= 0:
+        return math.exp(logs.mean()), math.inf
+    half = _trigamma_inverse(excess)
+    return math.exp(logs.mean() + float(digamma(half)) - math.log(half)), 2 * half
+
+
+def _trigamma_inverse(value: float) -> float:
+    """By Newton's method from below, which converges for every value above 0 (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
+    found = 0.5 + 1 / value
+    for _ in range(NEWTON_STEPS):
+        trigamma = float(polygamma(1, found))
+        found += trigamma * (1 - trigamma / value) / float(polygamma(2, found))
+    return found
+
+
+def at_least_the_mean(differences: Sequence[Difference]) -> list[Difference]:
+    """Each with at least the mean variance of all, and its own degrees of freedom."""
+    typical = mean([each.variance for each in differences])
+    return [each.with_variance(max(typical, each.variance), each.degrees) for each in differences]
+
+
+def in_modes(groups: Iterable[Sequence[float]]) -> bool:
+    """Whether few processes cluster as those of a case in two modes do: two alike, and one far from them.
+
+    Of three or four values the spread says little then, since all may be in one mode. The first three of each
+    group count. Of three normal values the direction of their deviations is uniform, so the smaller gap is
+    at most the share u of the range with p = 1 − 6/π · atan((1 − 2u)/√3). Fisher's method joins the groups.
+    """
+    from scipy.special import chdtrc
+
+    ps = [_cluster_p(group[:3]) for group in groups if len(group) in FEW]
+    known = [p for p in ps if p is not None]
+    total = -2 * math.fsum(math.log(max(p, LEAST_P)) for p in known)
+    return bool(known) and float(chdtrc(2 * len(known), total)) < MODES_P
+
+
+def _cluster_p(three: Sequence[float]) -> float | None:
+    low, middle, high = sorted(three)
+    if high - low < LEAST_RANGE:
+        return None
+    share = min(middle - low, high - middle) / (high - low)
+    return 1 - 6 / math.pi * math.atan((1 - 2 * share) / math.sqrt(3))

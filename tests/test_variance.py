@@ -1,0 +1,201 @@
+"""The variance between processes: told by all cases of a comparison, and by rounds that it did not choose."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import polygamma
+
+import benchbench
+from benchbench.comparing import variance
+from benchbench.comparing.variance import at_least_the_mean, in_modes, shared_variance
+from benchbench.comparing.verdicts import compare_runs
+from benchbench.documents import comparison
+from benchbench.errors import UsageError
+from benchbench.model.options import Variance
+from benchbench.model.run import Policy
+from benchbench.model.status import Verdict
+from benchbench.stats import Difference, headline, welch
+from benchbench.timing.policy import POLICIES, within
+from tests.factories import a_run, some_rounds
+from tests.rendering import rendered
+from tests.simulator import a_scheduled_run, a_suite, allowed
+from tests.studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
+
+differences = st.lists(
+    st.builds(
+        Difference,
+        mid=st.floats(-1, 1),
+        error=st.floats(1e-4, 1),
+        degrees=st.floats(1, 20),
+        share=st.floats(0.1, 1),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(differences)
+def test_other_cases_never_make_a_case_less_variable_and_always_better_known(own: list[Difference]) -> None:
+    for before, after in zip(own, shared_variance(own), strict=True):
+        assert (after.mid, after.share) == (before.mid, before.share)
+        assert after.error >= before.error * (1 - 1e-9)
+        assert after.degrees >= before.degrees - 1e-9
+
+
+@given(differences, st.randoms())
+def test_the_order_of_cases_does_not_matter(own: list[Difference], source: st.DataObject) -> None:
+    places = list(range(len(own)))
+    source.shuffle(places)  # type: ignore[attr-defined]
+    there = shared_variance(own)
+    back = shared_variance([own[place] for place in places])
+    for place, each in zip(places, back, strict=True):
+        assert each.error == pytest.approx(there[place].error, rel=1e-6)
+        assert each.degrees == pytest.approx(there[place].degrees, rel=1e-4)
+
+
+def test_one_case_has_nothing_but_itself() -> None:
+    alone = [Difference(0.1, 0.02, 4.0, 0.4)]
+    assert shared_variance(alone) == alone
+    assert at_least_the_mean(alone)[0].error == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(("degrees", "prior_degrees", "prior"), [(4, 4.0, 1e-4), (8, 10.0, 4e-4)])
+def test_the_prior_of_many_cases_is_recovered(degrees: int, prior_degrees: float, prior: float) -> None:
+    """Smyth 2004: 1/σ² is χ²(d₀) / (d₀ s₀²), and s² is σ² χ²(d) / d."""
+    source = np.random.default_rng(4)
+    true = prior * prior_degrees / source.chisquare(prior_degrees, 20_000)
+    found = true * source.chisquare(degrees, 20_000) / degrees
+    size, freedom = variance._prior(found, np.full(20_000, float(degrees)))
+    assert size == pytest.approx(prior, rel=0.05)
+    assert freedom == pytest.approx(prior_degrees, rel=0.1)
+
+
+@given(st.floats(1e-3, 1e3))
+def test_the_inverse_of_trigamma_is_one(value: float) -> None:
+    assert float(polygamma(1, variance._trigamma_inverse(value))) == pytest.approx(value, rel=1e-6)
+
+
+def test_cases_that_vary_alike_are_as_one_large_sample() -> None:
+    source = np.random.default_rng(7)
+    own = [welch(a.tolist(), b.tolist()) for a, b in source.normal(0, 0.01, (200, 2, 3))]
+    found = shared_variance(own)
+    assert np.median([each.variance for each in found]) == pytest.approx(1e-4, rel=0.1)
+    assert min(each.degrees for each in found) > 50
+
+
+# Rounds that the spread of the first ones decided
+
+
+def test_only_the_planned_processes_tell_the_spread_and_all_tell_the_mean() -> None:
+    logs = [0.0, 0.01, -0.01, 0.05, 0.06]
+    found = headline([math.exp(value) for value in logs], planned=3)
+    assert found.low is not None
+    assert found.mid == pytest.approx(math.exp(0.022))
+    assert math.log(found.mid / found.low) == pytest.approx(4.3027 * 0.01 / math.sqrt(5), rel=1e-4)
+    pair = welch(logs, logs, planned=(logs[:3], logs[:3]))
+    assert pair.error == pytest.approx(0.01 * math.sqrt(2 / 5))
+    assert pair.degrees == pytest.approx(4)
+
+
+def test_which_processes_were_planned_is_what_the_preset_says() -> None:
+    assert {name: policy.planned for name, policy in POLICIES.items()} == {
+        "quick": None,
+        "default": 5,
+        "rigorous": 10,
+    }
+    assert within(60).planned == 3
+    records = some_rounds(1.0, 1.01, 0.99, 1.2, 1.3)
+    ends = [
+        compare_runs(a_run(records, policy=policy), a_run(records, policy=policy)).verdicts[0].high
+        for policy in (Policy(name="fixed", rounds=5), within(60))
+    ]
+    assert ends[0] == pytest.approx(1.189, abs=0.05)
+    assert ends[1] == pytest.approx(math.exp(2.776 * 0.01 * math.sqrt(2 / 5)), rel=1e-3)
+
+
+REDUCED = 25
+
+
+@pytest.mark.parametrize(
+    ("policy", "noise"),
+    [
+        (POLICIES["default"], "3 %"),
+        (within(BUDGET_S), "3 %"),
+        (within(BUDGET_S), "1 %, of 6 cases 3 %"),
+    ],
+)
+def test_with_rounds_chosen_by_the_tool_unchanged_suites_are_quiet_and_intervals_hold(
+    policy: Policy, noise: str
+) -> None:
+    for alarms, held in rates(policy, NOISE[noise], REDUCED).values():
+        assert alarms <= allowed(0.05, REDUCED)
+        assert held >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
+
+
+def test_sharing_finds_what_fixed_rounds_of_each_case_alone_do_not() -> None:
+    logs = partial(alike, spread=0.03)
+    fixed, adaptive = (
+        {name: shares[2] for name, shares in rates(policy, logs, REDUCED, (1.1,)).items()}
+        for policy in (Policy(name="fixed", rounds=5), POLICIES["default"])
+    )
+    assert fixed[Variance.SHARED] > fixed[Variance.OWN] + 0.1
+    assert adaptive[Variance.OWN] > fixed[Variance.OWN]
+    assert adaptive[Variance.SHARED] > adaptive[Variance.OWN]
+
+
+# Processes in two modes
+
+
+def test_three_processes_in_two_modes_do_not_alarm() -> None:
+    found = rates(POLICIES["quick"], partial(two_modes, spread=0.001), 30)
+    assert found[Variance.SHARED][0] <= allowed(0.05, 30)
+    assert found[Variance.OWN][0] > 0.2
+
+
+def test_modes_are_seen_in_few_processes_and_not_in_normal_ones() -> None:
+    source = np.random.default_rng(2)
+    normal = source.normal(0, 0.01, (500, 60, 3))
+    assert np.mean([in_modes(groups.tolist()) for groups in normal]) <= 0.006
+    clustered = np.where(source.random((60, 3)) < 0.5, 0.0, 0.1) + source.normal(0, 1e-3, (60, 3))
+    assert in_modes(clustered.tolist())
+    assert not in_modes([])
+    assert not in_modes([[0.0, 0.0, 0.0]] * 60)  # of a clock without noise
+    assert not in_modes([[0.0, 0.0, 0.1, 0.1, 0.1]] * 60)  # five processes show both
+
+
+def test_a_comparison_says_that_processes_cluster() -> None:
+    logs = partial(two_modes, spread=0.001)
+    source = np.random.default_rng(3)
+    ref, new = (measured(POLICIES["quick"], logs(source)) for _ in range(2))
+    found = compare_runs(ref, new)
+    assert found.modes
+    assert "processes cluster" in rendered(comparison.comparison_document(found, ()), "terminal")
+    assert comparison.comparison_document(found, ()).data["modes"]
+
+
+def test_the_variance_can_be_each_cases_own() -> None:
+    source = np.random.default_rng(5)
+    ref, new = (a_suite(1e-3 * np.exp(source.normal(0, 0.02, (10, 3)))) for _ in range(2))
+    own = benchbench.compare(ref, new, variance="own")
+    assert own.variance is Variance.OWN
+    shared = benchbench.compare(ref, new)
+    assert shared.variance is Variance.SHARED
+    assert [each.ratio for each in own.verdicts] == [each.ratio for each in shared.verdicts]
+    assert sum((each.mde or 0) for each in shared.verdicts) < sum((each.mde or 0) for each in own.verdicts)
+    with pytest.raises(UsageError, match="No variance named 'mine'"):
+        benchbench.compare(ref, new, variance="mine")
+
+
+def test_a_schedule_gives_noisy_cases_more_rounds_and_the_same_ones_decide() -> None:
+    logs = np.random.default_rng(1).normal(0, 1, (2, 10)) * np.array([[0.001], [0.1]])
+    run = a_scheduled_run(POLICIES["default"], np.exp(logs))
+    counts = [sum(record.case == case for record in run.records) for case in run.info.plan]
+    assert counts == [5, 10]
+    fixed = replace(run, info=replace(run.info, policy=Policy(name="fixed", rounds=10)))
+    assert compare_runs(run, run).verdicts[1].high != compare_runs(fixed, fixed).verdicts[1].high
+    assert compare_runs(run, run).verdicts[0].verdict is Verdict.SAME
