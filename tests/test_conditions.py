@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.machine import conditions
-from benchbench.model.measurement import Measurement, Telemetry
+from benchbench.machine import conditions, sampler
+from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched
 
@@ -211,3 +213,48 @@ def test_energy_is_positive_or_there_is_a_reason(
     at_s = tuple(sum(gaps[: number + 1]) for number in range(count))
     found = energy(tuple(joules[:count]), at_s, max(length, sum(gaps)))
     assert found if isinstance(found, str) else found > 0
+
+
+# A machine that nobody else uses, replayed: ticks of /proc/stat, the sampler's own cost, and housekeeping.
+
+TICK_S = 0.01
+WAKE_UPS = 2.0  # of the system's own services a second
+WAKE_UP_S = (0.001, 0.015)  # of CPU time each: a fiftieth of a core together
+
+
+def a_quiet_process(source: np.random.Generator, cpus: int, length_s: float) -> Measurement:
+    """Blocks on all CPUs for so long, sampled as the parent does; from half a sample on."""
+    at_s = np.arange(source.uniform(0, sampler.INTERVAL_S), length_s, sampler.INTERVAL_S)
+    wakes = np.sort(source.uniform(0, length_s, source.poisson(WAKE_UPS * length_s)))
+    used = np.cumsum(source.uniform(*WAKE_UP_S, len(wakes)))
+    housekeeping = np.concatenate(([0.0], used))[np.searchsorted(wakes, at_s)]
+    share = source.uniform(0.9, 1.0)  # of the CPUs, which the case's threads do not fill all the time
+    own = 5e-4 * np.arange(len(at_s))
+    ticks = np.floor((share * cpus * at_s + own + housekeeping) / TICK_S + source.uniform(0, 1, len(at_s)))
+    busy = np.maximum.accumulate(ticks) * TICK_S
+    telemetry = a_telemetry(
+        cpus=cpus, at_s=tuple(at_s), busy_s=tuple(busy - busy[0]), own_s=tuple(own - own[0])
+    )
+    window = Window(began_s=0.0, ended_s=length_s, cpu_s=share * cpus * length_s)
+    return a_measurement(window=window, telemetry=telemetry)
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 8, 64])
+@pytest.mark.parametrize(("rounds", "length_s"), [(3, 0.75), (5, 2.0), (10, 10.0)])
+def test_a_quiet_machine_is_never_called_contended(cpus: int, rounds: int, length_s: float) -> None:
+    source = np.random.default_rng([cpus, rounds])
+    for _ in range(10):
+        processes = [a_quiet_process(source, cpus, length_s) for _ in range(rounds)]
+        assert conditions.condition_notes(processes) == []
+        assert conditions.other_cores(processes) is not None
+
+
+def test_the_same_replay_with_a_neighbour_is_called_contended() -> None:
+    source = np.random.default_rng(7)
+    for _ in range(10):
+        quiet = [a_quiet_process(source, 2, 0.75) for _ in range(3)]
+        seen = [each.telemetry for each in quiet if each.telemetry]
+        busy = [tuple(np.add(each.busy_s, 0.25 * np.subtract(each.at_s, each.at_s[0]))) for each in seen]
+        beside = [replace(each, busy_s=own) for each, own in zip(seen, busy, strict=True)]
+        noisy = [replace(each, telemetry=told) for each, told in zip(quiet, beside, strict=True)]
+        assert [each.kind for each in conditions.contended(noisy)] == [NoteKind.OTHER_PROCESSES]

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-CASES = ("-b", "torch,onnxruntime", "-w", "gemm,copy", "-d", "cpu", "--dtype", "float32", "--quick")
+CASES = ("-b", "torch,onnxruntime", "-w", "gemm", "-d", "cpu", "--mode", "eager,graph", "--dtype", "float32")
 UNCERTAIN = ("insufficient", "inconclusive")
 
 
@@ -63,7 +63,7 @@ def measured(folder: Path, cases: Sequence[str], runs: int = 2) -> list[str]:
     return [
         line
         for _ in range(runs)
-        for line in told(folder, "run", *cases).stderr.splitlines()
+        for line in told(folder, "run", *cases, "--quick").stderr.splitlines()
         if "contended" in line or "use " in line
     ]
 
