@@ -10,6 +10,7 @@ from time import monotonic
 import msgspec
 
 from benchbench.launch.transport import Message
+from benchbench.reading import has_huge_integer
 
 MOST_BYTES = 8 * 2**20  # of one message
 
@@ -38,9 +39,12 @@ class Channel:
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received = bytearray(rest)
         try:
-            return msgspec.json.decode(line, type=Message)
+            message = msgspec.json.decode(line, type=Message)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
+        if has_huge_integer(message):
+            raise ValueError("an integer has more than 30 digits")
+        return message
 
     def close(self) -> None:
         """The other end sees that it is closed."""

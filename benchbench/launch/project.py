@@ -6,14 +6,14 @@ Its other tables are read by `plan/config.py`.
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from benchbench import registry
-from benchbench.errors import UsageError
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.reading import read_toml
 
 NAME = "accelbench.toml"
 KEYS = "docs/checking.md has an example with every key."
@@ -62,8 +62,10 @@ def find_config(start: Path) -> Path | None:
 
 def _code_table(path: Path) -> CodeConfig:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")).get("code", {}), CodeConfig)
-    except (OSError, ValueError) as error:  # of text, of TOML and of what is not a key
+        return msgspec.convert(read_toml(path).get("code", {}), CodeConfig)
+    except UnreadableInput as error:
+        raise UsageError(f"Cannot read {error}", KEYS) from error
+    except ValueError as error:  # of text, of TOML and of what is not a key
         raise UsageError(f"{path}: {error}", KEYS) from error
 
 

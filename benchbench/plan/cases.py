@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError, unknown
+from benchbench.format import size
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload, WorkloadKind, workload_at
 from benchbench.model.case import Cache, Case, Dtype, LeftOut, Phase, Scalar
@@ -21,6 +23,8 @@ from benchbench.plan.suite import Axes, Entry, Suite, check_params
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
+MOST_CASES = 10_000  # a day, at eight seconds each
+MARGIN = 8  # times the memory: what a case may need and is still tried
 PROCESS_S, IMPORT_S = 1.0, 5.0  # likewise: to fork and build a case, to import a framework
 
 
@@ -94,18 +98,63 @@ def _override(entry: Entry, selection: Selection) -> Entry:
 def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Sequence[Probe]) -> Plan:
     """Every entry on every target and device chosen; duplicates are planned once. Raises UsageError."""
     _check_modes(selection.modes, probes)
+    places = [(probe, *place) for probe in probes for place in _chosen(probe, selection.devices)]
+    _check_count(entries, selection, [device for _, device, _ in places])
     cases: dict[str, Case] = {}
     left_out: dict[str, LeftOut] = {}
-    for probe in probes:
-        for device, absent in _chosen(probe, selection.devices):
-            for suite, entry in entries:
-                for case, reason in _unfold(suite, entry, probe, device, absent, selection.environments):
-                    if reason:
-                        left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
-                    else:
-                        cases.setdefault(case.id, case)
+    for probe, device, absent in places:
+        for suite, entry in entries:
+            for case, reason in _unfold(suite, entry, probe, device, absent, selection.environments):
+                if reason:
+                    left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
+                else:
+                    cases.setdefault(case.id, case)
     ordered = sorted(cases.values(), key=lambda case: _position(case, entries))
     return Plan(tuple(ordered), tuple(left_out.values()))
+
+
+def _check_count(
+    entries: Sequence[tuple[str, Entry]], selection: Selection, devices: Sequence[Device]
+) -> None:
+    """Before any is made: a few lists of sizes have millions of combinations. Raises UsageError."""
+    count = len(selection.environments) * sum(
+        len(entry.dtype or [1]) * len(entry.mode or [1]) * len(entry.cache) * _points(entry, device)
+        for device in devices
+        for _, entry in entries
+    )
+    if count > MOST_CASES:
+        hint = "Narrow it with -w, -b, -d, --dtype or -p, or divide the suite."
+        raise UsageError(f"{count:,} cases are asked for; a run has at most {MOST_CASES:,}.", hint)
+
+
+def _points(entry: Entry, device: Device) -> int:
+    tables = [axes.values() for axes in _tables(entry, device)]
+    return sum(math.prod(len(v) if isinstance(v, list) else 1 for v in values) for values in tables)
+
+
+def _tables(entry: Entry, device: Device) -> list[Axes]:
+    return entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
+
+
+def fitting(chosen: Plan, memory_bytes: int) -> Plan:
+    """Without the cases that no machine of so much memory can hold; 0: not known.
+
+    A network moves its activations several times in a step, so what is left out is far beyond the memory:
+    a slip in a size, not a large model. A case that comes nearer is tried, and ends as out of memory.
+    """
+    limit = MARGIN * memory_bytes or math.inf
+    sizes = {case.id: footprint_bytes(case) for case in chosen.cases}
+    beyond = [
+        LeftOut(case=case, status=Status.UNSUPPORTED, reason=_needs(sizes[case.id], memory_bytes))
+        for case in chosen.cases
+        if sizes[case.id] > limit
+    ]
+    cases = tuple(case for case in chosen.cases if sizes[case.id] <= limit)
+    return Plan(cases, (*chosen.left_out, *beyond))
+
+
+def _needs(footprint: int, memory: int) -> str:
+    return f"its arrays need {size(footprint)}, and this machine has {size(memory)} of memory"
 
 
 def _position(case: Case, entries: Sequence[tuple[str, Entry]]) -> int:
@@ -183,8 +232,7 @@ def _unfold(
     if entry.backend and probe.target.backend not in entry.backend:
         return
     backend, workload = _backend(probe), _workload(entry)
-    tables = entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
-    points = [point for table in tables for point in _product(table)]
+    points = [point for table in _tables(entry, device) for point in _product(table)]
     axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache, environments
     for point, dtype, mode, cache, environment in itertools.product(*axes):
         instance = workload_at(entry.workload, point)

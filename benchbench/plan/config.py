@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import msgspec
 
 from benchbench.analyse.pricing import Prices, valid_prices
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UnreadableInput, UsageError, unknown
 from benchbench.launch.project import KEYS, NAME, CodeConfig, find_config
 from benchbench.plan.thresholds import Rule, fraction, rules
+from benchbench.reading import read_toml
 
 
 class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -56,15 +56,17 @@ def nearest(start: Path) -> Config:
 def load_config(path: Path) -> Config:
     """Raises UsageError with file and key."""
     try:
-        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Config)
+        found = msgspec.convert(read_toml(path), Config)
         found = msgspec.structs.replace(found, run=_located(found.run, path.parent))
         config_thresholds(found)
         default_rules(found)
         prices(found)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"Cannot read {path}: {error}", KEYS) from error
+    except UnreadableInput as error:
+        raise UsageError(f"Cannot read {error}", KEYS) from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}", _hint(str(error))) from error
+    except ValueError as error:
+        raise UsageError(f"Cannot read {path}: {error}", KEYS) from error
     except UsageError as error:
         raise UsageError(f"{path}: {error}", error.hint) from error
     return found

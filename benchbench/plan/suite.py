@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchbench import registry
-from benchbench.errors import SuiteError, UsageError, unknown
+from benchbench.errors import SuiteError, UnreadableInput, UsageError, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Cache, Dtype, Scalar
 from benchbench.plan.thresholds import Rule, rules
+from benchbench.reading import LARGEST_IN_TOML, read_toml
 from benchbench.timing.policy import POLICIES
 
 Axes = dict[str, list[Scalar] | Scalar]
@@ -70,14 +70,13 @@ def load_suite(name: str) -> Suite:
     """A suite by name or by path. Raises SuiteError, UsageError."""
     path = suite_path(name)
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"Cannot read the suite {path}: {error}", "Check the path after --suite.") from error
-    except tomllib.TOMLDecodeError as error:
+        return parse_suite(read_toml(path), path)
+    except UnreadableInput as error:
+        raise UsageError(f"Cannot read the suite {error}", "Check the path after --suite.") from error
+    except ValueError as error:
         raise SuiteError(
             f"{path} is not valid TOML: {error}", "See docs/suites.md for an example."
         ) from error
-    return parse_suite(fields, path)
 
 
 def parse_suite(fields: dict[str, Any], path: Path) -> Suite:
@@ -128,6 +127,10 @@ def check_params(workload: WorkloadKind, axes: Axes) -> None:
                 wanted = type(fields[name]).__name__
                 raise UsageError(
                     f"{name} = {value!r} should be of type {wanted}.", f"Default: {fields[name]}."
+                )
+            if isinstance(value, int | float) and not abs(value) <= LARGEST_IN_TOML:
+                raise UsageError(
+                    f"{name} = {str(value)[:20]}… is beyond {LARGEST_IN_TOML}.", "Choose a smaller one."
                 )
 
 

@@ -23,6 +23,8 @@ from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation)
+N = TypeVar("N", int, float, int | None)
+MOST_THREADS, MOST_ROUNDS, MOST_S = 4096, 10_000, 30 * 86_400  # thirty days
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +111,18 @@ def selection(options: MeasureOptions) -> Selection:
 def settings(options: MeasureOptions) -> Settings:
     """How the workers are run. Raises UsageError."""
     return Settings(
-        threads=options.threads or usable_threads(),
+        threads=_within("threads", options.threads, MOST_THREADS) or usable_threads(),
         allocator=member(Allocator, options.allocator),
         isolation=member(Isolation, options.isolation),
-        timeout_s=options.timeout_s,
+        timeout_s=_within("seconds for a process", options.timeout_s, MOST_S),
     )
+
+
+def _within(what: str, value: N, most: int) -> N:
+    """Raises UsageError, for NaN too."""
+    if value is not None and not value <= most:
+        raise UsageError(f"{str(value)[:20]} {what} are too many.", f"At most {most} can be asked for.")
+    return value
 
 
 def _policy(options: MeasureOptions, usual: str) -> Policy:
@@ -122,7 +131,7 @@ def _policy(options: MeasureOptions, usual: str) -> Policy:
         if options.preset or options.rounds:
             other = f"the preset {options.preset!r}" if options.preset else "a number of rounds"
             raise UsageError(f"A budget and {other} exclude each other.", "Give one of them.")
-        return within(options.budget_s)
+        return within(_within("seconds", options.budget_s, MOST_S))
     name = options.preset or usual
     if name not in POLICIES:
         raise UsageError(f"No preset named {name!r}.", unknown("presets", name, list(POLICIES)))
@@ -130,4 +139,5 @@ def _policy(options: MeasureOptions, usual: str) -> Policy:
         return POLICIES[name]
     if options.rounds < 1:
         raise UsageError(f"{options.rounds} rounds measure nothing.", "Each round is a process a case.")
-    return dataclasses.replace(POLICIES[name], rounds=options.rounds, continue_above=None)
+    rounds = _within("rounds", options.rounds, MOST_ROUNDS)
+    return dataclasses.replace(POLICIES[name], rounds=rounds, continue_above=None)

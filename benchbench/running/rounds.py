@@ -18,7 +18,7 @@ from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
-from benchbench.plan.cases import Plan, check_devices, plan
+from benchbench.plan.cases import Plan, check_devices, fitting, plan
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
 from benchbench.running.recorder import Announce, Recorder
@@ -30,7 +30,8 @@ def prepare(pool: WorkerPool, request: Request) -> RunInfo:
     """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
     probes = pool.probe()
     check_devices(request.selection.devices, probes)
-    return run_head(probes, plan(request.entries, request.selection, probes), request)
+    chosen = plan(request.entries, request.selection, probes)
+    return run_head(probes, fitting(chosen, machine().memory_bytes), request)
 
 
 def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:

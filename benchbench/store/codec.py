@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,8 +17,8 @@ from benchbench.model.note import Note, plain
 from benchbench.model.ranks import slowest
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.status import Status
+from benchbench.reading import LARGEST, parse_json, read_file
 from benchbench.store.checksum import sealed, unsealed
-from benchbench.store.disk import reading
 from benchbench.store.redaction import Redaction, redacted
 
 T = TypeVar("T")
@@ -50,7 +49,7 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
     """
     if len(line) > LINE_LIMIT:
         raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
-    found = _converted(_parsed(unsealed(line, required=checksums)), _Line)
+    found = _converted(_parsed(unsealed(line, required=checksums), unique=not checksums), _Line)
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
     record = Record(**(fields | {"outcome": outcome_of(found.outcome)}))
     if isinstance(record.outcome, Measurement):
@@ -67,12 +66,13 @@ def outcome_of(raw: object) -> Measurement | Failure:
         raise UnreadableInput("outcome: not an object")
     if raw.get("status") != Status.OK:
         failure = _converted(raw, Failure, "outcome: ")
-        _check_numbers([failure.relative_error or 0.0])
+        _check_error(failure)
         return failure
     found = _converted(_with_typed_notes(raw), Measurement, "outcome: ")
     if found.iterations < 1 or not found.block_s:
         raise UnreadableInput("outcome: a measurement without a block or a step")
-    _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0, found.relative_error or 0.0])
+    _check_error(found)
+    _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0])
     _check_numbers([*found.warmup_block_s, *found.block_s])
     _check_numbers([number for batch in found.batches for number in dataclasses.astuple(batch)])
     _check_telemetry(found)
@@ -142,13 +142,7 @@ def document(path: Path, kind: type[T], hint: str) -> T:
     Its checksum is compared where it has one, and has to be there where `checksums` says so: files of before
     there were any are read without.
     """
-    with reading(path):
-        state = path.stat()
-        if not S_ISREG(state.st_mode):  # a pipe would be waited for, a device might have no end
-            raise UnreadableInput(f"{path}: not a file", hint)
-        if state.st_size > HEAD_LIMIT:
-            raise UnreadableInput(f"{path}: larger than {HEAD_LIMIT} bytes", "It is no file of accelbench.")
-        text = path.read_bytes()
+    text = read_file(path, HEAD_LIMIT, hint)
     try:
         raw = _parsed(text)
         unsealed(text, required="checksums" in raw)
@@ -157,11 +151,8 @@ def document(path: Path, kind: type[T], hint: str) -> T:
         raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
 
 
-def _parsed(text: bytes) -> dict[str, Any]:
-    try:
-        raw = msgspec.json.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableInput(f"not valid JSON: {error}") from error
+def _parsed(text: bytes, *, unique: bool = True) -> dict[str, Any]:
+    raw = parse_json(text, unique=unique)
     if not isinstance(raw, dict):
         raise UnreadableInput("not a JSON object")
     schema = raw.get("schema")
@@ -179,9 +170,15 @@ def _converted(raw: object, kind: type[T], where: str = "") -> T:
         raise UnreadableInput(f"{where}{str(error)[:200]}") from error
 
 
+def _check_error(outcome: Measurement | Failure) -> None:
+    """That of a wrong result may be of any size."""
+    if not 0 <= (outcome.relative_error or 0.0) < math.inf:  # NaN fails this too
+        raise UnreadableInput("outcome: a relative error is negative or not finite")
+
+
 def _check_numbers(numbers: list[float]) -> None:
-    if not all(0 <= number < math.inf for number in numbers):  # NaN fails this too
-        raise UnreadableInput("outcome: a number is negative or not finite")
+    if not all(0 <= number <= LARGEST for number in numbers):  # NaN fails this too
+        raise UnreadableInput(f"outcome: a number is negative or beyond {LARGEST:.0e}")
 
 
 def to_json(value: Any, indent: int | None = None, redact: Redaction = str) -> bytes:

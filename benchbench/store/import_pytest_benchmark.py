@@ -22,6 +22,7 @@ from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Status
+from benchbench.reading import LARGEST, parse_json, read_file
 from benchbench.stats import median
 from benchbench.store.runs import new_id
 from benchbench.store.tags import COMMIT, HASH, commit_name
@@ -31,6 +32,8 @@ from benchbench.timing.sampling import precise
 TOOL = "pytest-benchmark"
 HOW_TO = "Make one with: pytest --benchmark-json=FILE"
 NO_MEMORY = Memory(bytes=None, reason=f"{TOOL} does not measure memory")
+MOST_BYTES = 128 * 2**20  # of a file: it takes eight times as much memory
+MOST_CASES, LONGEST_NAME = 10_000, 2000  # in a file; of a test's name, in characters
 MOST_SAMPLES = 300_000  # of a benchmark: more would not fit into a line of records.jsonl
 ULPS = 4
 
@@ -85,13 +88,16 @@ def pytest_benchmark(paths: Sequence[Path], tags: Mapping[str, str] | None = Non
 
 
 def _session(path: Path) -> BenchmarkFile:
+    text = read_file(path, MOST_BYTES, HOW_TO)
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=BenchmarkFile)
-        datetime.fromisoformat(found.datetime)
-    except OSError as error:
-        raise UnreadableInput(f"{path}: {error.strerror or error}", HOW_TO) from error
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        found = msgspec.convert(parse_json(text), BenchmarkFile)
+        datetime.fromisoformat(found.datetime).timestamp()
+    except (ValueError, OverflowError, UnreadableInput) as error:  # msgspec's errors are ValueErrors
         raise UnreadableInput(f"{path} is no JSON of {TOOL}: {str(error)[:200]}", HOW_TO) from error
+    if len(found.benchmarks) > MOST_CASES:
+        raise UnreadableInput(
+            f"{path} holds {len(found.benchmarks)} benchmarks; at most {MOST_CASES} are read."
+        )
     for benchmark in found.benchmarks:
         _check(benchmark, path)
     return found
@@ -99,10 +105,13 @@ def _session(path: Path) -> BenchmarkFile:
 
 def _check(benchmark: Benchmark, path: Path) -> None:
     stats = benchmark.stats
+    if len(benchmark.fullname) > LONGEST_NAME:
+        text = f"{path}: the name {benchmark.fullname[:50]}… has {len(benchmark.fullname)} characters"
+        raise UnreadableInput(text, f"At most {LONGEST_NAME} are read.")
     if not stats.data:
         hint = f"{HOW_TO}, or add --benchmark-save-data to --benchmark-save"
         raise UnreadableInput(f"{path} holds no samples of {benchmark.fullname}.", hint)
-    if stats.iterations < 1 or not all(0 <= value < math.inf for value in stats.data):
+    if stats.iterations < 1 or not all(0 <= value <= LARGEST for value in stats.data):
         raise UnreadableInput(f"{path}: {benchmark.fullname} has a sample that is no duration.", HOW_TO)
     if len(stats.data) > MOST_SAMPLES:
         hint = "Measure for a shorter time: pytest --benchmark-max-time=0.5"

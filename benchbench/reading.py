@@ -1,0 +1,104 @@
+"""What is read from outside: regular files of limited size; JSON and TOML that say one thing only.
+
+Whoever wrote it, reading ends in bounded time and memory, with a value that our arithmetic can hold or with
+an error that names the place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from benchbench.errors import UnreadableInput
+
+LARGEST = 10**30  # of bytes, FLOPs, seconds, iterations: products of nine such numbers are still floats
+LARGEST_IN_TOML = 2**63 - 1  # TOML 1.0: integers have 64 bits
+MOST_TOML = 2**20  # bytes
+LONG = re.compile(rb"[0-9]{31}")  # no number without such a row of digits is beyond LARGEST
+
+
+def read_file(path: Path, most: int, hint: str = "") -> bytes:
+    """A regular file of at most that many bytes. Raises UnreadableInput.
+
+    What is none is not read: a pipe would be waited for, a device might have no end.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe is waited for already here
+        with os.fdopen(descriptor, "rb") as file:
+            regular = S_ISREG(os.fstat(descriptor).st_mode)
+            content = file.read(most + 1) if regular else b""
+    except OSError as error:
+        raise UnreadableInput(f"{path}: {error.strerror or error}", hint) from error
+    if not regular or len(content) > most:
+        what = f"larger than {most} bytes" if regular else "not a regular file"
+        raise UnreadableInput(f"{path}: {what}", hint)
+    return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Raises UnreadableInput; ValueError, with the place, for what is no TOML."""
+    text = read_file(path, MOST_TOML)
+    try:
+        fields = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:  # of Python, which converts no more digits
+        raise ValueError("an integer of thousands of digits") from None
+    for name, value in fields.items():
+        _check(value, name)
+    return fields
+
+
+def _check(value: Any, where: str) -> None:
+    """Raises ValueError."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _check(each, f"{where}.{name}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value, start=1):
+            _check(each, f"{where}[{number}]")
+    elif isinstance(value, int) and abs(value) > LARGEST_IN_TOML:
+        raise ValueError(f"{where}: an integer beyond {LARGEST_IN_TOML}")
+
+
+def parse_json(text: bytes, *, unique: bool = True) -> Any:
+    """Raises UnreadableInput: no JSON, NaN, nested too deeply, an integer too large, or a key twice.
+
+    `unique`: compare keys, which takes longer than to read; what has a checksum was written by us.
+    """
+    import msgspec
+
+    try:
+        raw = msgspec.json.decode(text)
+        if LONG.search(text) and has_huge_integer(raw):
+            raise ValueError("an integer has more than 30 digits")
+        if unique:
+            json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableInput(f"not valid JSON: {str(error)[:200]}") from error
+    return raw
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:50]!r} stands twice")
+    return found
+
+
+def has_huge_integer(value: Any) -> bool:
+    """Whether JSON values hold an integer beyond LARGEST: files may say any number of digits."""
+    if isinstance(value, dict):
+        return any(map(has_huge_integer, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(has_huge_integer, value))
+    return isinstance(value, int) and abs(value) > LARGEST

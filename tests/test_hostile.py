@@ -1,0 +1,202 @@
+"""Hostile input: every reader ends in bounded time with exit 2 or 5 and the place, never 70."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchbench.errors import AccelbenchError, SuiteError, UnreadableInput, UsageError
+from benchbench.model.options import MeasureOptions
+from benchbench.plan.cases import MOST_CASES, Plan, Selection, fitting, plan, select
+from benchbench.plan.config import load_config
+from benchbench.plan.suite import load_suite
+from benchbench.reading import MOST_TOML, read_file
+from benchbench.running.request import request
+from benchbench.store import codec, runs
+from benchbench.store.import_pytest_benchmark import pytest_benchmark
+from tests.factories import a_case, a_probe, a_record, a_run_info
+from tests.program import accelbench
+
+SUITE = 'description = "x"\n[[cases]]\nworkload = "gemm"\n'
+BENCHMARK = {"fullname": "test_a", "stats": {"data": [0.1, 0.2], "iterations": 1}}
+IMPORT = {"machine_info": {}, "benchmarks": [BENCHMARK], "datetime": "2026-01-01T00:00:00", "version": "5"}
+Make = Callable[[Path], None]
+
+
+def a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def too_large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+NO_FILES = (a_fifo, a_device, a_folder, too_large)
+TOMLS = {
+    "5000 digits": ("cpu = [{m = " + "1" * 5000 + "}]", "an integer of thousands of digits"),
+    "400 digits": ("cpu = [{m = " + "1" * 400 + "}]", r"cases\[1\].cpu\[1\].m: an integer beyond 92"),
+    "5000 levels": ("x = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+    "5000 tables": ("x = " + "{a = " * 5000 + "1" + "}" * 5000, "nested too deeply"),
+    "key twice": ('workload = "copy"\n', "at line 4"),
+    "NUL": ('mode = ["\0"]', "at line 4"),
+    "not UTF-8": ('mode = ["\udcff"]', "can't decode byte 0xff in position"),
+}
+
+
+@pytest.mark.parametrize("make", NO_FILES)
+def test_x11_what_is_no_file_of_usual_size_is_no_suite_and_no_configuration(
+    tmp_path: Path, make: Make
+) -> None:
+    make(tmp_path / "x.toml")
+    for read in (lambda: load_suite(str(tmp_path / "x.toml")), lambda: load_config(tmp_path / "x.toml")):
+        with pytest.raises(UsageError, match=r"Cannot read .*x.toml: "):
+            read()
+
+
+@pytest.mark.parametrize(("text", "said"), TOMLS.values(), ids=TOMLS.keys())
+def test_x9_hostile_toml_is_a_usage_error_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes((SUITE + text).encode(errors="surrogateescape"))
+    with pytest.raises(SuiteError, match=f"x.toml is not valid TOML: .*{said}"):
+        load_suite(str(path))
+    path.write_bytes(("[[cases]]\n\n\n" + text).encode(errors="surrogateescape"))
+    with pytest.raises(UsageError, match=r"x.toml: "):
+        load_config(path)
+
+
+def test_a_file_of_many_tables_is_read_up_to_its_size(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("#" * (MOST_TOML + 1))
+    with pytest.raises(UsageError, match="larger than"):
+        load_suite(str(tmp_path / "x.toml"))
+
+
+def of_import(**over: object) -> bytes:
+    return json.dumps(IMPORT | over).encode()
+
+
+def of_benchmark(**over: object) -> bytes:
+    return of_import(benchmarks=[BENCHMARK | over])
+
+
+IMPORTS = {
+    "key twice": (b'{"version": "4", ' + of_import()[1:], "the key 'version' stands twice"),
+    "name of 9 MB": (of_benchmark(fullname="a" * 9_000_000), "has 9000000 characters"),
+    "309 digits": (of_benchmark(stats={"data": [1.0], "iterations": 10**309}), "more than 30 digits"),
+    "5000 digits": (of_import().replace(b": 1}", b": " + b"1" * 5000 + b"}"), "out of range"),
+    "cpus": (of_import(machine_info={"cpu": {"count": 10**309}}), "more than 30 digits"),
+    "levels": (b'{"x":' * 100_000, "recursion"),
+    "sum overflows": (of_benchmark(stats={"data": [1e308, 1e308]}), "no duration"),
+    "NaN": (of_import().replace(b"0.1", b"NaN"), "not valid JSON"),
+    "1e999": (of_import().replace(b"0.1", b"1e999"), "not valid JSON"),
+    "BOM": (b"\xef\xbb\xbf" + of_import(), "not valid JSON"),
+    "more after it": (of_import() + b"{}", "not valid JSON"),
+    "lone surrogate": (of_import().replace(b"test_a", rb"\ud800"), "not valid JSON"),
+    "date": (of_import(datetime="0001-01-01T00:00:00+23:59"), ""),
+    "many": (of_import(benchmarks=[BENCHMARK] * 10_001), "10001 benchmarks"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), IMPORTS.values(), ids=IMPORTS.keys())
+def test_x9_a_hostile_import_is_refused_with_its_reason(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    if not said:
+        assert pytest_benchmark([path]).records
+        return
+    with pytest.raises(UnreadableInput, match=f"x.json.*{said}"):
+        pytest_benchmark([path])
+
+
+@pytest.mark.parametrize("make", NO_FILES)
+def test_x9_what_is_no_file_of_usual_size_is_not_imported(tmp_path: Path, make: Make) -> None:
+    make(tmp_path / "x.json")
+    with pytest.raises(UnreadableInput, match=r"x\.json: "):
+        pytest_benchmark([tmp_path / "x.json"])
+
+
+@pytest.mark.parametrize("make", NO_FILES)
+def test_x9_a_head_that_is_no_file_of_usual_size_is_not_read(tmp_path: Path, make: Make) -> None:
+    folder = tmp_path / "runs/x"
+    folder.mkdir(parents=True)
+    make(folder / "run.json")
+    with pytest.raises(UnreadableInput, match=r"run\.json: "):
+        runs.read_head(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"cold_s":0.25', b'"cold_s":0.25,"cold_s":1'), (b'"flops":524288', b'"flops":1' + b"0" * 309)],
+)
+def test_x9_a_record_without_a_checksum_is_as_strict(before: bytes, after: bytes) -> None:
+    line = codec.to_json(a_record())
+    assert before in line
+    with pytest.raises(UnreadableInput):
+        codec.decode(line.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        MeasureOptions(timeout_s=float("inf")),
+        MeasureOptions(timeout_s=float("nan")),
+        MeasureOptions(budget_s=1e300),
+        MeasureOptions(rounds=10**400),
+        MeasureOptions(threads=10**30),
+        MeasureOptions(workloads=("gemm",), params={"m": 10**310}),
+        MeasureOptions(workloads=("gemm",), params={"m": float("inf")}),
+    ],
+    ids=str,
+)
+def test_numbers_beyond_all_measure_are_usage_errors(options: MeasureOptions) -> None:
+    with pytest.raises(UsageError):
+        request(options)
+
+
+def test_x11_too_many_cases_are_refused_before_any_is_made(tmp_path: Path) -> None:
+    sizes = ", ".join(map(str, range(1, 401)))
+    (tmp_path / "x.toml").write_text(f"{SUITE}cpu = [{{m = [{sizes}], n = [{sizes}]}}]\n")
+    chosen = Selection()
+    entries = list(select([load_suite(str(tmp_path / "x.toml"))], chosen))
+    with pytest.raises(UsageError, match=f"160,000 cases are asked for; a run has at most {MOST_CASES:,}"):
+        plan(entries, chosen, [a_probe()])
+
+
+def test_x12_what_no_machine_of_this_memory_can_hold_is_left_out_with_the_reason() -> None:
+    small, huge = a_case(), a_case(params={"m": 2**40, "n": 64, "k": 64})
+    made = fitting(Plan((small, huge), ()), 8 * 2**30)
+    assert made.cases == (small,)
+    assert [each.reason for each in made.left_out] == [
+        "its arrays need 512 TiB, and this machine has 8.00 GiB of memory"
+    ]
+    assert fitting(Plan((huge,), ()), 0).cases == (huge,)
+
+
+def test_x12_a_run_of_nothing_but_such_cases_measures_nothing_and_says_why(tmp_path: Path) -> None:
+    done = accelbench("run", "-w", "gemm", "-b", "fake", "-p", f"m={2**60}", cwd=tmp_path, code=3)
+    assert "and this machine has" in done.stderr
+
+
+def test_x9_a_store_that_holds_hostile_numbers_is_told_not_an_internal_error(tmp_path: Path) -> None:
+    with runs.create_run(tmp_path / "results", a_run_info(id=runs.new_id())) as writer:
+        writer.append(a_record())
+    (head,) = tmp_path.rglob("run.json")
+    head.write_bytes(head.read_bytes().replace(b'"seed": 1', b'"seed": 1' + b"0" * 309))
+    assert "more than 30 digits" in accelbench("report", cwd=tmp_path, code=5).stderr
+
+
+def test_what_is_read_is_a_regular_file_and_no_larger_than_allowed(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    assert read_file(tmp_path / "x", 5) == b"12345"
+    with pytest.raises(AccelbenchError, match="larger than 4 bytes"):
+        read_file(tmp_path / "x", 4)
