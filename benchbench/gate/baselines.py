@@ -86,8 +86,9 @@ def add_session(
     before = [each for each in _sessions(folder, tell) if each.id != session.id]
     disk.save_below(root, folder / f"{session.id}.json", encode_session(session))
     gone = [each.id for each in (before if replace else _surplus([*before, session]))]
-    for each in gone:
-        (folder / f"{each}.json").unlink(missing_ok=True)
+    with disk.writing(folder):
+        for each in gone:
+            (folder / f"{each}.json").unlink(missing_ok=True)
     return gone
 
 

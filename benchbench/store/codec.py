@@ -24,6 +24,7 @@ from benchbench.store.redaction import Redaction, redacted
 T = TypeVar("T")
 
 LINE_LIMIT = 8 * 2**20  # bytes; a record of 1000 blocks is 20 KiB
+LATEST = 253_402_300_799  # Unix seconds: the end of the year 9999
 HEAD_LIMIT = 64 * 2**20  # bytes; a plan of 10,000 cases is 4 MiB
 
 
@@ -50,6 +51,8 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
     if len(line) > LINE_LIMIT:
         raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
     found = _converted(_parsed(unsealed(line, required=checksums), unique=not checksums), _Line)
+    if not 0 <= found.started <= LATEST:
+        raise UnreadableInput("started: no time of a calendar")
     fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Record)}
     record = Record(**(fields | {"outcome": outcome_of(found.outcome)}))
     if isinstance(record.outcome, Measurement):

@@ -104,15 +104,16 @@ class RunWriter:
     def __init__(
         self,
         folder: Path,
-        write: Callable[[int, bytes], int] = os.write,
+        write: Callable[[int, bytes], int] | None = None,
         redact: Redaction | None = None,
     ) -> None:
-        """`redact`: by default what every stored text passes. Raises CannotWrite, also where another process
-        is adding to the run.
+        """`write`: by default os.write. `redact`: by default what every stored text passes.
+
+        Raises CannotWrite, also where another process is adding to the run.
         """
         self.folder = folder
         self._path = folder / RECORDS
-        self._write = write
+        self._write = write or os.write
         self._redact = redact or own_redaction()
         self._lock = lock(folder)
         try:

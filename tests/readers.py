@@ -1,0 +1,147 @@
+"""Every reader of what comes from outside, as a function of bytes, with something valid for each.
+
+Each raises what is expected, an AccelbenchError, or reads; what was read can then be shown in every format.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchbench.analyse.digest import digest
+from benchbench.documents.baselines import baselines_document
+from benchbench.documents.run import report_document
+from benchbench.exporters.base import Exporter, Format, RunExporter
+from benchbench.gate.session_file import encode_session, read_session
+from benchbench.launch.channel import Channel
+from benchbench.model.record import Record
+from benchbench.plan.config import load_config
+from benchbench.plan.suite import load_suite
+from benchbench.registry import entry_names, load_class
+from benchbench.store import artifacts, codec, runs
+from benchbench.store.import_pytest_benchmark import pytest_benchmark
+from tests.factories import a_failure, a_profiled, a_record, a_run, a_run_info, a_watched, some_rounds
+from tests.rendering import rendered
+
+Read = Callable[[bytes, Path], Any]
+DRAWN = ("png", "svg")  # they take a second each
+
+
+def show(record: Record) -> None:
+    """In every format but pictures."""
+    report = report_document(a_run([record]))
+    for name in entry_names("benchbench.exporters"):
+        if name not in DRAWN:
+            kind = load_class("benchbench.exporters", name, Format)
+            made = kind()
+            assert isinstance(made, Exporter | RunExporter)
+            made.export(report)
+
+
+def read_record(content: bytes, _: Path) -> None:
+    show(codec.decode(content))
+
+
+def read_head(content: bytes, folder: Path) -> None:
+    (folder / "records.jsonl").write_bytes(b"")
+    (folder / "run.json").write_bytes(content)
+    rendered(report_document(runs.read_run(folder)))
+
+
+def read_end(content: bytes, folder: Path) -> None:
+    if not (folder / "run.json").exists():
+        folder = runs.keep(folder, a_run())
+    (folder / "end.json").write_bytes(content)
+    runs.read_run(folder)
+
+
+def read_baseline(content: bytes, folder: Path) -> None:
+    (folder / "s.json").write_bytes(content)
+    rendered(baselines_document({"main": {"machine": [read_session(folder / "s.json")]}}))
+
+
+def read_profile(content: bytes, folder: Path) -> None:
+    (folder / "artifacts").mkdir(exist_ok=True)
+    (folder / "artifacts/x.profile.json").write_bytes(content)
+    artifacts.read_profiles(folder)
+
+
+def read_suite(content: bytes, folder: Path) -> None:
+    (folder / "x.toml").write_bytes(content)
+    load_suite(str(folder / "x.toml"))
+
+
+def read_config(content: bytes, folder: Path) -> None:
+    (folder / "accelbench.toml").write_bytes(content)
+    load_config(folder / "accelbench.toml")
+
+
+def read_import(content: bytes, folder: Path) -> None:
+    (folder / "x.json").write_bytes(content)
+    for record in pytest_benchmark([folder / "x.json"]).records:
+        show(codec.decode(codec.encode(record)))
+
+
+def read_message(content: bytes, _: Path) -> None:
+    """What a worker sends, up to the record's outcome. A ValueError is a failure of its case."""
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        theirs.sendall(content.replace(b"\n", b" ")[:100_000] + b"\n")
+        try:
+            message = Channel(ours).receive(10)
+        except ValueError:
+            return
+    if message is not None:
+        codec.outcome_of(message.get("outcome"))
+
+
+RECORDS = [a_record(), a_record(a_failure()), a_record(a_watched())]
+SUITE = b"""description = "x"
+policy = "quick"
+dtype = ["float32"]
+[[cases]]
+workload = "gemm"
+mode = ["eager"]
+cpu = [{ m = [64, 128], n = 64 }, { k = 32 }]
+[thresholds]
+"gemm*" = "8%"
+"""
+CONFIG = b"""[check]
+baseline = "main"
+max-slowdown = "5%"
+metric = ["latency_s"]
+[thresholds]
+"gemm*" = 0.08
+[price]
+currency = "EUR"
+[price.per-hour]
+"*H100*" = 2.5
+"""
+IMPORT = {
+    "machine_info": {"cpu": {"count": 2, "brand_raw": "x"}, "system": "Linux", "machine": "x86_64"},
+    "benchmarks": [
+        {"fullname": "t", "stats": {"data": [0.1, 0.2], "iterations": 3}, "options": {"timer": "t"}}
+    ],
+    "commit_info": {"id": "0" * 40, "dirty": False},
+    "datetime": "2026-01-01T00:00:00",
+    "version": "5",
+}
+READERS: dict[str, tuple[Read, list[bytes]]] = {
+    "record": (read_record, [codec.to_json(each) for each in RECORDS]),
+    "head": (read_head, [codec.to_json(a_run_info())]),
+    "end": (read_end, [codec.to_json(runs.End(records=3))]),
+    "baseline": (read_baseline, [encode_session(digest(a_run(some_rounds(1e-3, 1.1e-3), id="s")))]),
+    "profile": (read_profile, list(artifacts.profile_files(a_profiled(), {}).values())),
+    "suite": (read_suite, [SUITE]),
+    "config": (read_config, [CONFIG]),
+    "import": (read_import, [json.dumps(IMPORT).encode()]),
+    "message": (
+        read_message,
+        [msgspec.json.encode({"outcome": json.loads(codec.to_json(each))["outcome"]}) for each in RECORDS],
+    ),
+}

@@ -1,0 +1,141 @@
+"""A fault at every write of a run, a baseline, a report and a pytest session: nothing is lost in silence."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.analyse.digest import digest
+from benchbench.errors import UnreadableInput
+from benchbench.gate import baselines
+from benchbench.machine.environment import machine
+from benchbench.pytest_plugin.session import SessionWriter, record
+from benchbench.store import disk, runs
+from benchbench.timing.policy import POLICIES
+from tests.factories import CPU, a_measurement, a_record, a_run, a_run_info, some_rounds
+from tests.injection import ENDED, Outcome, every_fault
+
+Tell = Callable[[Any], None]
+
+
+def check_ending(outcome: Outcome, act: str) -> None:
+    """It succeeded in spite of the fault, told it as one that is expected, or was ended."""
+    assert outcome.code in ((0, 6) if act == "error" else (0, ENDED)), outcome
+
+
+def stored(folder: Path) -> set[int]:
+    """Rounds of the records that can be read; none where the run itself cannot."""
+    try:
+        return {each.round for each in runs.read_run(folder).records}
+    except UnreadableInput:
+        return set()
+
+
+def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_record_that_was_promised(tmp_path: Path) -> None:
+    numbers = count()
+
+    def make() -> Callable[[Tell], None]:
+        info = a_run_info(id=f"run-{next(numbers)}")
+
+        def work(tell: Tell) -> None:
+            with runs.create_run(tmp_path, info) as writer:
+                for number in range(3):
+                    writer.append(a_record(round=number))
+                    tell(number)
+            tell("end")
+
+        return work
+
+    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        check_ending(outcome, act)
+        folder = tmp_path / f"runs/run-{faults}"
+        promised = {each for each in outcome.told if each != "end"}
+        assert promised <= stored(folder), (act, outcome)
+        if "end" in outcome.told:
+            run = runs.read_run(folder)
+            assert (run.ended, run.damaged, len(run.records)) == (True, (), 3)
+    assert faults > 20
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(tmp_path: Path, replaced: bool) -> None:
+    numbers = count()
+    sessions = [
+        digest(a_run(some_rounds(1e-3, 1.1e-3), id=f"s{n}", started=f"2026-01-0{n + 1}")) for n in range(3)
+    ]
+
+    def make() -> Callable[[Tell], None]:
+        root = tmp_path / str(next(numbers))
+        for each in sessions[:2]:
+            baselines.add_session(root, "main", each)
+
+        def work(tell: Tell) -> None:
+            baselines.add_session(root, "main", sessions[2], replace=replaced)
+            tell("set")
+
+        return work
+
+    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        check_ending(outcome, act)
+        unread: list[str] = []
+        (kept,) = baselines.read_baseline(tmp_path / str(faults), "main", unread.append).values()
+        names = {each.id for each in kept}
+        assert not unread
+        assert {"s2"} <= names or {"s0", "s1"} <= names, (act, outcome)
+        assert "set" not in outcome.told or names == ({"s2"} if replaced else {"s0", "s1", "s2"})
+    assert faults > 5
+
+
+def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_one_or_the_new(tmp_path: Path) -> None:
+    numbers = count()
+
+    def make() -> Callable[[Tell], None]:
+        root = tmp_path / str(next(numbers))
+        disk.save_below(root, root / "plots/x.png", b"old" * 1000)
+
+        def work(tell: Tell) -> None:
+            disk.save_below(root, root / "plots/x.png", b"new" * 1000)
+            disk.save(root / "report.md", b"text")
+            tell("saved")
+
+        return work
+
+    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        check_ending(outcome, act)
+        root = tmp_path / str(faults)
+        assert (root / "plots/x.png").read_bytes() in (b"old" * 1000, b"new" * 1000)
+        assert not (root / "report.md").exists() or (root / "report.md").read_bytes() == b"text"
+        assert "saved" not in outcome.told or (root / "report.md").exists()
+        left = [path.name for path in root.rglob(".*.tmp")]
+        assert act == "end" or outcome.code == 0 or len(left) <= 1
+    assert faults > 5
+
+
+def test_a_fault_at_any_write_of_a_pytest_session_loses_no_test_that_was_measured(tmp_path: Path) -> None:
+    numbers = count()
+    before = a_run(some_rounds(1e-3), machine=machine())
+
+    def make() -> Callable[[Tell], None]:
+        root = tmp_path / str(next(numbers))
+        runs.keep(root, replace(before, info=replace(before.info, id="main")))
+
+        def work(tell: Tell) -> None:
+            writer = SessionWriter(root, "main", POLICIES["quick"])
+            for number in range(2):
+                made = record(f"test_{number}", None, CPU, a_measurement(), (1, number))
+                info = replace(writer.run.info, plan=(*writer.run.info.plan, made.case))
+                writer.append(info, made)
+                tell(made.case.workload)
+            writer.end()
+
+        return work
+
+    for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        check_ending(outcome, act)
+        run = runs.read_run(tmp_path / str(faults) / "runs/main")
+        found = {each.case.workload for each in run.records}
+        assert {"gemm", *outcome.told} <= found, (act, outcome)
+    assert faults > 20
