@@ -48,7 +48,7 @@ from benchbench.documents.lists import devices_document, list_document
 from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document
-from benchbench.environments.build import BuildRequest
+from benchbench.environments.build import BuildPlan, BuildRequest
 from benchbench.environments.interpreters import Found
 from benchbench.environments.wheels import Download, Package
 from benchbench.exporters._text import cell_text, marks
@@ -199,7 +199,8 @@ def the_environments(name: str, _: Path) -> Document:
 def the_download(name: str, results: Path) -> Document:
     request = BuildRequest(name="torch", backend="torch", requirements=(name,), base="python", chosen=True)
     package = Package(name=name, version="1", file=name, remote=True, bytes=None, unpacked_bytes=2**20)
-    return download_document(request, Download(packages=(package,), free_bytes=2**30), results)
+    download = Download(packages=(package,), free_bytes=2**30)
+    return download_document(BuildPlan(request=request, download=download, where=results))
 
 
 def the_baselines(name: str, _: Path) -> Document:

@@ -20,6 +20,7 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments import build, interpreters
 from benchbench.environments.installer import check_room
+from benchbench.environments.torch_builds import build_of, pip_options
 from benchbench.environments.wheels import Download
 from benchbench.errors import CannotWrite, UsageError
 from tests.program import accelbench, environment, started
@@ -191,7 +192,7 @@ def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: H
 def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Home) -> None:
     files = {"torch/__init__.py": "raise ImportError('libtorch.so: undefined symbol')\n"}
     wheel(home.wheels, "torch", "2.12.1", files)
-    done = home.run("env", "create", "torch@2.12", code=7)
+    done = home.run("env", "create", "torch@2.12", "--variant", "cuda", code=7)
     assert "torch@2.12 is built, but torch cannot be used there: ImportError: libtorch.so" in done.stderr
     (found,) = home.listed()
     assert found["requirements"] == ["torch==2.12.*", "numpy"]
@@ -252,6 +253,48 @@ def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
     found = build.build_request("torch@2.8", ())
     assert found.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize(
+    ("name", "given_", "wanted"),
+    [
+        ("torch@2.12", (), "cpu"),
+        ("torch", ("torch==2.12.1",), "cpu"),
+        ("onnxruntime", (), "cpu"),
+        ("torch", ("torch==2.12.1+cu128",), ""),
+        ("torch", ("torch @ https://example.com/torch-2.14-py3-none-any.whl",), ""),
+        ("torch_xla", (), ""),  # its pins go together
+        ("jax", (), ""),
+    ],
+)
+def test_beside_a_torch_for_cpus_an_environment_gets_one_too(
+    name: str, given_: tuple[str, ...], wanted: str
+) -> None:
+    assert build.build_request(name, given_, running=lambda: "cpu").variant == wanted
+    assert build.build_request(name, given_, running=str).variant == ""
+    assert build.build_request(name, given_, variant="cu128", running=lambda: "cpu").variant == "cu128"
+
+
+def test_the_version_of_torch_says_its_build() -> None:
+    told = {each: build_of(each) for each in ("2.13.0+cpu", "2.13.0", "2.13.0+cu128", "2.9.0+rocm6.4")}
+    assert list(told.values()) == ["cpu", "", "cu128", "rocm6.4"]
+    assert [pip_options(each) for each in ("", "cuda")] == [[], []]
+    assert pip_options("cpu")[1].endswith("/cpu")
+
+
+def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -> None:
+    wheel(home.wheels, "torch", "2.12.1")
+    create = ("env", "create", "torch@2.12", "--dry-run")
+    absent = home.run(*create, "--variant", "cpu", code=7)
+    assert "pip finds no build for cpu of torch==2.12.*, only torch 2.12.1, " in absent.stderr
+    assert "--variant cuda takes that" in absent.stderr
+    assert "2.12.1 " in home.run(*create, "--variant", "cuda").stdout
+    wheel(home.wheels, "torch", "2.12.1+cpu")
+    shown = home.run(*create, "--variant", "cpu").stdout
+    assert "2.12.1+cpu" in shown
+    assert "torch==2.12.*, numpy, torch's build for cpu (--variant)" in shown
+    assert "torch has no build 'gpu'" in home.run(*create, "--variant", "gpu", code=2).stderr
 
 
 @pytest.mark.usefixtures("nowhere")

@@ -149,14 +149,25 @@ def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_p
 def test_a_test_that_became_slower_than_its_baseline_fails(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     accelbench("baseline", "set", "accepted", "faster", cwd=folder)
-    add_sessions(folder / "results")
     for step in (1.49e-3, 1.51e-3):
         pytest_in(folder, "--accelbench-save", "mine", step=step)
     check = ("--accelbench-check", "accepted")
+    add_sessions(folder / "results")
     said = pytest_in(folder, "--accelbench-save", "mine", *check, step=1.5e-3, code=1)
     assert "slower than in accepted: latency_s slower: " in said
     assert "limit 5 % (" in said
     assert "1 passed" in pytest_in(folder, "--accelbench-save", "faster", *check, step=0.9e-3)
+
+
+def test_fewer_than_five_sessions_fail_no_test(sessions: Path, tmp_path: Path) -> None:
+    folder = a_copy(sessions, tmp_path)
+    accelbench("baseline", "set", "accepted", "faster", cwd=folder)
+    add_sessions(folder / "results", 3)
+    for step in (1.49e-3, 1.51e-3):
+        pytest_in(folder, "--accelbench-save", "mine", step=step)
+    said = pytest_in(folder, "--accelbench-save", "mine", "--accelbench-check", "accepted", step=1.5e-3)
+    assert f"not judged against accepted: {SUM}: provisional: " in said
+    assert "slower, on 4 of 5 sessions" in said
 
 
 def test_a_test_that_became_faster_passes(sessions: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from benchbench.exporters._text import foot
 from benchbench.model.case import Cache, Case, Dtype
 from benchbench.model.measurement import Memory
 from benchbench.model.record import Record
-from benchbench.model.run import Run
+from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status
 from tests.factories import (
     a_case,
@@ -491,3 +491,8 @@ HOSTILE = "\x1b[31m\u202e\n"
 @pytest.mark.parametrize("name", ["terminal", "markdown", "csv"])
 def test_x4_nothing_in_the_table_acts_on_a_terminal(name: str) -> None:
     assert not set(rendered(report_document(a_hostile_run(HOSTILE)), name)) & {"\x1b", "\u202e"}
+
+
+def test_threads_that_were_left_idle_are_told_in_the_head() -> None:
+    made = report_document(a_run([a_record()], settings=Settings(threads=1)))
+    assert "machine: Example CPU, 1 of 2 threads, Linux 6.8" in made.facts

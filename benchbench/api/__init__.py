@@ -3,6 +3,12 @@
 This is the one list of them. `benchbench` has them all, and loads this when it is first asked for one.
 """
 
+from benchbench.api.environments import (
+    create_environment,
+    list_environments,
+    plan_environment,
+    remove_environments,
+)
 from benchbench.api.measuring import (
     check,
     compare_ab,
@@ -34,16 +40,20 @@ __all__ = [
     "compare",
     "compare_ab",
     "compare_profiles",
+    "create_environment",
     "devices",
     "doctor",
     "dry_run",
     "folder",
     "frame",
     "history",
+    "list_environments",
     "load",
     "measure_ceilings",
     "measure_noise",
+    "plan_environment",
     "profile",
+    "remove_environments",
     "report",
     "run",
     "selftest",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from benchbench.documents.document import Cell, Content, Document, number, table
 from benchbench.environments import interpreters
-from benchbench.environments.build import BuildRequest
+from benchbench.environments.build import BuildPlan
 from benchbench.environments.interpreters import Found
-from benchbench.environments.wheels import Download
 from benchbench.format import size
 
 
@@ -59,8 +57,9 @@ def _fields(found: Found) -> dict[str, Any]:
     }
 
 
-def download_document(request: BuildRequest, found: Download, where: Path) -> Document:
+def download_document(plan: BuildPlan) -> Document:
     """A row per file that pip would install, and what an environment of them takes."""
+    request, download = plan.request, plan.download
     rows = [
         {
             "package": each.name,
@@ -68,25 +67,28 @@ def download_document(request: BuildRequest, found: Download, where: Path) -> Do
             "size": Cell(("not known",)) if each.bytes is None else number(each.bytes, "B"),
             "from": "the index" if each.remote else "this machine",
         }
-        for each in found.packages
+        for each in download.packages
     ]
-    totals = {"download_bytes": found.remote_bytes, "disk_bytes": found.disk_bytes}
+    totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
     return Document(
         name="download",
         title=f"What {request.name} takes",
-        tables=(table(rows, notes=takes(request, found, where)),),
-        data={"name": request.name, **asdict(request), **totals, **asdict(found)},
+        tables=(table(rows, notes=takes(plan)),),
+        data={"name": request.name, **asdict(request), **totals, **asdict(download)},
     )
 
 
-def takes(request: BuildRequest, found: Download, where: Path) -> list[str]:
+def takes(plan: BuildPlan) -> list[str]:
     """What an environment takes, in a few lines."""
-    unknown = f", {found.unknown} of unknown size" if found.unknown else ""
-    fetched = f"{size(found.remote_bytes)} to download, less what is in pip's cache"
-    remote = any(each.remote for each in found.packages)
+    request, download = plan.request, plan.download
+    unknown = f", {download.unknown} of unknown size" if download.unknown else ""
+    fetched = f"{size(download.remote_bytes)} to download, less what is in pip's cache"
+    remote = any(each.remote for each in download.packages)
+    free = f"{size(download.free_bytes)} are free"
+    build = f", torch's build for {request.variant} (--variant)" if request.variant else ""
     return [
-        f"{request.name}: {', '.join(request.requirements)}",
-        f"{len(found.packages)} packages{unknown}",
+        f"{request.name}: {', '.join(request.requirements)}{build}",
+        f"{len(download.packages)} packages{unknown}",
         fetched if remote else "nothing to download: they are on this machine",
-        f"about {size(found.disk_bytes)} on disk in {where}, where {size(found.free_bytes)} are free",
+        f"about {size(download.disk_bytes)} on disk in {plan.where}, where {free}",
     ]

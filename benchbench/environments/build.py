@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,9 +17,11 @@ import msgspec
 
 from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
-from benchbench.environments.installer import SCRATCH, Site, Tell, installed
+from benchbench.environments.installer import SCRATCH, Site, Tell, installed, resolve
 from benchbench.environments.interpreters import Environment, Found
-from benchbench.errors import CannotWrite, UsageError
+from benchbench.environments.torch_builds import check_build, check_resolved, running_build
+from benchbench.environments.wheels import Download
+from benchbench.errors import CannotBuild, CannotWrite, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
@@ -35,30 +37,71 @@ DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What is to be built: `base` is the interpreter it is made from."""
+    """What is to be built: `base` is the interpreter it is made from, `variant` torch's build, "" any."""
 
     name: str
     backend: str
     requirements: tuple[str, ...]
     base: str
     chosen: bool  # the requirements were given, not the backend's own
+    variant: str = ""
 
 
-def build_request(name: str, requirements: Sequence[str], base: str = "") -> BuildRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPlan:
+    """What was asked for, what it takes to download and to keep, and the folder of environments."""
+
+    request: BuildRequest
+    download: Download
+    where: Path
+
+
+def build_request(
+    name: str,
+    requirements: Sequence[str],
+    base: str = "",
+    variant: str | None = None,
+    running: Callable[[], str] = running_build,
+) -> BuildRequest:
     """What is to be built; what is not said is as in an attempt that was cut short, else the backend's own.
 
-    `base` is the absolute path of an interpreter. Raises UsageError for what cannot be a name or requirement.
+    `base` is the absolute path of an interpreter. `variant`: torch's build, by default that of the `running`
+    one where a torch of whatever build would do. Raises UsageError for what cannot be a name, a requirement
+    or a build.
     """
+    if variant:
+        check_build(variant)
     backend, label = interpreters.parted(name)
     before = _attempted(name)
     base = base or (before.base if before else "") or sys.executable
     if before and before.chosen and not requirements:
-        return replace(before, base=base)
+        return replace(before, base=base, variant=variant or before.variant)
     own = load_class("benchbench.backends", backend, Backend).requirements  # type: ignore[type-abstract]
     wanted = tuple(map(_requirement, requirements)) or (_of_version(name, own, label) if label else own)
     if not any(_distribution(each) == "numpy" for each in wanted):
         wanted = (*wanted, "numpy")  # the worker's own; torch comes without
-    return BuildRequest(name=name, backend=backend, requirements=wanted, base=base, chosen=bool(requirements))
+    return BuildRequest(
+        name=name,
+        backend=backend,
+        requirements=wanted,
+        base=base,
+        chosen=bool(requirements),
+        variant=variant or _usual_variant(own, wanted, running),
+    )
+
+
+def _usual_variant(own: Sequence[str], wanted: Sequence[str], running: Callable[[], str]) -> str:
+    """That of the running torch, unless a build or a file is named, or the backend pins its torch."""
+    pinned = any(_distribution(each) == "torch" and "==" in each for each in own)
+    free = [not re.search("[@+]", each) for each in wanted if _distribution(each) == "torch"]
+    return running() if free and all(free) and not pinned else ""
+
+
+def plan_build(place: Site, request: BuildRequest, tell: Tell) -> BuildPlan:
+    """Ask pip what the request takes. Raises CannotBuild, also where there is no such build of torch."""
+    download = resolve(place, request.base, request.requirements, request.variant, tell)
+    check_resolved(request.variant, request.requirements, download)
+    return BuildPlan(request=request, download=download, where=interpreters.environments_folder())
 
 
 def _attempted(name: str) -> BuildRequest | None:
@@ -94,8 +137,11 @@ def _distribution(requirement: str) -> str:
     return found[0] if found else ""
 
 
-def standing(request: BuildRequest) -> Found | None:
-    """The environment, where it is there and ready. Raises UsageError if it was built from something else."""
+def standing(request: BuildRequest, variant: str = "") -> Found | None:
+    """The environment, where it is there and ready. Raises UsageError if it was built from something else.
+
+    `variant`: torch's build, if one was asked for.
+    """
     if request.name not in interpreters.environment_names():
         return None
     found = interpreters.find_environment(request.name)
@@ -106,6 +152,8 @@ def standing(request: BuildRequest) -> Found | None:
     if request.chosen and request.requirements != found.record.requirements:
         has = " ".join(found.record.requirements)
         raise UsageError(f"{request.name} is there already, with {has}.", hint)
+    if before and variant and before.variant != variant:
+        raise UsageError(f"{request.name} is there already, with another build of torch.", hint)
     if before and before.base != request.base:
         raise UsageError(f"{request.name} is there already, made from {before.base}.", hint)
     return found
@@ -164,6 +212,13 @@ def fault_of(target: Target) -> str:
     with WorkerPool([target], settings, sys.executable) as pool:
         (probe,) = pool.probe()
     return "" if probe.status == "ready" else probe.reason
+
+
+def check_usable(found: Found) -> None:
+    """Raises CannotBuild for what was built, and whose framework does not import."""
+    if found.health != "ready":
+        what = f"{found.name} is built, but {found.backend} cannot be used there: {found.reason}"
+        raise CannotBuild(what, "Other versions may do: --with; accelbench env rm removes it.")
 
 
 def check_health(found: Found) -> Found:

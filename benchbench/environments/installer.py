@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from benchbench.environments import interpreters
+from benchbench.environments.torch_builds import pip_options
 from benchbench.environments.wheels import Download, measure_packages
 from benchbench.errors import CannotBuild, CannotWrite
 from benchbench.format import size
@@ -48,8 +49,11 @@ class Site:
         return self.folder / LOG
 
 
-def resolve(site: Site, base: str, requirements: Sequence[str], tell: Tell) -> Download:
-    """Make the virtual environment and ask its pip what it would install. Raises CannotBuild."""
+def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, tell: Tell) -> Download:
+    """Make the virtual environment and ask its pip what it would install. Raises CannotBuild.
+
+    `variant`: the build of torch to look for.
+    """
     tell(f"making a virtual environment of {base}")
     venv = [base, "-I", "-m", "venv", str(site.folder)]
     _must(site, venv, "venv failed", "On Debian and Ubuntu venv needs the package python3-venv.")
@@ -57,7 +61,7 @@ def resolve(site: Site, base: str, requirements: Sequence[str], tell: Tell) -> D
     tell(f"asking pip what {' '.join(requirements)} takes")
     report = site.folder / SCRATCH / "report.json"
     asked = [*_pip(site), "install", "--dry-run", "--report", str(report)]
-    wanted = ["--", *requirements]
+    wanted = [*pip_options(variant), "--", *requirements]
     if _run(site, [*asked, NO_WHEELS, *wanted]) != 0:
         _must(site, [*asked, *wanted], "pip finds no way to install that", _other(site))
     found = measure_packages(msgspec.json.decode(report.read_bytes())["install"])
@@ -75,7 +79,7 @@ def check_room(download: Download) -> None:
         raise CannotWrite(f"{short} in {interpreters.environments_folder()}.", hint)
 
 
-def install(site: Site, requirements: Sequence[str], download: Download, tell: Tell) -> None:
+def install(site: Site, requirements: Sequence[str], variant: str, download: Download, tell: Tell) -> None:
     """Have pip install it, telling how far it is. Raises CannotBuild."""
     before, told = _distributions(site), ""
 
@@ -85,7 +89,7 @@ def install(site: Site, requirements: Sequence[str], download: Download, tell: T
             told = now
             tell(now)
 
-    command = [*_pip(site), "install", "--", *requirements]
+    command = [*_pip(site), "install", *pip_options(variant), "--", *requirements]
     _must(site, command, "pip failed to install that", _other(site), watch)
 
 
