@@ -167,7 +167,7 @@ def gate_facts(gate: Gate) -> list[str]:
     together = f" on {_count(days, 'day')}" if days < len(sessions) else ""
     what = f"baseline {gate.name}: {_count(len(sessions), 'session')}{together} of {hardware(newest.machine)}"
     if found.interleaved:
-        what = f"{_label(found.new)}, in turn with {_label(newest)}: a process of either a round"
+        what = f"{_label(found.new)}, interleaved with {_label(newest)}: a process of either a round"
     lines = [
         what,
         f"{'baseline' if found.interleaved else 'newest session'}: run {newest.id}, {newest.started}",
@@ -181,7 +181,7 @@ def gate_facts(gate: Gate) -> list[str]:
             f"the spread between sessions is assumed to be {assumed}"
         )
     if again:
-        turn = f" in turn with the baseline's code, {again.ref.id}" if again.ref else ""
+        turn = f" interleaved with the baseline's code, {again.ref.id}" if again.ref else ""
         lines.append(f"measured again: run {again.new.id}{turn}")
     lines += [gate.note] if gate.note else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
