@@ -5,6 +5,7 @@ import platform
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,11 @@ def test_the_kernels_count_of_processes_ended_for_memory_is_read(tmp_path: Path)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("pgfault 7\noom_kill 3\noom_kill_other 9\n")
     assert environment.oom_kills(tmp_path) == 3
+
+
+def test_memory_that_differs_by_a_little_is_the_same_hardware() -> None:
+    own = a_machine()
+    less = [replace(own, memory_bytes=own.memory_bytes - gone * 2**20) for gone in (100, 500, 2048)]
+    assert [environment.same_hardware(own, each) for each in less] == [True, True, False]
+    assert environment.same_hardware(less[0], own)
+    assert not environment.same_hardware(own, replace(own, threads=3))

@@ -65,6 +65,29 @@ def test_results_in_a_folder_named_like_a_runs_own_are_kept(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == [results.name]
 
 
+def test_a_runs_own_folder_that_a_workload_removed_is_made_again(transport: LocalTransport) -> None:
+    before = worker(transport)
+    before.ready()
+    shutil.rmtree(transport.scratch.path)
+    assert not before.alive
+    after = worker(transport)
+    assert after.ready().status == "ready"
+    assert after.ask(job("gemm", m=256, n=256, k=256), 30, fork=True).reply
+    after.close()
+
+
+def test_a_worker_that_floods_its_output_fills_no_disk_and_keeps_its_last_words(
+    transport: LocalTransport,
+) -> None:
+    found = worker(transport)
+    found.ready()
+    answer = found.ask(job("shouting", size=8), 60, fork=True)
+    assert answer.log.endswith("the last word\n")
+    files = [path.stat().st_size for path in transport.scratch.path.rglob("*") if path.is_file()]
+    assert sum(files) < 2**20
+    found.close()
+
+
 def job(workload: str, **params: Any) -> dict[str, Any]:
     case = a_case(workload=workload, params=params, backend="fake", target="fake")
     policy = dataclasses.asdict(POLICIES["quick"])

@@ -125,6 +125,25 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert running_in(tmp_path) == [str(os.getpid())]
 
 
+def test_a_file_that_hangs_is_not_waited_for_twice_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
+    file = write(tmp_path, hangs="import time\ntime.sleep(600)\n") / "mine/hangs.py"
+    code = UserCode(workloads=(str(tmp_path / "mine"),), python_path=())
+    process = user_files.UserFilesProcess(code, limit_s=1)
+
+    def told() -> str:
+        (mistake,) = user_files.described_workloads(file, "benchbench.workloads.hangs", process)[1]
+        return mistake.text
+
+    assert "takes more than 1 s" in told()
+    assert user_files.AGAIN in told()
+    file.write_text("x = (\n")
+    assert "SyntaxError" in told()
+    process.close()
+
+
 def test_the_page_tells_the_limit_that_is_kept() -> None:
     page = Path(__file__).parent.parent / "docs" / "workloads.md"
     assert f"given up after {user_files.LIMIT_S:g} s" in page.read_text()

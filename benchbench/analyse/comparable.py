@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from benchbench.analyse.digest import CaseDigest
-from benchbench.machine.environment import fingerprint
+from benchbench.machine.environment import same_hardware
 from benchbench.model.device import Machine
 from benchbench.model.run import Settings
 
@@ -26,7 +26,7 @@ class Setup(Protocol):
 def run_bars(ref: Setup, new: Setup) -> list[str]:
     """The hardware and the settings that keep two runs from being compared."""
     settings = differing(ref.settings, new.settings, ("threads", "allocator", "isolation"))
-    if fingerprint(ref.machine) == fingerprint(new.machine):
+    if same_hardware(ref.machine, new.machine):
         return settings
     return (unequal(_hardware(ref.machine), _hardware(new.machine)) or ["other hardware"]) + settings
 

@@ -15,7 +15,7 @@ from benchbench.analyse.digest import Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate.session_file import encode_session, read_session
 from benchbench.gate.spread import days_of
-from benchbench.machine.environment import fingerprint
+from benchbench.machine.environment import fingerprint, same_hardware
 from benchbench.model.device import Machine
 from benchbench.store import disk, runs
 
@@ -51,8 +51,8 @@ def sessions(root: Path, name: str, machine: Machine, tell: Tell = untold) -> li
     """
     if name not in baseline_names(root):
         raise NotComparable(*_missing(root, name))
-    own = fingerprint(machine)
-    folder = root / FOLDER / name / own
+    folder = _folder_of(root, name, machine)
+    own = folder.name
     if known := _sessions(folder, tell):
         return known
     if any(folder.glob("*.json")):
@@ -67,7 +67,7 @@ def stored_sessions(root: Path, name: str, machine: Machine) -> list[Digest]:
     """The sessions of this machine that can be read; none where there is no such baseline."""
     if not runs.NAME.fullmatch(name):
         return []
-    return _sessions(root / FOLDER / name / fingerprint(machine), untold)
+    return _sessions(_folder_of(root, name, machine), untold)
 
 
 def add_session(
@@ -82,7 +82,7 @@ def add_session(
         raise UsageError(f"{wrong!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
     if not any(side.rounds for side in session.cases.values()):
         raise UsageError(f"Run {session.id} has no case that succeeded.", "There is nothing to hold against.")
-    folder = root / FOLDER / name / fingerprint(session.machine)
+    folder = _folder_of(root, name, session.machine)
     before = [each for each in _sessions(folder, tell) if each.id != session.id]
     disk.save_below(root, folder / f"{session.id}.json", encode_session(session))
     gone = [each.id for each in (before if replace else _surplus([*before, session]))]
@@ -116,6 +116,16 @@ def hardware(machine: Machine) -> str:
     """`Example CPU, 2 threads, 8 GiB, Example GPU`."""
     memory = f"{round(machine.memory_bytes / 2**30)} GiB"
     return ", ".join([machine.cpu, f"{machine.threads} threads", memory, *machine.accelerators])
+
+
+def _folder_of(root: Path, name: str, machine: Machine) -> Path:
+    """The one named by the machine's fingerprint, or that of a machine whose memory differs a little."""
+    own = root / FOLDER / name / fingerprint(machine)
+    if own.is_dir() or name not in baseline_names(root):
+        return own
+    newest = {folder: _sessions(folder, untold)[-1:] for folder in _machines(root, name)}
+    alike = [folder for folder, found in newest.items() if found and same_hardware(found[0].machine, machine)]
+    return alike[0] if alike else own
 
 
 def _machines(root: Path, name: str) -> list[Path]:

@@ -16,7 +16,7 @@ from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
 from benchbench.gate.decide import GateResult, check_interleaved, decide
 from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
-from benchbench.machine.environment import fingerprint, machine
+from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions
@@ -193,7 +193,7 @@ class _Stages:
     ) -> Confirmation | None:
         """Flagged cases measured again, with `sides` interleaved; None for a run of another machine."""
         new = first.new
-        if fingerprint(machine()) != fingerprint(new.machine):
+        if not same_hardware(machine(), new.machine):
             return None
         cases = [case for name in first.flagged if (case := new.cases[name].case)]
         names = ", ".join(case.id for case in cases)

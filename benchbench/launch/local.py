@@ -36,10 +36,11 @@ class LocalTransport:
     def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
         """A template process of the target's interpreter; one that is dead already if it cannot start."""
         try:
+            folder = self.scratch.worker_folder()  # first: the run's own may have to be made again
             worker = LocalWorker(
                 [target.python, "-P", "-m", "benchbench.worker", target.backend],
                 self.scratch.environment(target, self._settings, environment),
-                self.scratch.worker_folder(),
+                folder,
                 self._settings.threads,
                 self._count_oom_kills,
             )

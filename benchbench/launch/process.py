@@ -18,12 +18,12 @@ import msgspec
 
 from benchbench.launch.channel import Channel
 from benchbench.launch.exchange import JobFolder
+from benchbench.launch.log import LogTail
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.environment import oom_kills
 
 GRACE_S = 5.0  # between asking a job to end and ending it, where its own time was not shorter
 LINUX = sys.platform == "linux"
-LOG_TAIL = 4096  # bytes of a worker's output kept with a failure
 
 
 class _Started(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,8 +64,8 @@ class LocalWorker(Worker):
         self._count_oom_kills = count_oom_kills
         self._threads = threads
         self._folder = folder
-        self._log = folder / "log"
         self._started = monotonic()
+        self._log = LogTail()
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours)
         try:
@@ -75,23 +75,24 @@ class LocalWorker(Worker):
         except OSError:
             self._channel.close()
             raise
-        self._oom_kills = self._log_start = self._jobs = 0
+        finally:
+            self._log.give_away()
+        self._oom_kills = self._jobs = 0
         self._closed = False
 
     def _begun(
         self, command: list[str], environment: dict[str, str], theirs: socket.socket
     ) -> subprocess.Popen[bytes]:
-        with self._log.open("wb") as log:
-            return subprocess.Popen(
-                command,
-                cwd=self._folder,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log.writer,
+            stderr=self._log.writer,
+            start_new_session=True,
+        )
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
         """Its first message."""
@@ -112,7 +113,7 @@ class LocalWorker(Worker):
         self._jobs += 1
         self._stamp = {"job": self._jobs, "case": job.get("case_id"), "nonce": secrets.token_hex(8)}
         self._job_folder = JobFolder(self._folder / f"job-{self._jobs}", files or {})
-        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._log.clear()
         self._oom_kills = self._count_oom_kills()
         own = {"stamp": self._stamp, "fork": fork, "folder": str(self._job_folder.path)}
         self._channel.send({**job, **own, "threads": self._threads, "affinity": self._affinity()})
@@ -197,16 +198,7 @@ class LocalWorker(Worker):
             return self._failed(JobEnd.UNREADABLE, f"its answer cannot be read: {error}")
 
     def _failed(self, end: JobEnd, message: str) -> Answer:
-        return Answer(None, end, message, self._log_tail())
-
-    def _log_tail(self) -> str:
-        """The end of what the job printed; empty where the job removed the folder."""
-        try:
-            with self._log.open("rb") as log:
-                log.seek(max(self._log_start, self._log.stat().st_size - LOG_TAIL))
-                return log.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return Answer(None, end, message, self._log.text())
 
     def _end_job(self, pid: int | None, grace_s: float) -> None:
         """SIGTERM, a grace period, SIGKILL; the template goes too when it does not report the end."""

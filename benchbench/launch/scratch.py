@@ -26,12 +26,16 @@ MARKER = ".accelbench-scratch"  # a file in such a folder that names it by devic
 
 
 class RunScratch:
-    """The private folder of one run: compile caches, drawn numbers, the workers' logs and working folders."""
+    """The private folder of one run: compile caches, drawn numbers, the workers' working folders."""
 
     def __init__(self, code: UserCode | None = None) -> None:
         """`code`: where the user's is found; by default where this process was told."""
         self._code = code
+        self._count = 0
         remove_abandoned()
+        self._make()
+
+    def _make(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock = os.open(self.path, os.O_RDONLY)
         with suppress(OSError):  # a file system without locks: no run there can take it for left over
@@ -43,10 +47,12 @@ class RunScratch:
         (self.path / "package" / "benchbench").symlink_to(
             Path(__file__).parent.parent, target_is_directory=True
         )
-        self._count = 0
 
     def worker_folder(self) -> Path:
-        """A new folder for one worker."""
+        """A new folder for one worker. A workload may have removed the run's: then there is another."""
+        if not (self.path / MARKER).exists():
+            self.close()
+            self._make()
         self._count += 1
         folder = self.path / f"worker-{self._count}"
         folder.mkdir()

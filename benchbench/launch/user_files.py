@@ -15,7 +15,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
+from time import time
 from typing import Any
 
 import msgspec
@@ -25,11 +27,14 @@ from benchbench.errors import UsageError
 from benchbench.format import visible
 from benchbench.launch.channel import Channel
 from benchbench.launch.project import UserCode
+from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
 
 LIMIT_S = 10.0  # to import a file, or to count what a workload costs: then the process ends itself
 START_S = 2.0  # more, for its start
+SLOW = "takes more than"
+AGAIN, REMEMBERED_S = "not imported again within an hour, unless it changes", 3600.0
 MORE = "docs/workloads.md says what a workload file must have."
 
 
@@ -185,7 +190,7 @@ class UserFilesProcess:
         assert self._process is not None
         code = self._process.wait(START_S)
         if code == -signal.SIGALRM:
-            return f"it takes more than {self._limit_s:g} s"
+            return f"it {SLOW} {self._limit_s:g} s"
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"it ended the process that imported it: {how}"
 
@@ -201,10 +206,36 @@ def described_workloads(
     file: Path, module: str, process: UserFilesProcess
 ) -> tuple[list[UserWorkload], Iterable[FileMistake]]:
     """The workloads that a file defines, and its mistakes."""
-    found: _Described = process.ask({"module": module, "file": str(file)}, _Described)
+    found = _known_slow(file) or process.ask({"module": module, "file": str(file)}, _Described)
+    if any(SLOW in each.text for each in found.mistakes):
+        _remember_slow(file)
     mistakes = [*found.mistakes, *([_Mistake(found.refused, None)] if found.refused else [])]
     told = [FileMistake(placed(file, each), module.rpartition(".")[2]) for each in mistakes]
     return [UserWorkload(each, file, process) for each in found.workloads], told
+
+
+def _known_slow(file: Path) -> _Described | None:
+    """What took too long is not waited for again by every command."""
+    with suppress(OSError):
+        if time() - _memory(file).stat().st_mtime < REMEMBERED_S:
+            return _Described(mistakes=[_Mistake(f"{AGAIN}: it {SLOW} {LIMIT_S:g} s", None)])
+    return None
+
+
+def _remember_slow(file: Path) -> None:
+    """Where there is a cache."""
+    with suppress(OSError):
+        memory = _memory(file)
+        if not memory.exists():
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            memory.touch()
+
+
+def _memory(file: Path) -> Path:
+    """Of the file as it is now. Raises OSError."""
+    state = file.stat()
+    content = f"{file.resolve()}\0{state.st_mtime_ns}\0{state.st_size}"
+    return cache_folder("slow-workloads") / sha256(content.encode(errors="replace")).hexdigest()[:24]
 
 
 def placed(file: Path, mistake: _Mistake) -> str:

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, read_text
@@ -21,6 +22,7 @@ from benchbench.model.options import Allocator
 from benchbench.model.run import Settings
 
 CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
+MEMORY_TOLERANCE = 1 / 16  # the next smaller module is a quarter less
 QUERY_TIMEOUT_S = 10.0
 INHERITED = frozenset({
     # the system
@@ -94,6 +96,16 @@ def fingerprint(found: Machine) -> str:
     memory = round(found.memory_bytes / 2**30)
     hardware = [found.cpu, found.cores, found.threads, memory, found.architecture, found.accelerators]
     return hashlib.sha256(json.dumps(hardware).encode()).hexdigest()[:12]
+
+
+def same_hardware(one: Machine, other: Machine) -> bool:
+    """Whether they differ in nothing but, by a little, in memory.
+
+    Of what is built in, the kernel shows less after an update, or under another hypervisor.
+    """
+    sizes = sorted((one.memory_bytes, other.memory_bytes))
+    alike = replace(one, memory_bytes=other.memory_bytes)
+    return fingerprint(alike) == fingerprint(other) and sizes[1] - sizes[0] <= MEMORY_TOLERANCE * sizes[1]
 
 
 def cache_folder(name: str) -> Path:

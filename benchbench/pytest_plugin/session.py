@@ -18,7 +18,7 @@ from benchbench.errors import UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import decide
-from benchbench.machine.environment import fingerprint, machine, usable_threads
+from benchbench.machine.environment import machine, same_hardware, usable_threads
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.measurement import Failure, Measurement
@@ -102,7 +102,7 @@ def earlier(results: Path, name: str) -> Run | None:
     if name not in runs.runs(results):
         return None
     found = runs.read_run(results / runs.RUNS / name)
-    if fingerprint(found.info.machine) != fingerprint(machine()):
+    if not same_hardware(found.info.machine, machine()):
         raise UsageError(f"The run {name!r} was made on other hardware.", "Choose another name.")
     return found
 

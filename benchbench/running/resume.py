@@ -13,7 +13,7 @@ from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.environment import fingerprint, machine
+from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
@@ -95,7 +95,7 @@ def differences(run: Run, probes: Sequence[Probe]) -> list[str]:
 
 
 def _machine(then: Machine, now: Machine) -> Iterator[str]:
-    if fingerprint(then) != fingerprint(now):
+    if not same_hardware(then, now):
         for name in HARDWARE:
             yield from _differing(name, getattr(then, name), getattr(now, name))
 

@@ -13,7 +13,7 @@ import msgspec
 
 from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.machine.environment import fingerprint, os_name
+from benchbench.machine.environment import os_name, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Device, DeviceClass, Machine, Probe, Target
 from benchbench.model.measurement import CALL, Failure, Measurement, Memory
@@ -72,7 +72,7 @@ def pytest_benchmark(paths: Sequence[Path], tags: Mapping[str, str] | None = Non
     sessions = [_session(path) for path in paths]
     machines = [_machine(session.machine_info) for session in sessions]
     for path, machine in zip(paths, machines, strict=True):
-        if fingerprint(machine) != fingerprint(machines[0]):
+        if not same_hardware(machine, machines[0]):
             raise UsageError(
                 f"{path} and {paths[0]} were made on different machines.",
                 "Import each, then compare the runs.",
