@@ -44,7 +44,7 @@ FIELDS = [
     *("peak_device_bytes", "peak_host_bytes"),
     *("relative_error", "energy_j", "items_per_j", "price_per_hour", "currency", "items_per_cost", "notes"),
 ]
-FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
+FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1")
 
 
 def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import struct
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from benchbench.analyse.columns import COLUMNS
+from benchbench.documents.document import Document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
@@ -158,10 +160,16 @@ def test_a_format_names_its_files_and_their_extension(name: str) -> None:
     assert any(file.endswith(f".{exporter.extension}") for file in files)
 
 
+@cache
+def hostile(text: str) -> Document:
+    """The report of a run in which every text is this one."""
+    return report_document(a_hostile_run(text))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("text", ["::add-mask::x", "a\n::error::x", "##[add-mask]x", "##vso[task.x]"])
 def test_x5_no_text_from_data_is_a_command_to_a_ci_service(name: str, text: str) -> None:
-    files = exporter_named(name).export(report_document(a_hostile_run(text)))
+    files = exporter_named(name).export(hostile(text))
     annotations = files.pop("annotations.txt", b"").decode()
     assert not [line for line in commands_in(annotations) if not line.startswith(OWN_COMMANDS)]
     texts = [content.decode() for file, content in files.items() if not file.endswith(".png")]
@@ -173,7 +181,7 @@ def test_x5_no_text_from_data_is_a_command_to_a_ci_service(name: str, text: str)
 def test_s10_no_text_from_data_breaks_a_format(name: str, text: str) -> None:
     exporter = exporter_named(name)
 
-    assert any(exporter.export(report_document(a_hostile_run(text))).values())
+    assert any(exporter.export(hostile(text)).values())
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -312,7 +320,7 @@ def test_colour_is_only_where_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("text", ["[red]markup[/red]", "[/red]", ":smile:", "[link=http://x]y[/link]"])
 def test_x4_the_terminal_never_parses_markup(text: str) -> None:
-    shown = Terminal(400).render(report_document(a_hostile_run(text)))
+    shown = Terminal(400).render(hostile(text))
 
     assert text in shown
 
@@ -407,7 +415,7 @@ def test_x2_a_formula_in_any_text_is_quoted_in_csv() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_x2_no_field_of_csv_begins_like_a_formula(text: str) -> None:
-    content = Csv().export(report_document(a_hostile_run(text)))["report.csv"].decode()
+    content = Csv().export(hostile(text))["report.csv"].decode()
 
     fields = [field for row in csv.reader(io.StringIO(content, newline="")) for field in row]
     assert not [field for field in fields if field.startswith(("=", "+", "-", "@", "\t", "\r"))]

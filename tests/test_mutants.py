@@ -1,12 +1,11 @@
 """Wrong programs are told from right ones: each mutant, in each dtype, against the tolerances of a run.
 
-`pytest tests/test_mutants.py -s -k table` prints how far each is beyond its tolerance.
+`python -m tests.studies.mutants` prints how far each is beyond its tolerance.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,11 +15,12 @@ import numpy as np
 import pytest
 
 from benchbench.backends.base import Backend
+from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
-from benchbench.registry import entry_names, load_class
+from benchbench.registry import DRAWN, entry_names, load_class
 from benchbench.worker import verify
-from benchbench.worker.jobs import largest_deviation
-from benchbench.worker.program import build
+from benchbench.worker.jobs import largest_deviation, verify_in_float32
+from benchbench.worker.program import WrongResult, build
 from benchbench.worker.reference import reference, trained
 from benchbench.workloads._layers import Conv, Dense
 from benchbench.workloads._losses import CrossEntropy
@@ -32,6 +32,7 @@ from benchbench.workloads.base import Draw, Operation, Workload
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.steps import TrainingStep
+from tests.factories import a_case
 from tests.program import accelbench, rows
 
 DTYPES = [dtype for dtype in PRECISIONS if dtype is not Dtype.INT8]
@@ -216,13 +217,11 @@ def ratio(dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, asked: Dtype
     return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
 
 
-def structural(dtype: Dtype) -> Iterator[tuple[str, float, float]]:
-    """Mutant, how far beyond the tolerance in the dtype, and in float32, where less is verified too."""
-    for name, ops in STRUCTURE.items():
-        yield name, ratio(dtype, ops(nearest(dtype))), ratio(Dtype.FLOAT32, ops(nearest(Dtype.FLOAT32)))
-    for name, rule in RULES.items():
-        plain = ratio(Dtype.FLOAT32, Ops(nearest(Dtype.FLOAT32)), rule)
-        yield name, ratio(dtype, Ops(nearest(dtype)), rule), plain
+@cache
+def structural(dtype: Dtype) -> dict[str, float]:
+    """Mutant → how far beyond the tolerance of the dtype."""
+    wrong = {name: ratio(dtype, ops(nearest(dtype))) for name, ops in STRUCTURE.items()}
+    return wrong | {name: ratio(dtype, Ops(nearest(dtype)), rule) for name, rule in RULES.items()}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -232,8 +231,8 @@ def test_a_right_training_step_passes_in_every_dtype(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
-    for name, own, plain in structural(dtype):
-        caught = own if dtype in (Dtype.FLOAT64, Dtype.FLOAT32) else max(own, plain)
+    for name, own in structural(dtype).items():  # less than float32 is verified in that, too
+        caught = own if dtype is Dtype.FLOAT64 else max(own, structural(Dtype.FLOAT32)[name])
         assert caught > 1.5, f"{name} in {dtype}"
 
 
@@ -242,17 +241,6 @@ def test_a_lower_precision_than_asked_is_wrong(dtype: Dtype) -> None:
     for name, precision in lower(dtype).items():
         if (dtype, name) not in UNTOLD:
             assert ratio(dtype, Ops(nearest(dtype, precision))) > 1.5, f"{name} for {dtype}"
-
-
-def test_table_of_mutants(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = []
-    for dtype in DTYPES:
-        lines.append(f"{dtype}: right {ratio(dtype, Ops(nearest(dtype))):.2g}")
-        lines += [f"  {name}: {own:.3g}, in float32 {plain:.3g}" for name, own, plain in structural(dtype)]
-        precisions = lower(dtype).items()
-        lines += [f"  {name}: {ratio(dtype, Ops(nearest(dtype, asked))):.3g}" for name, asked in precisions]
-    with capsys.disabled():
-        print("\n" + "\n".join(lines))
 
 
 def product(dtype: Dtype, multiply: rounding.Floating, result: rounding.Floating, k: int = 1024) -> float:
@@ -435,6 +423,14 @@ def torch_ratio(mutant: str, dtype: Dtype) -> float:
     return largest_deviation(work, build(backend, session, work, dtype), session, expected(dtype)).ratio
 
 
+class CountingTorch(Torch):
+    opened = 0
+
+    def open(self, *arguments: Any, **options: Any) -> Any:
+        self.opened += 1
+        return super().open(*arguments, **options)
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.AMP_BF16])
 def test_a_right_step_passes_in_torch(dtype: Dtype) -> None:
@@ -447,6 +443,20 @@ def test_a_right_step_passes_in_torch(dtype: Dtype) -> None:
 def test_a_wrong_step_is_wrong_in_torch(mutant: str) -> None:
     pytest.importorskip("torch")
     assert torch_ratio(mutant, Dtype.FLOAT32) > 1.5
+
+
+@pytest.mark.real
+def test_a_run_verifies_a_training_step_in_float32_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv(DRAWN, str(tmp_path))
+    backend, work = CountingTorch(), TorchMutant(mutant="GELU for ReLU")
+    for dtype in (Dtype.BFLOAT16, Dtype.AMP_BF16):
+        job = {"case": dataclasses.asdict(a_case(dtype=dtype)), "threads": 1}
+        with pytest.raises(WrongResult, match="in float32 against float64"):
+            verify_in_float32(backend, job, work, expected(Dtype.FLOAT32))
+    assert backend.opened == 1
 
 
 @pytest.mark.real
