@@ -34,6 +34,7 @@ FIELDS = [
         "message",
         "rounds",
         "samples",
+        "contended",
         "latency_s",
         "latency_low_s",
         "latency_high_s",
@@ -44,7 +45,8 @@ FIELDS = [
     *("peak_device_bytes", "peak_host_bytes"),
     *("relative_error", "energy_j", "items_per_j", "price_per_hour", "currency", "items_per_cost", "notes"),
 ]
-FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1")
+FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
+ONCE = (*FAKE, "--rounds", "1")
 
 
 def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ gemm  m=1000 n=1000 k=500 · float32 · cpu
 
 @pytest.mark.parametrize("name", ["markdown", "csv", "json", "terminal"])
 def test_every_text_format_goes_to_standard_output_or_a_file(tmp_path: Path, name: str) -> None:
-    accelbench(*FAKE, "-w", "gemm", cwd=tmp_path)
+    accelbench(*ONCE, "-w", "gemm", cwd=tmp_path)
     shown = accelbench("report", "--format", name, cwd=tmp_path).stdout
     accelbench("report", "--format", name, "--output", "file.txt", cwd=tmp_path)
     assert "gemm" in shown
@@ -85,7 +87,7 @@ def test_every_text_format_goes_to_standard_output_or_a_file(tmp_path: Path, nam
 
 @pytest.mark.parametrize(("name", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_plots_go_to_the_folder_that_is_named(tmp_path: Path, name: str, start: bytes) -> None:
-    accelbench(*FAKE, "-w", "gemm", cwd=tmp_path)
+    accelbench(*ONCE, "-w", "gemm", cwd=tmp_path)
     accelbench("report", "--format", name, "--output", "plots", cwd=tmp_path)
     found = sorted((tmp_path / "plots").iterdir())
     assert [path.name for path in found] == [f"latency.{name}", f"throughput.{name}"]
@@ -105,7 +107,7 @@ def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_me
         "failing": "failed",
         "hungry": "out_of_memory",
     }
-    done = accelbench(*FAKE, "-w", ",".join(wanted), cwd=tmp_path, code=4)
+    done = accelbench(*ONCE, "-w", ",".join(wanted), cwd=tmp_path, code=4)
     found = {row["workload"]: row for row in rows(tmp_path)}
     assert {name: row["status"] for name, row in found.items()} == wanted
     assert all(row["latency_s"] is None for row in found.values() if row["status"] != "ok")
@@ -116,11 +118,11 @@ def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_me
 
 
 def test_failed_cases_may_be_allowed(tmp_path: Path) -> None:
-    accelbench(*FAKE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
+    accelbench(*ONCE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
 
 
 def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> None:
-    accelbench(*FAKE, "-w", "hanging,honest", "--timeout", "2", "--rounds", "1", cwd=tmp_path, code=4)
+    accelbench(*ONCE, "-w", "hanging,honest", "--timeout", "2", cwd=tmp_path, code=4)
     found = {row["workload"]: row["status"] for row in rows(tmp_path)}
     assert found == {"hanging": "timeout", "honest": "ok"}
 
@@ -128,7 +130,7 @@ def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> 
 @pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
 def test_the_record_says_what_a_case_shared_its_process_with(tmp_path: Path, isolation: str) -> None:
     arguments = ("-w", "honest,crashing,gemm", "--isolation", isolation)
-    accelbench(*FAKE, *arguments, cwd=tmp_path, code=4)
+    accelbench(*ONCE, *arguments, cwd=tmp_path, code=4)
     stored = [json.loads(line) for line in records(tmp_path)]
     assert {record["isolation"] for record in stored} == {isolation}
     found = {row["workload"]: row["status"] for row in rows(tmp_path)}
@@ -138,7 +140,7 @@ def test_the_record_says_what_a_case_shared_its_process_with(tmp_path: Path, iso
 def test_the_order_of_cases_follows_the_seed(tmp_path: Path) -> None:
     sizes = ("-w", "gemm", "-p", "m=8,16,32,64,128", "-p", "n=8", "-p", "k=8")
     for number, seed in enumerate(["7", "7", "8"]):
-        accelbench(*FAKE, *sizes, "--seed", seed, "--results", f"r{number}", cwd=tmp_path)
+        accelbench(*ONCE, *sizes, "--seed", seed, "--results", f"r{number}", cwd=tmp_path)
     orders = [
         [json.loads(line)["case"]["params"]["m"] for line in records(tmp_path / f"r{number}")]
         for number in range(3)
@@ -185,7 +187,7 @@ def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
     )
     listed = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine").stdout
     assert "twice a product" in listed
-    accelbench(*FAKE, "-w", "twice", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    accelbench(*ONCE, "-w", "twice", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
     assert [row["status"] for row in rows(tmp_path)] == ["ok"]
 
 
@@ -252,7 +254,7 @@ left out: 1 on fake:cpu, unsupported: TF32 is a mode of NVIDIA tensor cores; a C
 
 @pytest.mark.parametrize("what", ["workloads", "backends", "suites", "runs"])
 def test_every_list_has_a_form_for_programs(tmp_path: Path, what: str) -> None:
-    accelbench(*FAKE, "-w", "gemm", cwd=tmp_path)
+    accelbench(*ONCE, "-w", "gemm", cwd=tmp_path)
     shown = accelbench("list", what, cwd=tmp_path).stdout
     parsed = json.loads(accelbench("list", what, "--format", "json", cwd=tmp_path).stdout)
     assert parsed
@@ -319,7 +321,8 @@ def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
     shown = accelbench("--help", cwd=tmp_path).stdout
     verbs = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]+  ", line)]
     assert " ".join(verbs) == snapshot(
-        "run report compare check baseline history profile doctor list devices env runs export import"
+        "run report compare check baseline history profile"
+        " doctor list devices env runs validate export import"
     )
     table = (Path(__file__).parent.parent / "docs/cli.md").read_text()
     told = re.findall(r"^\| `([a-z]+)[ `]", table, re.MULTILINE)

@@ -18,8 +18,7 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from benchbench.analyse.columns import COLUMNS
-from benchbench.documents.document import Document
-from benchbench.documents.run import report_document
+from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
 from benchbench.exporters.json import Json
@@ -161,7 +160,7 @@ def test_a_format_names_its_files_and_their_extension(name: str) -> None:
 
 
 @cache
-def hostile(text: str) -> Document:
+def hostile(text: str) -> RunReport:
     """The report of a run in which every text is this one."""
     return report_document(a_hostile_run(text))
 
