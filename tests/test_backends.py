@@ -15,12 +15,12 @@ import pytest
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
-from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends.onnxruntime import OnnxRuntime, _not_measured
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
 from benchbench.backends.torch_xla import TorchXla
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.run import Settings
 from benchbench.traces.recording import Unsupported
 from tests.program import accelbench
@@ -90,6 +90,7 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
         "cuda": SimpleNamespace(matmul=Switch()),
         "cudnn": SimpleNamespace(conv=Switch(), rnn=Switch()),
         "mkldnn": SimpleNamespace(matmul=Switch(), conv=Switch(), rnn=Switch()),
+        "mps": SimpleNamespace(is_available=lambda: False),
     }
     vars(backends).update(libraries)
     vars(torch).update(
@@ -102,7 +103,8 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
         zeros=stream.buffer,
         set_float32_matmul_precision=stream.diary_of_settings.append,
         set_num_threads=lambda count: None,
-        version=SimpleNamespace(cuda="13.0"),
+        version=SimpleNamespace(cuda="13.0", hip=None),
+        xpu=SimpleNamespace(is_available=lambda: False),
     )
     return torch
 
@@ -302,11 +304,55 @@ def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("kind", ["mps", "rocm", "xpu"])
+def test_a_device_of_torch_that_is_not_measured_is_told(stream: Stream, kind: str) -> None:
+    torch = sys.modules["torch"]
+    torch.version = SimpleNamespace(cuda=None, hip="7.0" if kind == "rocm" else None)  # type: ignore[attr-defined]
+    torch.backends.mps = SimpleNamespace(is_available=lambda: kind == "mps")
+    torch.xpu = SimpleNamespace(is_available=lambda: kind == "xpu")  # type: ignore[attr-defined]
+    found, missing = Torch().devices()
+    build = "ROCm" if kind == "rocm" else "CPU"
+    assert [each.name for each in found] == ["cpu"]
+    assert missing == {"cuda": f"this torch is a {build} build", kind: NOT_MEASURED[kind]}
+
+
+@pytest.mark.parametrize("kind", ["mps", "rocm", "xpu"])
+def test_a_device_of_tensorflow_that_is_not_measured_is_told(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    config = SimpleNamespace(list_physical_devices=lambda name: ["one"] * (name == "XPU") * (kind == "xpu"))
+    if kind != "xpu":
+        config.list_physical_devices = lambda name: ["one"] if name == "GPU" else []
+    built = SimpleNamespace(is_built_with_cuda=lambda: False, is_built_with_rocm=lambda: kind == "rocm")
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config, test=built))
+    found, missing = TensorFlow().devices()
+    assert [each.name for each in found] == ["cpu"]
+    assert missing == {"gpu": "this TensorFlow is not built for CUDA", kind: NOT_MEASURED[kind]}
+
+
+def test_amds_gpus_are_no_gpus_of_jax_that_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = SimpleNamespace(devices=lambda platform: [jax_device(platform, "PJRT C API, rocm 70000")])
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    found, missing = Jax().devices()
+    assert "gpu:0" not in [each.name for each in found]
+    assert missing["rocm"] == NOT_MEASURED["rocm"]
+
+
+def test_execution_providers_of_other_devices_are_told() -> None:
+    providers = ["MIGraphXExecutionProvider", "ROCMExecutionProvider", "CPUExecutionProvider"]
+    assert _not_measured(providers) == {"rocm": NOT_MEASURED["rocm"]}
+
+
+def jax_device(platform: str, version: str = "PJRT C API, cuda 13000") -> Any:
+    client = SimpleNamespace(platform_version=version)
+    return SimpleNamespace(platform=platform, device_kind="Example Accelerator", client=client)
+
+
 def test_jax_lists_what_it_can_start_and_says_why_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     def devices(platform: str) -> list[Any]:
         if platform == "tpu":
             raise RuntimeError("no libtpu. Install it.\nmore")
-        return [SimpleNamespace(platform=platform, device_kind="Example Accelerator")]
+        return [jax_device(platform)]
 
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
     found, missing = Jax().devices()
@@ -318,7 +364,7 @@ def test_jax_without_a_plug_in_says_which_line_to_type(monkeypatch: pytest.Monke
     def devices(platform: str) -> list[Any]:
         if platform == "gpu":
             raise RuntimeError("Unknown backend: 'gpu' requested, but no platforms are present")
-        return [SimpleNamespace(platform=platform, device_kind="Example Accelerator")]
+        return [jax_device(platform)]
 
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
     assert Jax().devices()[1] == {"gpu": "this JAX has no GPU plug-in (pip install 'jax[cuda13]')"}
@@ -327,7 +373,9 @@ def test_jax_without_a_plug_in_says_which_line_to_type(monkeypatch: pytest.Monke
 def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.MonkeyPatch) -> None:
     details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "Example GPU"})
     config = SimpleNamespace(list_physical_devices=lambda kind: ["one"], experimental=details)
-    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
+    config.list_physical_devices = lambda kind: ["one"] if kind == "GPU" else []
+    built = SimpleNamespace(is_built_with_cuda=lambda: True, is_built_with_rocm=lambda: False)
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config, test=built))
     found, missing = TensorFlow().devices()
     assert [(each.name, each.model) for each in found[1:]] == [("gpu:0", "Example GPU")]
     assert not missing
@@ -357,7 +405,8 @@ def test_tensorflow_is_attached_to_a_device_it_has(monkeypatch: pytest.MonkeyPat
         list_physical_devices=lambda kind: ["one"],
         experimental=SimpleNamespace(get_device_details=lambda gpu: {}),
     )
-    tensorflow = SimpleNamespace(config=config, as_dtype=str)
+    built = SimpleNamespace(is_built_with_cuda=lambda: True, is_built_with_rocm=lambda: False)
+    tensorflow = SimpleNamespace(config=config, as_dtype=str, test=built)
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
     assert TensorFlow().attach(None)[0].name == "gpu:0"
     assert TensorFlow().attach("cpu")[0].name == "cpu"

@@ -1,14 +1,23 @@
 """Suite files: what they may say, and what is answered to what they may not."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.documents.suites import about, suites_document
 from benchbench.errors import SuiteError, UsageError
+from benchbench.machine.environment import machine
 from benchbench.model.case import Dtype
+from benchbench.model.device import DeviceClass
 from benchbench.plan import suite
+from benchbench.plan.cases import Selection, estimate_s, plan, select
+from benchbench.store import runs
+from benchbench.timing.policy import POLICIES
+from tests.factories import a_probe, a_record, a_run
 
 MINIMAL: dict[str, Any] = {"description": "d", "cases": [{"workload": "gemm"}]}
 
@@ -32,6 +41,57 @@ def test_full_holds_every_workload_and_quick_one_of_each_kind() -> None:
     assert held["quick"] == {
         *("gemm", "conv2d", "attention", "convnet_train", "resnet50_infer", "resnet50_train")
     }
+
+
+SIX = {"gemm", "conv2d", "attention", "convnet_train", "resnet50_infer", "resnet50_train"}
+
+
+def test_full_has_one_case_of_each_workload_and_every_dtype_and_mode_of_six() -> None:
+    loaded = suite.load_suite("full")
+    every = [each for each in loaded.cases if each.dtype or each.mode]
+    backends = [
+        registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        for name in registry.entry_names("benchbench.backends")
+    ]
+    assert len(loaded.cases) == len({each.workload for each in loaded.cases})
+    assert {each.workload for each in every} == SIX
+    for each in every:
+        assert set(each.dtype or []) == set(Dtype)
+        assert set(each.mode or []) == {mode for backend in backends for mode in backend.modes}
+    assert loaded.dtype == [Dtype.FLOAT32]
+
+
+def test_the_time_that_full_says_is_the_estimate() -> None:
+    loaded = suite.load_suite("full")
+    probes = [a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime")]
+    cases = plan(select([loaded], Selection()), Selection(), probes).cases
+    policy = POLICIES[loaded.policy]
+    minutes = policy.rounds * sum(estimate_s(case, policy, DeviceClass.CPU) for case in cases) / 60
+    (told,) = re.findall(r"about (\d+) minutes on two CPU cores", loaded.description)
+    assert minutes == pytest.approx(int(told), rel=0.15)
+
+
+def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(tmp_path: Path) -> None:
+    def conv(results: Path) -> dict[str, Any]:
+        return next(each for each in suites_document(results).data if each["suite"] == "conv")
+
+    before = conv(tmp_path)
+    probes = tuple(a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime"))
+    loaded = suite.load_suite("conv")
+    cases = plan(select([loaded], Selection()), Selection(), probes).cases
+    records = [a_record(case=case, stages_s={"wall": 60.0}, framework_version="1") for case in cases]
+    runs.keep(tmp_path, a_run(records, machine=machine(), probes=probes))
+    after = conv(tmp_path)
+    assert after["cases"] == before["cases"]  # of the backends that are installed
+    assert after["estimated_s"] == pytest.approx(after["cases"] * 5 * 60.0)
+    assert before["estimated_s"] != after["estimated_s"] or not after["cases"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(3, "about 10 s"), (89, "about 90 s"), (600, "about 10 min"), (9000, "about 2.5 h")]
+)
+def test_an_estimate_claims_no_more_than_it_knows(seconds: float, told: str) -> None:
+    assert about(seconds) == told
 
 
 def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_otherwise() -> None:

@@ -262,6 +262,7 @@ class Backend(ABC):
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
     extra: ClassVar[str]  # of accelbench, that installs it
+    not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides
     framework: ClassVar[str]  # which builders it takes: build_<framework>
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
 
@@ -283,7 +284,10 @@ class Backend(ABC):
 
     @abstractmethod
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Devices there are, and for each kind that is not there the reason. May initialise the device."""
+        """Devices there are, and for each kind that is not there the reason. May initialise the device.
+
+        A kind of `NOT_MEASURED` is told where the installation would compute on it.
+        """
 
     @classmethod
     def computes(cls, frameworks: Sequence[str]) -> bool:

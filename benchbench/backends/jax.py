@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +19,7 @@ from benchbench.backends.base import (
 )
 from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import AMP, Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
@@ -40,6 +40,7 @@ class Jax(Backend):
     summary = "JAX: jax.jit"
     framework = "jax"
     modes = ("jit",)
+    not_measured = ("mps", "rocm")
     caches = tuple(Cache)
     refused_modes: ClassVar[dict[str, str]] = {
         "eager": "JAX users run steps under jax.jit; operation by operation, its dispatch would be measured"
@@ -76,6 +77,9 @@ class Jax(Backend):
                 platform_devices = jax.devices(platform)
             except RuntimeError as error:  # how JAX says that a platform is not there
                 missing[platform] = _reason(platform, error)
+                continue
+            if platform == "gpu" and _is_rocm(platform_devices):
+                missing |= {platform: "this JAX has AMD's GPUs", "rocm": NOT_MEASURED["rocm"]}
                 continue
             found += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
         return found, missing
@@ -289,6 +293,11 @@ def _describe(platform: str, index: int, device: Any) -> Device:
     return Device(
         name=f"{platform}:{index}", device_class=DeviceClass.ACCELERATOR, model=str(device.device_kind)
     )
+
+
+def _is_rocm(devices: Sequence[Any]) -> bool:
+    """Whether JAX's "gpu" is one of AMD's: its runtime says so."""
+    return any("rocm" in device.client.platform_version.lower() for device in devices)
 
 
 def _reason(platform: str, error: Exception) -> str:

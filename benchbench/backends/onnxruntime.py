@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+OTHER_PROVIDERS = {
+    "CoreMLExecutionProvider": "mps",
+    "MIGraphXExecutionProvider": "rocm",
+    "ROCMExecutionProvider": "rocm",
+    "OpenVINOExecutionProvider": "xpu",
+}
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -43,6 +49,7 @@ class OnnxRuntime(Backend):
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
     framework = "torch"
     modes = ("graph",)
+    not_measured = ("mps", "rocm", "xpu")
     refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
     phases = (Phase.FORWARD,)
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.INT8)
@@ -70,7 +77,7 @@ class OnnxRuntime(Backend):
 
         have = onnxruntime.get_available_providers()
         found = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
-        missing = {}
+        missing = _not_measured(have)
         for name in ("cuda", "tensorrt"):
             if PROVIDERS[name] not in have:
                 missing[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
@@ -339,6 +346,12 @@ def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
         op_types_to_quantize=sorted({*QDQRegistry} - QUANTISED_APART),
     )
     return quantised
+
+
+def _not_measured(providers: Sequence[str]) -> dict[str, str]:
+    """The kinds of devices that execution providers would compute on and that are not measured."""
+    kinds = {kind for provider, kind in OTHER_PROVIDERS.items() if provider in providers}
+    return {kind: NOT_MEASURED[kind] for kind in sorted(kinds)}
 
 
 def _does_not_start(name: str) -> str:

@@ -18,7 +18,7 @@ from benchbench.backends.base import (
     host_cache_bytes,
 )
 from benchbench.model.case import AMP, Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
@@ -41,6 +41,7 @@ class TensorFlow(Backend):
     summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
     framework = "tensorflow"
     modes = ("function", "xla", "eager", "tensorrt")
+    not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
     requirements = ("tensorflow", "numpy")
@@ -67,16 +68,17 @@ class TensorFlow(Backend):
         """`cpu`, and every GPU."""
         import tensorflow as tf
 
-        found = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
+        found, missing = [Device(name="cpu", device_class=DeviceClass.CPU, model="")], _not_measured(tf)
+        if not tf.test.is_built_with_cuda():
+            build = "is not built for CUDA" if missing else "is a CPU build"
+            return found, {"gpu": f"this TensorFlow {build}", **missing}
         for index, gpu in enumerate(tf.config.list_physical_devices("GPU")):
             details = tf.config.experimental.get_device_details(gpu)
             model = str(details.get("device_name", "GPU"))
             found.append(Device(name=f"gpu:{index}", device_class=DeviceClass.ACCELERATOR, model=model))
-        if len(found) > 1:
-            return found, {}
-        if not tf.test.is_built_with_cuda():
-            return found, {"gpu": "this TensorFlow is a CPU build"}
-        return found, {"gpu": "no GPU is visible to TensorFlow"}
+        if len(found) == 1:
+            missing = {"gpu": "no GPU is visible to TensorFlow", **missing}
+        return found, missing
 
     def missing_modes(self) -> dict[str, str]:
         """TensorRT is chosen when TensorFlow is built."""
@@ -329,3 +331,17 @@ def _without(module: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[module]
+
+
+def _not_measured(tf: Any) -> dict[str, str]:
+    """The kinds of devices that this TensorFlow would compute on and that are not measured, with the reason.
+
+    Apple's plug-in calls its device GPU, as TensorFlow does those of CUDA.
+    """
+    gpus = bool(tf.config.list_physical_devices("GPU"))
+    there = {
+        "mps": gpus and not tf.test.is_built_with_cuda() and not tf.test.is_built_with_rocm(),
+        "rocm": tf.test.is_built_with_rocm(),
+        "xpu": bool(tf.config.list_physical_devices("XPU")),
+    }
+    return {kind: NOT_MEASURED[kind] for kind, present in there.items() if present}

@@ -13,7 +13,7 @@ from typing import Any
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, Session, Timer
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
@@ -41,6 +41,7 @@ class Torch(Backend):
     summary = "PyTorch: eager, torch.compile, or a replayed CUDA graph"
     framework = "torch"
     modes = ("eager", *COMPILED, "cudagraph")
+    not_measured = ("mps", "rocm", "xpu")
     caches = tuple(Cache)
     distributions = ("torch",)
     requirements = ("torch", "numpy")
@@ -66,16 +67,16 @@ class Torch(Backend):
         """`cpu`, and every CUDA device visible."""
         import torch
 
-        found = [_device("cpu", "")]
+        found, missing = [_device("cpu", "")], _not_measured(torch)
         if torch.version.cuda is None:
-            return found, {"cuda": "this torch is a CPU build"}
+            build = "ROCm" if "rocm" in missing else "CPU"
+            return found, {"cuda": f"this torch is a {build} build", **missing}
         if not torch.cuda.is_available():
-            return found, {
-                "cuda": f"no CUDA device is visible to torch (built for CUDA {torch.version.cuda})"
-            }
+            reason = f"no CUDA device is visible to torch (built for CUDA {torch.version.cuda})"
+            return found, {"cuda": reason, **missing}
         count = torch.cuda.device_count()
         found += [_device(f"cuda:{index}", torch.cuda.get_device_name(index)) for index in range(count)]
-        return found, {}
+        return found, missing
 
     def missing_modes(self) -> dict[str, str]:
         """`compile` writes C++ for the CPU and Triton for CUDA; `cudagraph` needs CUDA."""
@@ -351,6 +352,16 @@ class EventTimer(HostTimer):
         for _ in range(iterations):
             step()
         end.record()
+
+
+def _not_measured(torch: Any) -> dict[str, str]:
+    """The kinds of devices that this torch would compute on and that are not measured, with the reason."""
+    there = {
+        "mps": torch.backends.mps.is_available(),
+        "rocm": torch.version.hip is not None,
+        "xpu": torch.xpu.is_available(),
+    }
+    return {kind: NOT_MEASURED[kind] for kind, present in there.items() if present}
 
 
 def _device(name: str, model: str) -> Device:

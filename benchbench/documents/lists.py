@@ -11,9 +11,10 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.document import Document
-from benchbench.errors import UnreadableInput, UsageError
+from benchbench.documents.suites import suites_document
+from benchbench.errors import UnreadableInput
 from benchbench.launch import catalogue
-from benchbench.model.device import Probe
+from benchbench.model.device import WHY_NOT_MEASURED, Probe
 from benchbench.plan.rerun import resume_obstacle
 from benchbench.store import runs as store
 from benchbench.store import tags
@@ -25,6 +26,8 @@ def list_document(what: str, results: Path) -> Document:
     """What `accelbench list WHAT` answers: workloads, backends, suites, or the runs kept in `results`."""
     if what == "runs":
         return _document(what, "Runs", _runs(results), _interrupted(results))
+    if what == "suites":
+        return suites_document(results)
     return _document(what, what.capitalize(), LISTS[what]())
 
 
@@ -77,27 +80,16 @@ def _backends() -> Rows:
     rows = []
     for name in registry.entry_names("benchbench.backends"):
         kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
-        rows.append({"backend": name, "modes": ", ".join(kind.modes), "summary": kind.summary})
+        without = f"{', '.join(kind.not_measured)}: {WHY_NOT_MEASURED}" if kind.not_measured else ""
+        rows.append(
+            {
+                "backend": name,
+                "modes": ", ".join(kind.modes),
+                "not supported": without,
+                "summary": kind.summary,
+            }
+        )
     return rows
-
-
-def _suites() -> Rows:
-    """Every suite by name."""
-    from benchbench.plan import suite
-
-    return [_suite(name) for name in suite.suite_names()]
-
-
-def _suite(name: str) -> dict[str, str]:
-    """One with a mistake, its own or of a workload in it, says so in its row."""
-    from benchbench.plan import suite
-
-    try:
-        loaded = suite.load_suite(name)
-    except UsageError as error:
-        return {"suite": name, "workloads": "–", "description": f"not usable: {error}"}
-    workloads = ", ".join(dict.fromkeys(entry.workload for entry in loaded.cases))
-    return {"suite": name, "workloads": workloads, "description": loaded.description}
 
 
 def _runs(results: Path) -> Rows:
@@ -157,6 +149,5 @@ def _metrics() -> Rows:
 LISTS: dict[str, Callable[[], Rows]] = {
     "workloads": _workloads,
     "backends": _backends,
-    "suites": _suites,
     "metrics": _metrics,
 }

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+WHY_NOT_MEASURED = "no result there has been verified, and none of its counters is read"
+NOT_MEASURED = {  # kinds of devices that frameworks compute on and accelbench does not → why
+    "mps": f"Apple's GPUs are not supported: {WHY_NOT_MEASURED}",
+    "rocm": f"AMD's GPUs are not supported: {WHY_NOT_MEASURED}",
+    "xpu": f"Intel's GPUs are not supported: {WHY_NOT_MEASURED}",
+}
+
 
 class DeviceClass(StrEnum):
     """What a suite's sizes adapt to."""

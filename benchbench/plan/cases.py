@@ -15,7 +15,7 @@ from benchbench.format import size
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload, WorkloadKind, workload_at
 from benchbench.model.case import Cache, Case, Dtype, LeftOut, Phase, Scalar
-from benchbench.model.device import Device, DeviceClass, Probe
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, Probe
 from benchbench.model.placement import VARIABLE
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
@@ -194,7 +194,8 @@ def devices_named(probe: Probe, want: str) -> list[tuple[Device, Reason]]:
         return [(exact[0] if exact else matches[0], None)]
     kind = KINDS.get(want.partition(":")[0], want)
     known = {KINDS.get(name, name): reason for name, reason in probe.missing}
-    reason = known.get(kind, f"{probe.target.name} has no device {want!r}")
+    absent = NOT_MEASURED.get(kind, f"{probe.target.name} has no device {want!r}")
+    reason = known.get(kind, absent)
     device = Device(name=want, device_class=_class_of([want]), model="")
     return [(device, (Status.UNAVAILABLE, reason))]
 
@@ -217,7 +218,7 @@ def check_devices(wanted: Sequence[str], probes: Sequence[Probe]) -> None:
     names = {device.name for probe in probes for device in probe.devices}
     valid = sorted({*KINDS, *DeviceClass, *names} - {"sim", "xla"})
     for want in wanted:
-        if want not in names and want.partition(":")[0] not in {*KINDS, *DeviceClass}:
+        if want not in names and want.partition(":")[0] not in {*KINDS, *DeviceClass, *NOT_MEASURED}:
             raise UsageError(f"No device named {want!r}.", unknown("devices", want, valid))
 
 

@@ -1,0 +1,33 @@
+"""The changelog names every rise of a workload's version, and no other."""
+
+from __future__ import annotations
+
+import re
+
+from benchbench import registry
+from benchbench.workloads.base import Workload
+from tests.test_architecture import ROOT
+
+
+def rises(text: str) -> set[tuple[str, int]]:
+    return {(name, int(number)) for name, number in re.findall(r"`(\w+)` is version (\d+)", text)}
+
+
+def due(versions: dict[str, int]) -> set[tuple[str, int]]:
+    return {(name, number) for name, last in versions.items() for number in range(2, last + 1)}
+
+
+def version(name: str) -> int:
+    return registry.load_class(registry.WORKLOADS, name, Workload).version  # type: ignore[type-abstract]
+
+
+def test_every_rise_of_a_workloads_version_is_in_the_changelog() -> None:
+    shipped = {name: version(name) for name in registry.entry_names(registry.WORKLOADS)}
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert rises(text) == due(shipped)
+    assert ("all are version 1" in text) == (not due(shipped))
+
+
+def test_a_rise_that_is_not_named_is_noticed() -> None:
+    assert due({"gemm": 3, "copy": 1}) == {("gemm", 2), ("gemm", 3)}
+    assert rises("- `gemm` is version 2: it counts its bias.") == {("gemm", 2)}
