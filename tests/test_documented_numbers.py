@@ -73,7 +73,7 @@ QUOTED = [
     ("cli", f"Where that is more than {NUMBER} %", 100 * match.PARTS_APART),
     ("comparing", f"where at least {NUMBER} % of", 100 * common.SHARE),
     ("comparing", f"of {WORD} or more compared cases", common.LEAST_CASES),
-    ("api", r"threshold=(0\.[0-9]+), \*, results", verdicts.THRESHOLD),
+    ("api", r"threshold=(0\.[0-9]+), \*, variance", verdicts.THRESHOLD),
     ("profiling", f"differ by more than {NUMBER} % a note", 100 * tables.DISTURBED),
     ("profiling", f"for {WORD} a second", profile_pass.PROFILED_S),
     ("history", f"p ≥ {NUMBER}", change_points.SIGNIFICANCE),

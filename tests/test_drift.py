@@ -9,13 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.digest import digest
-from benchbench.analyse.drift import NOTABLE, SIGNIFICANCE, drift
+from benchbench.analyse.drift import NOTABLE, SIGNIFICANCE, Drift, drift
+from benchbench.analyse.metrics import METRICS
+from benchbench.comparing.variance import allowing_for
+from benchbench.comparing.verdicts import compare_runs
+from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
+from benchbench.model.run import Run
+from benchbench.model.status import Verdict
+from benchbench.stats import Difference
 from tests.factories import a_case, a_run, some_rounds
-from tests.simulator import allowed, noise
+from tests.simulator import a_suite, allowed, noise
 
 CASES = [a_case(params={"m": m}) for m in range(6)]
 REPEATS = 300
+METRIC = {metric.name: metric for metric in METRICS}
+CALLED = (Verdict.SLOWER, Verdict.FASTER)
+WALKING = 0.1  # of suites that alarm at most, of walks that one run in three shows
+CALM = (1e-3, 1.001e-3, 0.999e-3, 1.0005e-3, 0.9995e-3)
 
 
 def told(logs: np.ndarray) -> bool:
@@ -79,3 +90,42 @@ def test_a_report_tells_that_a_run_drifted_at_the_top_and_in_json() -> None:
 def test_cases_in_fewer_than_three_rounds_say_nothing() -> None:
     run = a_run([each for case in CASES for each in some_rounds(1e-3, 1.5e-3, case=case)])
     assert digest(run).drift is None
+
+
+# Comparisons of stored runs
+
+
+def a_walking_suite(source: np.random.Generator, cases: int, rounds: int, walk: float) -> Run:
+    """1 % noise, and a random walk of so much a run that all cases share."""
+    path = walk / math.sqrt(rounds) * np.cumsum(source.standard_normal(rounds))
+    return a_suite(1e-3 * np.exp(path + 0.01 * source.standard_normal((cases, rounds))))
+
+
+@pytest.mark.parametrize("rounds", [3, 5, 10])
+def test_of_stored_runs_that_walk_few_suites_alarm(rounds: int) -> None:
+    source = np.random.default_rng(rounds)
+    repeats = 60
+    pairs = [[a_walking_suite(source, 12, rounds, 0.02) for _ in "ab"] for _ in range(repeats)]
+    found = [compare_runs(ref, new) for ref, new in pairs]
+    alarms = sum(any(each.verdict in CALLED for each in one.verdicts) for one in found)
+    assert alarms <= allowed(WALKING, repeats) * repeats
+    assert any(one.drifts for one in found)
+
+
+def test_what_a_drift_adds_is_known_from_one_walk_alone() -> None:
+    (wide,) = allowing_for([Drift(0.03, 6)], [Difference(0.05, 1e-6, 100)])
+    assert wide.mid == 0.05
+    assert wide.error == pytest.approx(0.03 / math.sqrt(3))
+    assert wide.degrees == pytest.approx(1)
+    assert allowing_for([], [Difference(0.05, 1e-6, 100)]) == [Difference(0.05, 1e-6, 100)]
+
+
+def test_a_comparison_names_the_side_that_drifted_and_an_interleaved_one_need_not() -> None:
+    wild = a_run([each for case in CASES for each in some_rounds(*DRIFTING, case=case)])
+    calm = a_run([each for case in CASES for each in some_rounds(*CALM, case=case)])
+    found = compare_runs(calm, wild)
+    assert list(found.drifts) == ["new"]
+    (line,) = [each for each in comparison_document(found, ()).facts if each.startswith("drifted")]
+    assert line.startswith("drifted, new: steps became 4.00 % slower")
+    assert not compare_runs(calm, calm).drifts
+    assert not compare_runs(calm, wild, METRIC["cold_s"]).drifts

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from benchbench.analyse.drift import Drift
 from benchbench.stats import Difference, mean
 
 if TYPE_CHECKING:
@@ -73,6 +75,23 @@ def at_least_the_mean(differences: Sequence[Difference]) -> list[Difference]:
     """Each with at least the mean variance of all, and its own degrees of freedom."""
     typical = mean([each.variance for each in differences])
     return [each.with_variance(max(typical, each.variance), each.degrees) for each in differences]
+
+
+def allowing_for(drifts: Sequence[Drift], differences: Sequence[Difference]) -> list[Difference]:
+    """With what runs that drifted add, each known to one degree of freedom (Welch–Satterthwaite).
+
+    Such a run is taken for a random walk. The mean of a walk that ends D from where it began has the variance
+    D²/3 about that place: ∫W of a unit walk has the variance 1/3.
+    """
+    added = [drift.change**2 / 3 for drift in drifts]
+    return [_widened(each, added) for each in differences] if added else list(differences)
+
+
+def _widened(difference: Difference, added: Sequence[float]) -> Difference:
+    square = difference.error**2 + math.fsum(added)
+    shares = (difference.error**2 / square) ** 2 / difference.degrees
+    degrees = 1 / (shares + math.fsum((variance / square) ** 2 for variance in added))
+    return replace(difference, error=math.sqrt(square), degrees=degrees)
 
 
 def in_modes(groups: Iterable[Sequence[float]]) -> bool:

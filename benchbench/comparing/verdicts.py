@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from benchbench.analyse.comparable import run_bars
-from benchbench.analyse.digest import digest
+from benchbench.analyse.digest import SETTLED, Digest, digest
+from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.comparing.common import CommonFactor, common_factor
 from benchbench.comparing.match import (
@@ -18,7 +19,7 @@ from benchbench.comparing.match import (
     match_partners,
     suspect,
 )
-from benchbench.comparing.variance import at_least_the_mean, in_modes, shared_variance
+from benchbench.comparing.variance import allowing_for, at_least_the_mean, in_modes, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
@@ -66,6 +67,7 @@ class Comparison:
     """`changes` between the runs do not bar comparing; `geomean` is of the ratios of `compared` cases.
 
     `common`: what nearly all of these have in common, which is the machine's rather than the code's.
+    `drifts`: which side's steps changed from round to round, and how; the intervals allow for it.
     `modes`: the processes cluster, so no case is taken to vary less than all do in the mean.
     """
 
@@ -81,6 +83,7 @@ class Comparison:
     interleaved: bool = False  # the runs are partners, and each round's processes a pair
     variance: Variance = Variance.SHARED
     modes: bool = False
+    drifts: Mapping[str, str] = field(default_factory=dict)
 
 
 def compare_runs(
@@ -103,7 +106,8 @@ def compare_runs(
     pairs = (match_partners if partners else match)(before, after, metric)
     groups = [group for pair in pairs if pair.verdict is None for group in pair.groups]
     modes = variance is Variance.SHARED and in_modes(groups)
-    tested = _tested(pairs, variance, modes=modes)
+    drifts = _drifts(before, after, metric)
+    tested = _tested(pairs, variance, list(drifts.values()), modes=modes)
     p_holm = dict(zip(tested, _adjusted(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
     moved = [difference.mid for difference in tested.values()]
@@ -123,16 +127,27 @@ def compare_runs(
         interleaved=partners,
         variance=variance,
         modes=modes,
+        drifts={name: found.note.clause for name, found in drifts.items()},
     )
 
 
-def _tested(pairs: Sequence[Pair], variance: Variance, *, modes: bool) -> dict[str, Difference]:
+def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
+    """Of the sides that drifted; none where they are interleaved, or the metric is no time of a step."""
+    if metric.name not in SETTLED or are_interleaved(ref, new):
+        return {}
+    sides = {"ref": ref.drift, "new": new.drift}
+    return {name: found for name, found in sides.items() if found}
+
+
+def _tested(
+    pairs: Sequence[Pair], variance: Variance, drifts: Sequence[Drift], *, modes: bool
+) -> dict[str, Difference]:
     """The difference of each case that is tested."""
     own = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
-    if variance is Variance.OWN:
-        return own
-    judged = (at_least_the_mean if modes else shared_variance)(list(own.values()))
-    return dict(zip(own, judged, strict=True))
+    judged = list(own.values())
+    if variance is not Variance.OWN:
+        judged = (at_least_the_mean if modes else shared_variance)(judged)
+    return dict(zip(own, allowing_for(drifts, judged), strict=True))
 
 
 def _adjusted(differences: Sequence[Difference]) -> list[float]:

@@ -124,6 +124,7 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "variance": found.variance,
         "modes": found.modes,
         "changes": found.changes,
+        "drifts": dict(found.drifts),
         "counts": _counts(found),
         "verdicts": [asdict(verdict) for verdict in shown],
     }
@@ -140,6 +141,7 @@ def _facts(found: Comparison) -> list[str]:
     ]
     lines += ["interleaved: each round has a process of either side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
+    lines += [f"drifted, {side}: {text}; intervals allow for it" for side, text in found.drifts.items()]
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines
 
