@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 E = TypeVar("E", bound=Enum)
@@ -101,3 +102,10 @@ def unknown(kind: str, name: str, valid: list[str]) -> str:
 
     near = get_close_matches(name, valid, n=1)
     return f"Did you mean {near[0]!r}?" if near else f"Known {kind}: {', '.join(valid) or 'none'}."
+
+
+def page(name: str) -> str:
+    """Where a page of the documentation is, for a hint: in a wheel it comes with the package."""
+    package = Path(__file__).parent
+    shipped = package / "docs"
+    return str((shipped if shipped.is_dir() else package.parent / "docs") / f"{name}.md")

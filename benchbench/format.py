@@ -107,6 +107,11 @@ def bar(share: float, length: int = LONGEST_BAR) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
+def limit(value: float) -> str:
+    """`3%` of a fraction of 0.03: as it is typed, and can be copied back."""
+    return f"{100 * value:.3g}%"
+
+
 def significant(value: float) -> str:
     """Four digits, zeros kept: `1.100`."""
     return f"{value:#.4g}".rstrip(".")

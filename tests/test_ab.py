@@ -219,7 +219,7 @@ def test_the_text_names_both_sides() -> None:
     assert rendered(shown) == snapshot("""\
 ref: mode=eager, run A, 2026-01-02T03:04:05Z
 new: mode=compile, run B, 2026-01-02T03:04:05Z
-latency_s, lower is better; threshold 3 %
+latency_s, lower is better; threshold 3%
 interleaved: each round has a process of either side
 
 slower  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu

@@ -790,7 +790,7 @@ damaged, not held: line 3: torn
 
 slower        gemm(kind=slower)/float32/eager@torch:cpu
               1.200× [1.190, 1.210]  1.00 ms → 1.20 ms  p <0.001  MDE 5.32 %  3 processes v 6 sessions
-              limit 5 % (default)  sessions differ by 0.303 %
+              limit 5% (default)  sessions differ by 0.303 %
               again: 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p <0.001  MDE 5.32 %  3 processes v 6 sessions
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 broken        gemm(kind=broken)/float32/eager@torch:cpu
@@ -801,7 +801,7 @@ gone          gemm(kind=gone)/float32/eager@torch:cpu
               not part of the run
 provisional   gemm(kind=provisional)/float32/eager@torch:cpu
               2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 41.6 %  3 processes v 2 sessions
-              limit 5 % (default)  sessions differ by 0.282 %
+              limit 5% (default)  sessions differ by 0.282 %
               again: 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 41.6 %  3 processes v 2 sessions
               slower, on 2 of 5 sessions; less precise than asked (stopped by time)
 inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
@@ -810,11 +810,11 @@ inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
               sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time)
 faster        gemm(kind=faster)/float32/eager@torch:cpu
               0.8000× [0.7933, 0.8068]  1.00 ms → 800 µs  p <0.001  MDE 5.32 %  3 processes v 6 sessions
-              limit 5 % (default)  sessions differ by 0.303 %
+              limit 5% (default)  sessions differ by 0.303 %
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 same          gemm(kind=same)/float32/eager@torch:cpu
               1.000× [0.9916, 1.008]  1.00 ms → 1.00 ms  p 1.000  MDE 5.32 %  3 processes v 6 sessions
-              limit 5 % (default)  sessions differ by 0.303 %
+              limit 5% (default)  sessions differ by 0.303 %
               less precise than asked (stopped by time)
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
               still warming up when measured, in 1 processes
@@ -824,10 +824,10 @@ new           gemm(kind=new)/float32/eager@torch:cpu
 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
 could have seen, 4 times in 5: a change of 5.32 % in the median case, of 102 % in each
 INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: the baseline has it and the plan of the run has not
-FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5 %)
+FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
 NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
-PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5 %)
+PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5%)
 INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
 INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 processes
 to decide it now: accelbench check --baseline main --ab rev:COMMIT
@@ -839,10 +839,10 @@ def test_markdown_has_the_conclusion_first() -> None:
 ## Check against main
 
 - INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: the baseline has it and the plan of the run has not
-- FAIL 1 of 5: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5 %)
+- FAIL 1 of 5: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5%)
 - BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
-- PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 199 % slower (limit 5 %)
+- PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 199 % slower (limit 5%)
 - INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
 - INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 processes
 - to decide it now: accelbench check --baseline main --ab rev:COMMIT

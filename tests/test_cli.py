@@ -329,6 +329,72 @@ def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
     assert list(dict.fromkeys(told)) == verbs
 
 
+SIDES = ("mode=eager", "mode=compile")
+
+
+@pytest.mark.parametrize(
+    "sides", [SIDES, ("rev:main", "rev:HEAD"), ("torch", "jax"), ("latest", "torch@2.12")]
+)
+def test_sides_without_ab_are_told_from_runs(tmp_path: Path, sides: tuple[str, str]) -> None:
+    done = accelbench("compare", *sides, cwd=tmp_path, code=2)
+    wrong = next(side for side in sides if side != "latest")
+    assert done.stderr == (
+        f"error: {wrong!r} is no stored run, but a side to be measured.\n"
+        f"hint: accelbench compare --ab {' '.join(sides)} measures both, interleaved.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("run", "--rounds", "many"), 2),
+        (("run", "stray"), 2),
+        (("run", "-p"), 2),
+        (("list", "everything"), 2),
+        (("report", "--columns", "latenci"), 5),
+        (("history", "--threshold", "3"), 2),
+        (("compare",), 2),
+        (("compare", "a", "b", "c"), 2),
+        (("check", "--threads", "0"), 2),
+        (("runs", "prune"), 2),
+        (("env", "create"), 2),
+        (("baseline", "show", "nosuch"), 5),
+        (("doctor", "--aa", "nosuch"), 2),
+        (("--nosuch",), 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_every_error_is_a_line_of_what_happened_then_what_to_do(
+    tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    message, hint = accelbench(*arguments, cwd=tmp_path, code=code).stderr.splitlines()
+    assert re.fullmatch(r"error: .+[.]|error: No baseline .+", message)
+    assert re.fullmatch(r"hint: .+", hint)
+
+
+def test_a_threshold_has_one_spelling(tmp_path: Path) -> None:
+    accelbench(*FAKE, "-w", "honest", "--rounds", "1", cwd=tmp_path)
+    accelbench("history", "--threshold", "3%", cwd=tmp_path)
+    accelbench("history", "--threshold", "0.03", cwd=tmp_path)
+    shown = accelbench("compare", "latest", "latest", "--threshold", "0.05", cwd=tmp_path).stdout
+    assert "threshold 5%" in shown
+
+
+def test_a_size_that_changes_alone_is_told(tmp_path: Path) -> None:
+    done = accelbench(*FAKE, "-w", "gemm", "-p", "m=8,16", "--dry-run", cwd=tmp_path)
+    assert "gemm: n=512 k=512 stay while m changes: -p m=n=k=… changes all" in done.stderr
+    both = accelbench(*FAKE, "-w", "gemm", "-p", "m=n=k=8,16", "--dry-run", cwd=tmp_path)
+    assert "stay while" not in both.stderr
+    assert "gemm(m=16,n=16,k=16)" in both.stdout
+
+
+def test_where_the_time_went_is_told_on_request(tmp_path: Path) -> None:
+    brief = accelbench(*FAKE, "-w", "honest", "--rounds", "1", cwd=tmp_path).stderr
+    assert [line.split()[:2] for line in brief.splitlines()[-2:]] == [["1", "ok"], ["next:", "accelbench"]]
+    verbose = accelbench(*FAKE, "-w", "honest", "--rounds", "1", "--verbose", cwd=tmp_path).stderr
+    assert "\ntime: " in verbose
+
+
 def test_an_error_of_usage_is_two_plain_lines(tmp_path: Path) -> None:
     assert accelbench("histori", cwd=tmp_path, code=2).stderr == snapshot("""\
 error: No such command 'histori'.

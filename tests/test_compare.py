@@ -547,7 +547,7 @@ def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     assert shown_as("terminal", found, comparison.select_verdicts(found, (), "ratio")) == snapshot("""\
 ref: run REF, 2026-01-02T03:04:05Z
 new: run NEW, 2026-01-02T03:04:05Z
-latency_s, lower is better; threshold 3 %
+latency_s, lower is better; threshold 3%
 changed: torch 2.12.1 → 2.13.0, policy name quick → default, policy rounds 3 → 5
 damaged, not compared: line 3: torn
 
@@ -592,7 +592,7 @@ def test_markdown_is_a_table_to_paste() -> None:
 
 - ref: run REF, 2026-01-02T03:04:05Z
 - new: run NEW, 2026-01-02T03:04:05Z
-- latency_s, lower is better; threshold 3 %
+- latency_s, lower is better; threshold 3%
 - changed: torch 2.12.1 → 2.13.0, policy name quick → default, policy rounds 3 → 5
 - damaged, not compared: line 3: torn
 

@@ -369,7 +369,7 @@ def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
         ("[price]\ncurrency = ' '\n[price.per-hour]\nH100 = 1\n", "--price"),
         ("[code]\nworkload = ['x']\n", "Did you mean 'workloads'?"),
         ("[run]\nsuits = ['x']\n", "Did you mean 'suite'?"),
-        ("not = = toml", "docs/checking.md"),
+        ("not = = toml", "checking.md"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_place(bench: Bench, text: str, hint: str) -> None:

@@ -1,15 +1,19 @@
 """What a remedy says to type works here: no index has accelbench."""
 
+import ast
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from benchbench.errors import UsageError, member
+from benchbench.cli.app import VERBS
+from benchbench.errors import UsageError, member, page
 from benchbench.format import per_second
 from benchbench.machine.installation import install_line
 from benchbench.model.case import Dtype
 from tests.program import accelbench
+from tests.test_architecture import PACKAGE, ROOT
 
 
 def test_from_a_clone_the_line_names_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +59,33 @@ def test_a_short_name_is_the_same_case(tmp_path: Path) -> None:
 def test_a_rate_below_one_has_no_milli() -> None:
     assert per_second(0.909, "product") == "0.909 product/s"
     assert per_second(1240.0, "image") == "1.24k image/s"
+
+
+def test_messages_name_pages_that_a_wheel_has_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("checking", "suites", "workloads"):
+        assert Path(page(name)).is_file()
+    monkeypatch.chdir(tmp_path)
+    assert Path(page("suites")).is_file()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert project["force-include"]["docs"] == "benchbench/docs"
+
+
+def test_no_message_names_a_path_of_a_clone() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        docstrings = {
+            ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented)
+        }
+        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        told = [
+            text for text in texts if isinstance(text, str) and "docs/" in text and text not in docstrings
+        ]
+        assert not told, path
+
+
+def test_help_names_no_page() -> None:
+    for command in ([], *[[verb] for verb in VERBS], ["baseline", "set"]):
+        assert "docs/" not in accelbench(*command, "--help", cwd=ROOT).stdout

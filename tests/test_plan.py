@@ -12,10 +12,11 @@ from benchbench.plan.cases import (
     check_devices,
     estimate_s,
     footprint_bytes,
-    parse_params,
     plan,
     select,
+    sizes_left_behind,
 )
+from benchbench.plan.sizes import parse_params
 from benchbench.plan.suite import Entry, Suite
 from benchbench.timing.policy import POLICIES
 
@@ -157,9 +158,48 @@ def test_the_same_case_in_two_suites_is_planned_once() -> None:
 
 def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:
     assert parse_params(["batch=32,64", "causal=true"]) == {"batch": [32, 64], "causal": [True]}
+    assert parse_params(["m=n=512,1024"]) == {"m=n": [512, 1024]}
 
 
-@pytest.mark.parametrize("text", ["batch", "batch=", "=3"])
+def test_sizes_that_are_tied_change_together() -> None:
+    found = planned(SQUARES, probe("torch", CPU), params={"m=n=k": [8, 16]})
+    assert ids(found) == [f"gemm(m={size},n={size},k={size})/float32/eager@torch:cpu" for size in (8, 16)]
+    tied = Entry(workload="gemm", cpu=[{"m=n": [8, 16], "k": 4}])
+    assert [case.params for case in planned(tied, probe("torch", CPU), params={"n": [2]}).cases] == [
+        {"m": 8, "k": 4, "n": 2},
+        {"m": 16, "k": 4, "n": 2},
+    ]
+
+
+def test_a_parameter_that_is_tied_may_be_one_that_only_some_workloads_have() -> None:
+    suite = Suite(description="d", cases=[Entry(workload="gemm"), Entry(workload="conv2d")], name="mine")
+    selection = Selection(params={"m=batch": [2]})
+    found = plan(select([suite], selection), selection, [probe("torch", CPU)])
+    assert [(case.workload, case.params.get("m"), case.params.get("batch")) for case in found.cases] == [
+        ("gemm", 2, None),
+        ("conv2d", None, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"m": [8]}, ["gemm: n=512 k=512 stay while m changes: -p m=n=k=… changes all"]),
+        ({"m=n": [8, 16]}, ["gemm: k=512 stay while m=n changes: -p m=n=k=… changes all"]),
+        ({"m=n=k": [8]}, []),
+        ({"m": [8], "n": [8], "k": [4]}, []),
+    ],
+)
+def test_what_stays_beside_a_size_that_was_as_large_is_told(
+    params: dict[str, list[int]], told: list[str]
+) -> None:
+    suite = Suite(description="d", cases=[Entry(workload="gemm", cpu=[{"m": 512, "n": 512, "k": 512}])])
+    selection = Selection(params=params)  # type: ignore[arg-type]
+    found = plan(select([suite], selection), selection, [probe("torch", CPU)])
+    assert list(sizes_left_behind([suite], selection, found.cases)) == told
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=", "=3", "m==3", "=m=3"])
 def test_a_parameter_without_name_or_value_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="Cannot read"):
         parse_params([text])

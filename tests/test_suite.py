@@ -111,7 +111,7 @@ def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_
         ({"cases": [{"workload": "gemm", "backend": ["pytroch"]}]}, "pytroch", "Did you mean 'torch'?"),
         ({"cases": [{"workload": "gemm", "dtype": ["flaot32"]}]}, "flaot32", "float32"),
         ({"policy": "quik"}, "policy 'quik'", "Did you mean 'quick'?"),
-        ({"cases": 3}, "cases", "docs/suites.md"),
+        ({"cases": 3}, "cases", "suites.md"),
         ({"thresholds": {"gemm": "a lot"}}, "thresholds: 'a lot'", "0.03"),
     ],
 )

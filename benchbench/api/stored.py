@@ -65,7 +65,7 @@ def compare(
 ) -> Comparison:
     """The verdicts of `accelbench compare REF NEW`; runs may be named as in `load`.
 
-    `threshold`: a smaller change is none, 0.03 for 3 %. `variance`: how much processes vary, judged over all
+    `threshold`: a smaller change is none, 0.03 for 3%. `variance`: how much processes vary, judged over all
     cases, `shared`, or of each alone, `own`. Of runs that are named, not given, a slower case
     has the operators behind it, where both were profiled. Raises UsageError, UnreadableInput.
     """
@@ -89,7 +89,7 @@ def history(
     """The series of `accelbench history`: each case over all stored runs, and where it changed.
 
     `cases`: parts of cases' ids, or patterns of whole ones; none means all. `by`: a tag, whose values are the
-    points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3 %. A run that cannot be read
+    points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3%. A run that cannot be read
     is left out, and told to an `observer`. Raises UsageError, UnreadableInput where there is no run.
     """
     root, quantity = results_folder(results), metrics.metric_named(metric)
@@ -257,7 +257,7 @@ def _blocks(run: Run) -> list[dict[str, Any]]:
 def valid_threshold(value: float) -> float:
     """Raise UsageError for what is no fraction."""
     if not 0 < value < 1:
-        raise UsageError(f"{value!r} is not between 0 and 1.", "Three per cent are 0.03.")
+        raise UsageError(f"{value!r} is not between 0 and 1.", "Write three per cent, 3%, as 0.03.")
     return value
 
 

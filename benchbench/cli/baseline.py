@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption
@@ -15,13 +16,18 @@ from benchbench.cli.screen import print_answer, tell
 baseline = typer.Typer(no_args_is_help=True, help="Accepted runs, up to ten sessions a machine, to commit.")
 app.add_typer(baseline, name="baseline", rich_help_panel=COMPARE)
 
-NameArgument = Annotated[str, typer.Argument(help="The baseline's name, such as main.")]
+NameArgument = Annotated[
+    str, typer.Argument(help="The baseline's name, such as main.", autocompletion=completion.baselines)
+]
 
 
 @baseline.command("set")
 def set_(
     name: NameArgument,
-    run: Annotated[str, typer.Argument(help="The run to accept: an id, latest~1, a folder.")] = "latest",
+    run: Annotated[
+        str,
+        typer.Argument(help="The run to accept: an id, latest~1, a folder.", autocompletion=completion.runs),
+    ] = "latest",
     replace: Annotated[
         bool, typer.Option("--replace", "--force", help="Drop this machine's other sessions.")
     ] = False,
@@ -30,7 +36,7 @@ def set_(
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Accept a run: add it to the sessions of its machine; the eleventh drops one (docs/checking.md).
+    """Accept a run: add it to the sessions of its machine; the eleventh drops one.
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
@@ -60,7 +66,9 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMI
 @baseline.command()
 def show(
     name: NameArgument,
-    metric: Annotated[str, typer.Option("--metric", help="What to show.")] = "latency_s",
+    metric: Annotated[
+        str, typer.Option("--metric", help="What to show.", autocompletion=completion.metrics)
+    ] = "latency_s",
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
@@ -20,16 +21,26 @@ from benchbench.model.options import MeasureOptions
 def check_(
     *,
     run: Annotated[
-        str | None, argument("The run to judge. [default: the baseline's cases, measured now]")
+        str | None,
+        argument(
+            "The run to judge. [default: the baseline's cases, measured now]", autocompletion=completion.runs
+        ),
     ] = None,
-    baseline: Annotated[str | None, option("--baseline", text="The baseline to hold it against.")] = None,
+    baseline: Annotated[
+        str | None,
+        option("--baseline", text="The baseline to hold it against.", autocompletion=completion.baselines),
+    ] = None,
     ab: Annotated[
         str | None, option("--ab", text="The baseline's code, to measure interleaved: rev:main, NAME=PATH.")
     ] = None,
     max_slowdown: Annotated[
-        str | None, option("--max-slowdown", text="Of every case. [default: the suite's, else 5%]")
+        str | None,
+        option("--max-slowdown", text="Of every case: 5% or 0.05. [default: the suite's, else 5%]"),
     ] = None,
-    metric: Annotated[Names, option("--metric", text="What to hold. [default: latency_s]")] = None,
+    metric: Annotated[
+        Names,
+        option("--metric", text="What to hold. [default: latency_s]", autocompletion=completion.metrics),
+    ] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm/--no-confirm", help="Measure what looks slower again.")
     ] = True,

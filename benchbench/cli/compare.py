@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
@@ -31,17 +32,34 @@ class Order(StrEnum):
 @measure_options(without=("budget_s", "tags"))
 def compare_(
     *,
-    ref: Annotated[str, typer.Argument(help="The run to compare with, or a side: see docs/comparing.md.")],
-    new: Annotated[str | None, argument("The run to judge. [default: latest]")] = None,
+    ref: Annotated[
+        str,
+        typer.Argument(
+            help="The run to compare with; with --ab a side: mode=compile, torch@old, rev:main.",
+            autocompletion=completion.runs,
+        ),
+    ],
+    new: Annotated[
+        str | None, argument("The run to judge. [default: latest]", autocompletion=completion.runs)
+    ] = None,
     ab: Annotated[
         bool, typer.Option("--ab", help="REF and NEW are sides, to be measured interleaved now.")
     ] = False,
-    metric: Annotated[str, typer.Option("--metric", help="What to compare.")] = "latency_s",
-    threshold: Annotated[str, typer.Option("--threshold", help="A smaller change is none.")] = "3%",
+    metric: Annotated[
+        str, typer.Option("--metric", help="What to compare.", autocompletion=completion.metrics)
+    ] = "latency_s",
+    threshold: Annotated[str, typer.Option("--threshold", help="The least change: 3% or 0.03.")] = "3%",
     variance: Annotated[
         Variance, typer.Option("--variance", help="Of processes: judged over all cases, or of each alone.")
     ] = Variance.SHARED,
-    only: Annotated[Names, option("--only", text="Only these verdicts: slower, faster, broken, …")] = None,
+    only: Annotated[
+        Names,
+        option(
+            "--only",
+            text="Only these verdicts: slower, faster, broken, …",
+            autocompletion=completion.verdicts,
+        ),
+    ] = None,
     sort: Annotated[Order, typer.Option("--sort", help="ratio: worst first.")] = Order.RATIO,
     format: FormatOption = TERMINAL,
     out: OutOption = None,
@@ -66,11 +84,27 @@ def compare_(
         given = ", ".join(sorted(options.given))
         raise UsageError("Stored runs are compared as they are.", f"What to measure is for --ab: {given}.")
     else:
+        _check_are_runs(ref, new)
         limit = fraction(threshold)
         found = api.compare(ref, new or "latest", metric, limit, variance=variance, results=results)
     shown = comparison.select_verdicts(found, wanted, sort.value)
     print_document(comparison.comparison_document(found, shown), format)
     write_outputs(files, found.new, [comparison.case_verdict(verdict) for verdict in found.verdicts])
+
+
+def _check_are_runs(ref: str, new: str | None) -> None:
+    """Raise UsageError for what can only be a side."""
+    from benchbench import registry
+
+    backends = registry.entry_names("benchbench.backends")
+    for text in filter(None, (ref, new)):
+        a_side = "=" in text or text.startswith("rev:") or text.partition("@")[0] in backends
+        if a_side and not Path(text).exists():
+            sides = f"{ref} {new or 'OTHER'}"
+            raise UsageError(
+                f"{text!r} is no stored run, but a side to be measured.",
+                f"accelbench compare --ab {sides} measures both, interleaved.",
+            )
 
 
 def _measured(

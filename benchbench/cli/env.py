@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import INSPECT, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, option
@@ -85,7 +86,12 @@ def list_(
 
 
 @env.command()
-def rm(names: Annotated[list[str], typer.Argument(help="Environments, built to the end or not.")]) -> None:
+def rm(
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Environments, built to the end or not.", autocompletion=completion.environments),
+    ],
+) -> None:
     """Remove environments.
 
     Example: accelbench env rm torch@2.12

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import checked_any, for_people, format_of, has_pictures, print_document
 from benchbench.cli.options import ResultsOption, argument
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
 def history(
     case: Annotated[list[str] | None, argument("Parts of case ids, or patterns. [default: all]")] = None,
     metric: Annotated[
-        str, typer.Option("--metric", help="A number of the rows, such as cold_s.")
+        str,
+        typer.Option(
+            "--metric", help="A number of the rows, such as cold_s.", autocompletion=completion.metrics
+        ),
     ] = "latency_s",
     by: Annotated[
         str | None, typer.Option("--by", help="A tag, such as commit: its values are the points, not runs.")
     ] = None,
     threshold: Annotated[
-        float, typer.Option("--threshold", min=0, help="The smallest change to tell, as a fraction.")
-    ] = 0.03,
+        str, typer.Option("--threshold", help="The smallest change to tell: 3% or 0.03.")
+    ] = "3%",
     results: ResultsOption = Path("results"),
     format: Annotated[
         str | None,
@@ -54,10 +58,11 @@ def history(
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents.history import history_document
+    from benchbench.plan.thresholds import fraction
 
-    chosen = format or format_of(output)
+    chosen, least = format or format_of(output), fraction(threshold)
     document = history_document(
-        api.history(case or (), metric=metric, by=by, threshold=threshold, results=results, observer=Lines())
+        api.history(case or (), metric=metric, by=by, threshold=least, results=results, observer=Lines())
     )
     if has_pictures(chosen):
         _tell_left_out(document)

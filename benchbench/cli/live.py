@@ -18,11 +18,12 @@ from benchbench.running.observer import RunObserver, RunProgress
 class Lines(RunObserver):
     """On standard error: a line per record and, at the end, how many cases ended how."""
 
-    def __init__(self, *, summary: bool = True, report: str = "") -> None:
-        """`report`: the command that shows the run; with it, where the time went is told too."""
+    def __init__(self, *, summary: bool = True, report: str = "", verbose: bool = False) -> None:
+        """`report`: the command that shows the run. `verbose`: where its time went is told, too."""
         self._bar: ProgressLine | None = None
         self._summary = summary
         self._report = report
+        self._verbose = verbose
         self._labels = [""]
 
     def note(self, text: str) -> None:
@@ -69,9 +70,10 @@ class Lines(RunObserver):
             self._bar = None
         for each in runs if self._summary else ():
             tell(*summary.run_summary(each.records, each.info, each.wall_s).splitlines())
-            if self._report:
+            if self._verbose:
                 own = [record for record in each.records if record.part == len(each.info.resumed)]
                 tell(f"time: {summary.time_split(own, each.stages_s)}")
+            if self._report:
                 tell(f"next: accelbench {self._report} {each.info.id}")
 
 

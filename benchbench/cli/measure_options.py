@@ -9,6 +9,7 @@ from dataclasses import Field, fields
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
+from benchbench.cli import completion
 from benchbench.cli.options import option, seconds_in, split_names
 from benchbench.errors import UsageError
 from benchbench.model.options import Flag, MeasureOptions
@@ -58,11 +59,12 @@ def _expanded(command: Callable[..., None], chosen: Sequence[Field[Any]]) -> Ite
             continue
         for field in chosen:
             for flag in field.metadata["flags"]:
-                yield _parameter(flag, field.default)
+                yield _parameter(flag, field.default, completion.OF_FIELDS.get(field.name))
 
 
-def _parameter(flag: Flag, default: Any) -> inspect.Parameter:
-    more = {"min": flag.least} if flag.least else {}
+def _parameter(flag: Flag, default: Any, complete: completion.Completion | None) -> inspect.Parameter:
+    more: dict[str, Any] = {"min": flag.least} if flag.least else {}
+    more |= {"autocompletion": complete} if complete else {}
     if flag.kind is bool:
         default = False
     elif flag.kind == list[str] | None:
@@ -100,7 +102,7 @@ def _is_given(value: Any) -> bool:
 def _read(name: str, typed: Any) -> Any:
     """What was typed, as the field has it. Raises UsageError."""
     if name == "params":
-        from benchbench.plan.cases import parse_params
+        from benchbench.plan.sizes import parse_params
 
         return parse_params(typed)
     if name == "environment":

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import EXPLAIN, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, ResultsOption, option, split_names
@@ -14,8 +15,13 @@ from benchbench.cli.options import Names, ResultsOption, option, split_names
 
 @app.command(rich_help_panel=EXPLAIN)
 def profile(
-    run: Annotated[str, typer.Argument(help="A run that was made with --profile.")] = "latest",
-    new: Annotated[str | None, typer.Argument(help="Another: what explains the difference.")] = None,
+    run: Annotated[
+        str, typer.Argument(help="A run that was made with --profile.", autocompletion=completion.runs)
+    ] = "latest",
+    new: Annotated[
+        str | None,
+        typer.Argument(help="Another: what explains the difference.", autocompletion=completion.runs),
+    ] = None,
     case: Annotated[Names, option("--case", "-c", text="Only cases whose id holds or matches this.")] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Operators shown of each case.")] = 15,
     format: FormatOption = TERMINAL,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
 from benchbench.cli.options import Names, ResultsOption, option, split_names
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from benchbench.documents.document import Document
 
 RunArgument = Annotated[
-    str, typer.Argument(help="An id, the start of one, latest, latest~1, or a run's folder.")
+    str,
+    typer.Argument(
+        help="An id, the start of one, latest, latest~1, or a run's folder.", autocompletion=completion.runs
+    ),
 ]
 
 
@@ -40,10 +44,19 @@ def report(
     ] = None,
     columns: Annotated[
         Names,
-        option("--columns", text="What to show: latency, p50, p99, rate, memory, …"),
+        option(
+            "--columns",
+            text="What to show: latency, p50, p99, rate, memory, …",
+            autocompletion=completion.columns,
+        ),
     ] = None,
     by: Annotated[
-        str, option("--by", text="Side by side: dtype, mode, target, device, or a parameter.")
+        str,
+        option(
+            "--by",
+            text="Side by side: dtype, mode, target, device, or a parameter.",
+            autocompletion=completion.axes,
+        ),
     ] = "",
     plot: Annotated[Names, option("--plot", text="Only this plot, such as latency.")] = None,
     price: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
@@ -21,7 +22,11 @@ def run(
     *,
     interrupted: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="With --resume: which run. [default: the newest interrupted]"),
+        typer.Argument(
+            metavar="[RUN]",
+            autocompletion=completion.runs,
+            help="With --resume: which run. [default: the newest interrupted]",
+        ),
     ] = None,
     options: MeasureOptions,
     resume: Annotated[
@@ -34,12 +39,15 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="Then profile each case, in a pass of its own.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Then tell where the time of the run went.")
+    ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
     """Measure a suite: every case on every backend found, verified, then timed.
 
-    Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=512,1024 --quick;
+    Examples: accelbench run --suite conv; accelbench run -b torch,jax -w gemm -p m=n=k=512,1024 --quick;
     accelbench run --resume
     """
     _check_resume(interrupted, resume=resume, dry_run=dry_run)
@@ -53,7 +61,7 @@ def run(
         return
     known = None if format == TERMINAL else known_prices()  # a mistake in them is told before measuring
     with signals("every finished case is kept; accelbench run --resume measures the others"):
-        shown = Lines(report="profile" if profile else "report")
+        shown = Lines(report="profile" if profile else "report", verbose=verbose)
         which = (interrupted or True) if resume else False
         made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
     if format != TERMINAL:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.screen import tell
@@ -17,7 +18,12 @@ app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
 
 @runs.command("rm")
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="RUN…", help="Runs: an id, its start, latest~1.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…", help="Runs: an id, its start, latest~1.", autocompletion=completion.runs
+        ),
+    ],
     results: ResultsOption = Path("results"),
 ) -> None:
     """Remove stored runs, with their profiles and plots. Baselines made of them stay.

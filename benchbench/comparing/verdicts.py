@@ -93,7 +93,7 @@ def compare_runs(
     threshold: float = THRESHOLD,
     variance: Variance = Variance.SHARED,
 ) -> Comparison:
-    """Verdicts on the cases of both runs; a `threshold` of 0.03 is 3 %.
+    """Verdicts on the cases of both runs; a `threshold` of 0.03 is 3%.
 
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
     need significance in Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same

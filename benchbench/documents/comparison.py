@@ -137,7 +137,7 @@ def _facts(found: Comparison) -> list[str]:
     lines = [
         f"ref: {_label(found.ref.info)}run {found.ref.info.id}, {found.ref.info.started}",
         f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
-        f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.share(found.threshold)}",
+        f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(found.threshold)}",
     ]
     lines += ["interleaved: each round has a process of either side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []

@@ -96,7 +96,7 @@ def _complaint(each: CaseFinding) -> str:
     size = fmt.share(abs(result.ratio - 1))
     what = "slower" if each.metric == "latency_s" else ("higher" if result.ratio > 1 else "lower")
     subject = "" if each.metric == "latency_s" else f"{each.metric} "
-    return f"{each.case}: {subject}{size} {what} (limit {fmt.share(each.threshold)})"
+    return f"{each.case}: {subject}{size} {what} (limit {fmt.limit(each.threshold)})"
 
 
 def deciding(each: CaseFinding) -> TestResult:

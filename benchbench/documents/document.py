@@ -39,7 +39,7 @@ class Number:
 
     `±`: half the width of an interval, as a fraction of its middle.
 
-    `low` and `high` are its 95 % interval. `signed`: a difference. `exact`: chosen, not measured.
+    `low` and `high` are its 95 % interval. `signed`: a difference. `exact`: chosen, as a threshold is.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Number:
         if self.signed:
             return fmt.signed(self.value, self.unit)
         if self.exact and self.unit == "%":
-            return fmt.share(self.value)
+            return fmt.limit(self.value)
         return fmt.quantity_with_interval(self.value, self.unit, self.low, self.high)
 
 

@@ -140,7 +140,7 @@ def _data(gate: Gate) -> dict[str, Any]:
 
 
 def case_verdicts(found: GateResult) -> list[CaseVerdict]:
-    """For what CI systems read: `latency_s slower: 1.080× …; limit 5 % (default); again: …`."""
+    """For what CI systems read: `latency_s slower: 1.080× …; limit 5% (default); again: …`."""
     return [
         CaseVerdict(
             case=each.case,

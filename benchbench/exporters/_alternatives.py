@@ -38,7 +38,7 @@ class Field:
             bars = [fmt.bar(part.share, self.whole) for part in cell.parts if isinstance(part, Gauge)]
             return "".join(bars).ljust(self.whole)
         pairs = zip_longest(_parts(cell), self.parts, fillvalue="")
-        text = " ".join(_right(str(part), int(width or 0)) for part, width in pairs)
+        text = " ".join(_right(str(part), int(width)) for part, width in pairs if width)
         return _right(text + _left(_after(cell, known), self.after), self.whole)
 
     def heading(self, name: str) -> str:
@@ -141,7 +141,8 @@ def _field(tables: Sequence[Table], index: int, known: Marks) -> Field:
     rows = [[_length(part) for part in _parts(cell)] for cell in shown]
     parts = tuple(map(max, zip_longest(*rows, fillvalue=0)))
     after = max((_length(_after(cell, known)) for cell in shown), default=0)
-    return Field(parts, after, max(sum(parts) + max(len(parts) - 1, 0), _length(name)) + after)
+    spaces = max(len([width for width in parts if width]) - 1, 0)
+    return Field(parts, after, max(sum(parts) + spaces, _length(name)) + after)
 
 
 def _is_reason(row: Sequence[Cell | None]) -> bool:

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from benchbench import registry
-from benchbench.errors import UnreadableInput, UsageError
+from benchbench.errors import UnreadableInput, UsageError, page
 from benchbench.reading import read_toml
 
 NAME = "accelbench.toml"
-KEYS = "docs/checking.md has an example with every key."
+KEYS = f"{page('checking')} has an example with every key."
 
 
 class CodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from benchbench import registry
-from benchbench.errors import UsageError
+from benchbench.errors import UsageError, page
 from benchbench.format import visible
 from benchbench.launch.channel import Channel
 from benchbench.launch.project import UserCode
@@ -35,7 +35,7 @@ LIMIT_S = 10.0  # to import a file, or to count what a workload costs: then the 
 START_S = 2.0  # more, for its start
 SLOW = "takes more than"
 AGAIN, REMEMBERED_S = "not imported again within an hour, unless it changes", 3600.0
-MORE = "docs/workloads.md says what a workload file must have."
+MORE = f"{page('workloads')} says what a workload file must have."
 
 
 class _Mistake(msgspec.Struct):

@@ -101,7 +101,7 @@ class MeasureOptions:
         "tensorrt, jit, lazy, graph.",
     )
     params: Mapping[str, Size | Sequence[Size]] = _named(
-        "--param", "-p", text="Override a size: batch=32,64."
+        "--param", "-p", text="Override sizes: batch=32,64; m=n=k=512,1024 ties them."
     )
     caches: tuple[str, ...] = _names(
         "--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from benchbench import registry
@@ -19,7 +18,8 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, Probe
 from benchbench.model.placement import VARIABLE
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
-from benchbench.plan.suite import Axes, Entry, Suite, check_params
+from benchbench.plan import sizes
+from benchbench.plan.suite import Entry, Suite, check_params
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
@@ -74,7 +74,7 @@ def _defaulted(entry: Entry, suite: Suite) -> Entry:
 
 def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[tuple[str, Entry]]:
     known = {name for _, entry in entries for name in _workload(entry).fields()}
-    for name in selection.params:
+    for name in (name for key in selection.params for name in sizes.tied(key)):
         if name not in known:
             hint = unknown("parameters", name, sorted(known))
             raise UsageError(f"No selected workload has a parameter {name!r}.", hint)
@@ -83,16 +83,35 @@ def _overridden(entries: list[tuple[str, Entry]], selection: Selection) -> list[
 
 def _override(entry: Entry, selection: Selection) -> Entry:
     workload = _workload(entry)
-    own: Axes = {name: values for name, values in selection.params.items() if name in workload.fields()}
+    own = sizes.of_fields(selection.params, workload.fields())
     check_params(workload, own)
     return _changed(
         entry,
         dtype=list(selection.dtypes) or entry.dtype,
         mode=list(selection.modes) or entry.mode,
         cache=list(selection.caches) or entry.cache,
-        cpu=[{**axes, **own} for axes in entry.cpu],
-        accelerator=[{**axes, **own} for axes in entry.accelerator],
+        cpu=[sizes.overridden(axes, own) for axes in entry.cpu],
+        accelerator=[sizes.overridden(axes, own) for axes in entry.accelerator],
     )
+
+
+def sizes_left_behind(
+    suites: Sequence[Suite], selection: Selection, planned: Sequence[Case]
+) -> Iterator[str]:
+    """`gemm: n=512 k=512 stay while m changes: …`: what is as it was beside a size that was as large."""
+    found: dict[tuple[str, ...], None] = {}
+    for entry in (entry for suite in suites for entry in suite.cases):
+        workload = _workload(entry)
+        own = sizes.of_fields(selection.params, workload.fields())
+        for axes in [*entry.cpu, *entry.accelerator]:
+            names = sizes.left_behind(axes, own, workload.fields())
+            found |= {(entry.workload, *each): None for each in names}
+    for workload_name, key, *others in found:
+        cases = [case for case in planned if case.workload == workload_name]
+        kept = dict.fromkeys(f"{other}={case.params[other]}" for case in cases for other in others)
+        if kept:
+            together = sizes.TIE.join((key, *others))
+            yield f"{workload_name}: {' '.join(kept)} stay while {key} changes: -p {together}=… changes all"
 
 
 def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Sequence[Probe]) -> Plan:
@@ -233,7 +252,7 @@ def _unfold(
     if entry.backend and probe.target.backend not in entry.backend:
         return
     backend, workload = _backend(probe), _workload(entry)
-    points = [point for table in _tables(entry, device) for point in _product(table)]
+    points = [point for table in _tables(entry, device) for point in sizes.points(table)]
     axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache, environments
     for point, dtype, mode, cache, environment in itertools.product(*axes):
         instance = workload_at(entry.workload, point)
@@ -265,7 +284,7 @@ def holds(entry: Entry, case: Case) -> bool:
     return any(
         workload_at(entry.workload, point).params == case.params
         for table in tables
-        for point in _product(table)
+        for point in sizes.points(table)
     )
 
 
@@ -281,12 +300,6 @@ def unsupported(case: Case, workload: WorkloadKind, probe: Probe, device: Device
     if case.mode in missing_modes:
         return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
     return None
-
-
-def _product(axes: Axes) -> Iterator[dict[str, Scalar]]:
-    lists = [values if isinstance(values, list) else [values] for values in axes.values()]
-    for point in itertools.product(*lists):
-        yield dict(zip(axes, point, strict=True))
 
 
 def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
@@ -306,17 +319,6 @@ def footprint_bytes(case: Case) -> int:
 def instance(case: Case) -> SizedWorkload:
     """The workload at the case's parameters."""
     return catalogue.workload_at(case.workload, case.params)
-
-
-def parse_params(texts: Sequence[str]) -> dict[str, list[Scalar]]:
-    """`["batch=32,64", "causal=true"]` → lists of numbers, truth values or words. Raises UsageError."""
-    found: dict[str, list[Scalar]] = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals or not name or not values:
-            raise UsageError(f"Cannot read -p {text!r}.", "Write it as name=value or name=value,value.")
-        found[name.strip()] = [_scalar(value.strip()) for value in values.split(",")]
-    return found
 
 
 def parse_environment(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -339,15 +341,6 @@ def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], .
     return tuple(
         {name: value for name, value in zip(chosen, values, strict=True) if value} for values in combinations
     )
-
-
-def _scalar(text: str) -> Scalar:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def _changed(entry: Entry, **changes: object) -> Entry:

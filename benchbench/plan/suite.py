@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchbench import registry
-from benchbench.errors import SuiteError, UnreadableInput, UsageError, unknown
+from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Cache, Dtype, Scalar
+from benchbench.plan.sizes import tied
 from benchbench.plan.thresholds import Rule, rules
 from benchbench.reading import LARGEST_IN_TOML, read_toml
 from benchbench.timing.policy import POLICIES
 
-Axes = dict[str, list[Scalar] | Scalar]
+Axes = dict[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +77,7 @@ def load_suite(name: str) -> Suite:
         raise UsageError(f"Cannot read the suite {error}", "Check the path after --suite.") from error
     except ValueError as error:
         raise SuiteError(
-            f"{path} is not valid TOML: {error}", "See docs/suites.md for an example."
+            f"{path} is not valid TOML: {error}", f"See {page('suites')} for an example."
         ) from error
 
 
@@ -115,10 +117,10 @@ def _check(entry: Entry, where: str) -> None:
         raise SuiteError(f"{where}: {error}", error.hint) from error
 
 
-def check_params(workload: WorkloadKind, axes: Axes) -> None:
+def check_params(workload: WorkloadKind, axes: Mapping[str, list[Scalar] | Scalar]) -> None:
     """Raise UsageError for a parameter the workload does not have, or of another type."""
-    for name, values in axes.items():
-        fields = workload.fields()
+    fields = workload.fields()
+    for name, values in ((name, values) for key, values in axes.items() for name in tied(key)):
         if name not in fields:
             hint = unknown("parameters", name, list(fields))
             raise UsageError(f"{workload.__name__} has no parameter {name!r}.", hint)
@@ -144,4 +146,4 @@ def _hint(message: str) -> str:
         return f"Known caches: {', '.join(Cache)}."
     if "dtype" in message:
         return f"Known dtypes: {', '.join(Dtype)}."
-    return "See docs/suites.md for every key."
+    return f"See {page('suites')} for every key."

@@ -14,7 +14,7 @@ class Rule:
     """`pattern`: part of a case's id, or one with * and ?. `suite`: of its cases only; empty: of all."""
 
     pattern: str
-    value: float  # 0.05: 5 %
+    value: float  # 0.05: 5%
     source: str
     suite: str = ""
 
@@ -56,5 +56,5 @@ def fraction(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < 1:
-        raise UsageError(f"{text!r} is not between 0 % and 100 %.", "Write three per cent as 3% or 0.03.")
+        raise UsageError(f"{text!r} is not between 0% and 100%.", "Write three per cent as 3% or 0.03.")
     return found

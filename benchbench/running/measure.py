@@ -15,6 +15,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run, RunInfo
+from benchbench.plan.cases import sizes_left_behind
 from benchbench.plan.rerun import again
 from benchbench.running import request, rounds
 from benchbench.running.observer import RunObserver
@@ -52,7 +53,10 @@ def prepared(
         tell_system(observer, sys.platform)
         tell_mistakes(observer)
         observer.note(LOOKING)
-        yield pool, rounds.prepare(pool, asked)
+        info = rounds.prepare(pool, asked)
+        for line in sizes_left_behind(asked.suites, asked.selection, info.plan):
+            observer.note(line)
+        yield pool, info
 
 
 def tell_system(observer: RunObserver, platform: str) -> None:

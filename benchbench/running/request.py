@@ -18,7 +18,7 @@ from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.cases import Selection, environments, select
-from benchbench.plan.suite import Entry
+from benchbench.plan.suite import Entry, Suite
 from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, within
 
@@ -45,6 +45,7 @@ class Request(Terms):
 
     entries: tuple[tuple[str, Entry], ...]
     selection: Selection
+    suites: tuple[Suite, ...] = ()  # as they are without the selection
 
 
 def request(options: MeasureOptions) -> Request:
@@ -54,6 +55,7 @@ def request(options: MeasureOptions) -> Request:
     return Request(
         entries=tuple(select(named, narrowed)),
         selection=narrowed,
+        suites=tuple(named),
         policy=_policy(options, named[0].policy),
         settings=settings(options),
         seed=options.seed,

@@ -64,7 +64,7 @@ def change_points(
     better: Literal["lower", "higher"] = "lower",
     boundaries: Sequence[int] = (),
 ) -> History:
-    """Changes of level of at least `threshold` (0.03: 3 %), in a series ordered by time or commit.
+    """Changes of level of at least `threshold` (0.03: 3%), in a series ordered by time or commit.
 
     At each of `boundaries`, the index of the first run on other hardware, a new series begins: nothing is
     compared across it. A change needs three runs on either side to be seen. `better` only names its
