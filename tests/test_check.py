@@ -806,7 +806,7 @@ provisional   gemm(kind=provisional)/float32/eager@torch:cpu
               slower, on 2 of 5 sessions; less precise than asked (stopped by time)
 inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
               0.8076× [0.5302, 1.230]  1.24 ms → 1.00 ms  p 0.622  MDE 102 %  3 processes v 6 sessions
-              limit 30.3 % (default, raised to twice the sessions' spread)  sessions differ by 15.2 %
+              limit 30.3% (default, raised to twice the sessions' spread)  sessions differ by 15.2 %
               sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time)
 faster        gemm(kind=faster)/float32/eager@torch:cpu
               0.8000× [0.7933, 0.8068]  1.00 ms → 800 µs  p <0.001  MDE 5.32 %  3 processes v 6 sessions

@@ -324,6 +324,18 @@ def test_the_environment_decides_on_colour(force: str, no: str, coloured: bool, 
     assert ("\x1b[" in done.stdout) == coloured
 
 
+def test_verdicts_have_colours(tmp_path: Path) -> None:
+    for number, seconds in enumerate((0.001, 0.002, 0.001)):
+        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
+        records = some_rounds(seconds, seconds * 1.01, seconds)
+        runs.keep(tmp_path / "results", a_run(records, id=info.id, started=info.started))
+    slower = accelbench("compare", "latest~2", "latest~1", cwd=tmp_path, FORCE_COLOR="1").stdout
+    faster = accelbench("compare", "latest~1", "latest", cwd=tmp_path, FORCE_COLOR="1").stdout
+    assert "\x1b[31mslower" in slower
+    assert "\x1b[32mfaster" in faster
+    assert "\x1b" not in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
+
+
 def test_what_a_document_is_made_of_needs_nothing_heavy() -> None:
     code = "import sys, benchbench.documents.document; print(*sys.modules)"
     loaded = subprocess.run(

@@ -68,6 +68,12 @@ def test_one_entry_is_a_column_of_the_report(extended: Path) -> None:
     assert row["slowest_s"] == pytest.approx(0.00202)
 
 
+def test_one_entry_is_a_column_of_the_table_for_who_asks(extended: Path) -> None:
+    shown = told(extended, "report", "latest", "--columns", "latency,slowest_s")
+    assert "slowest_s" in shown
+    assert "2.02 ms" in shown
+
+
 def test_one_entry_can_be_compared(extended: Path) -> None:
     found = parsed(extended, "compare", "latest~1", "latest", "--metric", "slowest_s")
     (verdict,) = found["verdicts"]

@@ -1,6 +1,10 @@
 """What a person is told while a run goes on."""
 
 import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +12,7 @@ import pytest
 from benchbench.model.status import Status
 from benchbench.running.progress import Forecast, duration, line
 from tests.factories import a_case, a_failure, a_measurement, a_record
-from tests.program import started
+from tests.program import environment, started
 
 CASES = [a_case(params={"m": m, "n": 1, "k": 1}) for m in (1, 2)]
 IDS = [case.id for case in CASES]
@@ -75,3 +79,40 @@ def test_on_a_terminal_there_is_a_bar_with_the_time_left(tmp_path: Path) -> None
     assert " left" in text
     assert "━" in text
     assert "1 ok" in text
+
+
+def screen(written: str) -> list[str]:
+    """The lines that are left on a terminal, of what moves in it as Rich does."""
+    lines, row = [""], 0
+    for part in re.split(r"(\x1b\[[0-9;?]*[a-zA-Z]|\r|\n)", written):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part == "\x1b[1A":
+            row -= 1
+        elif part and part[0] not in "\x1b\r":
+            lines[row] += part
+    return lines
+
+
+def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "benchbench.cli", "run", "-b", "fake", "-w", "honest", "--rounds", "1"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(TERM="xterm"), stdout=terminal, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        written = ""
+        try:
+            while chunk := os.read(master, 65536):
+                written += chunk.decode()
+        except OSError:  # Linux: nothing has the terminal open any more
+            pass
+    os.close(master)
+    assert process.returncode == 0, written
+    assert "━" in written
+    left = screen(written)
+    assert not [each for each in left if "━" in each or " left " in each]
+    assert [each.split()[0] for each in left if each.strip()][-3:] == ["ok", "1", "next:"]

@@ -24,6 +24,7 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
+from benchbench.documents.short_names import case_cells
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Verdict
 
@@ -61,7 +62,8 @@ def select_verdicts(found: Comparison, only: Collection[Verdict], order: Order) 
 
 def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> Document:
     """A paragraph for each case of `shown`; the summary counts all."""
-    rows = [_row(verdict) for verdict in shown]
+    names = case_cells(verdict.case for verdict in shown)
+    rows = [_row(verdict) | {"case": names[verdict.case]} for verdict in shown]
     return Document(
         name="compare",
         title=f"Comparison of {found.new.info.id} with {found.ref.info.id}",

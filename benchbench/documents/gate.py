@@ -27,6 +27,7 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
+from benchbench.documents.short_names import case_cells
 from benchbench.gate.baselines import hardware
 from benchbench.gate.decide import CaseFinding, GateResult
 from benchbench.gate.endings import endings
@@ -63,7 +64,8 @@ COLUMNS = (
 
 def check_document(gate: Gate) -> Document:
     """What was held against what, a paragraph a case, and what it comes to, gravest first."""
-    rows = [_row(each) for each in ordered(gate.found.findings)]
+    names = case_cells(each.case for each in gate.found.findings)
+    rows = [_row(each) | {"case": names[each.case]} for each in ordered(gate.found.findings)]
     several = len(gate.found.policy.metrics) > 1
     columns = [column for column in COLUMNS if several or column.name != "metric"]
     return Document(

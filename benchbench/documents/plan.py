@@ -8,6 +8,7 @@ from typing import Any
 
 from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
+from benchbench.documents.short_names import case_cells
 from benchbench.format import size
 from benchbench.model.case import LeftOut
 from benchbench.model.run import RunInfo
@@ -50,8 +51,9 @@ def _estimates(info: RunInfo) -> dict[str, float]:
 
 def plan_document(info: RunInfo) -> Document:
     """The cases, what is left out and why, and what it will take."""
+    names = case_cells(case.id for case in info.plan)
     rows: list[dict[str, Content]] = [
-        {"case": case.id, "at least": number(footprint_bytes(case), "B")} for case in info.plan
+        {"case": names[case.id], "at least": number(footprint_bytes(case), "B")} for case in info.plan
     ]
     memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
     total = (

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from benchbench.analyse.columns import params_text
 from benchbench.analyse.rows import Row
 from benchbench.documents.run_columns import latency_s
+from benchbench.documents.short_names import Telling, telling, telling_params
 from benchbench.errors import UsageError, unknown
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import suffix
 
-NAMED = 2  # parameters in a short title of a workload that the run has in one size
 CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
 AXES = ("dtype", "mode", "target", "device", "cache", "phase")  # and every parameter
 
@@ -43,9 +43,10 @@ def works(rows: Sequence[Row], by: str = "") -> list[Work]:
     grouped: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         grouped.setdefault(_identity(row.case, by), []).append(row)
-    telling = _telling((group[0].case for group in grouped.values()), by)
+    cases = [group[0].case for group in grouped.values()]
+    known = telling((case.workload, _params(case, by)) for case in cases)
     one_mode = _one_mode(rows)
-    return [_work(group, by, telling, one_mode) for group in grouped.values()]
+    return [_work(group, by, known, one_mode) for group in grouped.values()]
 
 
 def axis(name: str, rows: Iterable[Row]) -> str:
@@ -79,25 +80,15 @@ def _params(case: Case, by: str) -> dict[str, Scalar]:
     return {name: value for name, value in case.params.items() if name != by}
 
 
-def _telling(cases: Iterable[Case], by: str) -> set[tuple[str, str]]:
-    """(workload, parameter) of those that differ among the works of a workload."""
-    seen: dict[tuple[str, str], set[Scalar]] = {}
-    for case in cases:
-        for name, value in _params(case, by).items():
-            seen.setdefault((case.workload, name), set()).add(value)
-    return {key for key, values in seen.items() if len(values) > 1}
-
-
 def _one_mode(rows: Iterable[Row]) -> bool:
     """Whether a target's name says which mode."""
     return len({(row.case.target, row.case.mode) for row in rows}) == len({row.case.target for row in rows})
 
 
-def _work(group: Sequence[Row], by: str, telling: set[tuple[str, str]], one_mode: bool) -> Work:
+def _work(group: Sequence[Row], by: str, known: Telling, one_mode: bool) -> Work:
     case = group[0].case
     params = _params(case, by)
-    short = {name: value for name, value in params.items() if (case.workload, name) in telling}
-    short = short or dict(list(params.items())[:NAMED])
+    short = telling_params(case.workload, params, known)
     more = " …" if len(short) < len(params) else ""
     devices = {row.case.device for row in group}
     same_device = len(devices) == 1 and by != "device"

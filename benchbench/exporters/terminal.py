@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from benchbench.documents.document import Cell, Document, Layout, Table, paragraph
 from benchbench.exporters._alternatives import Sheet, folded, sheet
+from benchbench.exporters._grid import grid, short_form
 from benchbench.exporters._text import EMPTY, STYLES, Marks, cell_text, foot, marks
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table as Grid
     from rich.text import Text
 
 GAP = 2  # between columns
@@ -81,11 +81,8 @@ class Terminal(Exporter):
         return [*title, *_lines(table.facts), *rows, *_lines(table.notes)] or [_line(EMPTY)]
 
     def _rows(self, table: Table, known: Marks) -> RenderableType:
-        return (
-            _paragraphs(table, known, self._width or UNWRAPPED)
-            if table.layout is Layout.PARAGRAPHS
-            else _grid(table, known)
-        )
+        layout = _paragraphs if table.layout is Layout.PARAGRAPHS else grid
+        return layout(table, known, self._width or UNWRAPPED)
 
 
 def _without_room(shared: Sheet | None) -> list[str]:
@@ -108,28 +105,19 @@ def _cell(cell: Cell | None, known: Marks) -> Text:
     return _line(cell_text(cell, known), STYLES[cell.tone] if cell else "")
 
 
-def _grid(table: Table, known: Marks) -> Grid:
-    from rich.table import Table as Grid
-
-    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for column in table.columns:
-        grid.add_column(_line(column.name.upper()), overflow="fold")
-    for row in table.rows:
-        grid.add_row(*(_cell(each, known) for each in row))
-    return grid
-
-
 def _paragraphs(table: Table, known: Marks, width: int) -> Text:
     """The first cell, the others beside it: a hanging indent, so that it can be scanned."""
     from rich.text import Text
 
     first = [_cell(row[0], known) for row in table.rows]
     indent = max(each.cell_len for each in first) + GAP
+    room = max(1, width - indent)
     shown = Text()
     for heading, row in zip(first, table.rows, strict=True):
         heading.pad_right(indent - heading.cell_len)
-        lines = paragraph(table.columns[1:], row[1:])
-        parts = [part for line in lines for part in folded(visible(line), max(1, width - indent))]
+        cells = [short_form(cell) if len(str(cell or "")) > room else cell for cell in row[1:]]
+        lines = paragraph(table.columns[1:], cells)
+        parts = [part for line in lines for part in folded(visible(line), room)]
         shown.append_text(heading).append(f"\n{' ' * indent}".join(parts) + "\n")
     shown.rstrip()
     return shown

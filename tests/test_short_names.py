@@ -1,0 +1,76 @@
+"""Names of cases where there is little room: short, and still different."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.comparing.verdicts import compare_runs
+from benchbench.documents.comparison import comparison_document
+from benchbench.documents.document import Document, table
+from benchbench.documents.plan import plan_document
+from benchbench.documents.short_names import case_cells
+from benchbench.exporters.terminal import Terminal
+from tests.factories import a_case, a_run, a_run_info, some_rounds
+
+SIZES = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 64, "kernel": 3, "padding": 1}
+
+
+def test_a_short_id_has_the_parameters_that_differ() -> None:
+    ids = [a_case(workload="conv2d", params={**SIZES, "kernel": kernel}).id for kernel in (1, 3)]
+    ids += [a_case(workload="lone", params=SIZES).id, a_case(params={"m": 8}).id, "pytest::a_test"]
+
+    assert [cell.short for cell in case_cells(ids).values()] == [
+        "conv2d(kernel=1,…)/float32/eager@torch:cpu",
+        "conv2d(kernel=3,…)/float32/eager@torch:cpu",
+        "lone(batch=8,channels=64,…)/float32/eager@torch:cpu",
+        "gemm(m=8)/float32/eager@torch:cpu",
+        "",
+    ]
+
+
+params = st.dictionaries(st.sampled_from("mnkb"), st.integers(1, 3), min_size=1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["gemm", "conv2d"]), params), max_size=8))
+def test_different_cases_have_different_short_ids(sizes: list[tuple[str, dict[str, int]]]) -> None:
+    names = sorted({name for _, each in sizes for name in each})
+    whole = [(workload, {name: each.get(name, 0) for name in names}) for workload, each in sizes]
+    ids = {a_case(workload=workload, params=each).id for workload, each in whole}
+
+    assert len({cell.short for cell in case_cells(ids).values()}) == len(ids)
+
+
+def test_a_comparison_has_short_ids_where_whole_ones_have_no_room() -> None:
+    cases = [a_case(workload="conv2d", params={**SIZES, "kernel": kernel}) for kernel in (1, 3)]
+    ref, new = (
+        a_run([each for case in cases for each in some_rounds(step, 1.01 * step, step, case=case)])
+        for step in (1.0, 2.0)
+    )
+    found = compare_runs(ref, new)
+    document = comparison_document(found, found.verdicts)
+
+    assert "slower  conv2d(kernel=1,…)/float32/eager@torch:cpu\n" in Terminal(80).render(document)
+    assert f"slower  {cases[0].id}\n" in Terminal(120).render(document)
+
+
+def test_a_plan_has_short_ids_where_whole_ones_have_no_room() -> None:
+    case = a_case(workload="resnet50_infer", params={"batch": 1, "image": 224, "depth": 50})
+    document = plan_document(a_run_info(plan=(case,)))
+
+    assert "resnet50_infer(batch=1,image=224,…)/float32/eager@torch:cpu  " in Terminal(70).render(document)
+    assert f"{case.id}  " in Terminal(90).render(document)
+
+
+def rows_of_words(*words: str) -> Document:
+    return Document(name="x", title="x", tables=(table([{f"c{n}": each for n, each in enumerate(words)}]),))
+
+
+def test_no_word_of_a_grid_is_broken() -> None:
+    words = ("attention_backward", "optimizer=momentum of the network", "scaled dot-product attention")
+    shown = Terminal(60).render(rows_of_words(*words))
+
+    assert max(map(len, shown.splitlines())) <= 60
+    assert set(" ".join(words).split()) <= set(shown.split())
+
+
+def test_words_without_room_side_by_side_stand_below_each_other() -> None:
+    assert Terminal(30).render(rows_of_words("a" * 20, "b" * 20, "")) == f"{'a' * 20}\n  c1: {'b' * 20}\n"
