@@ -37,15 +37,6 @@ def picture(document: Document) -> str:
     return content.decode()
 
 
-def lines_of(document: Document, number: int = 0) -> dict[str, tuple[str, ...]]:
-    """The rows of a table as text, by their first cell."""
-    known = marks(document)
-    return {
-        str(label): tuple(cell_text(cell, known) for cell in cells)
-        for label, *cells in document.tables[number].rows
-    }
-
-
 def commands_in(text: str) -> list[str]:
     """Lines that a CI service would take for a command, as actions/runner and Azure's agent read them."""
     lines = text.splitlines()

@@ -97,12 +97,12 @@ def screen(written: str) -> list[str]:
     return lines
 
 
-def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
+def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
+    """What is written to it."""
     master, terminal = pty.openpty()
-    command = [sys.executable, "-m", "benchbench.cli", "run", "-b", "fake", "-w", "honest", "--rounds", "1"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(TERM="xterm"), stdout=terminal, stderr=terminal
-    ) as process:
+    command = [sys.executable, "-m", "benchbench.cli", *arguments]
+    environ = environment(TERM="xterm", **variables)
+    with subprocess.Popen(command, cwd=folder, env=environ, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
         written = ""
         try:
@@ -111,8 +111,19 @@ def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
         except OSError:  # Linux: nothing has the terminal open any more
             pass
     os.close(master)
-    assert process.returncode == 0, written
+    assert process.returncode == code, written
+    return written
+
+
+def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
+    written = on_a_terminal(tmp_path, "run", "-b", "fake", "-w", "honest", "--rounds", "1")
     assert "━" in written
     left = screen(written)
     assert not [each for each in left if "━" in each or " left " in each]
     assert [each.split()[0] for each in left if each.strip()][-3:] == ["ok", "1", "next:"]
+
+
+def test_a_failure_stands_out_on_a_terminal(tmp_path: Path) -> None:
+    arguments = ("run", "-b", "fake", "-w", "zeros", "--rounds", "1")
+    assert "\x1b[31mwrong_result" in on_a_terminal(tmp_path, *arguments, code=4)
+    assert "\x1b[31m" not in on_a_terminal(tmp_path, *arguments, code=4, NO_COLOR="1")

@@ -187,8 +187,8 @@ def test_processes_that_disagree_have_no_number_anywhere_in_a_report() -> None:
     assert not {"ratio", "speed"} & columns_of(made).keys()  # one speed is not compared
     panels = [panel for plot in made.plots for panel in plot.panels]
     drawn = [panel.strips if isinstance(panel, Strips) else panel.bars for panel in panels]  # type: ignore[union-attr]
-    assert [(bars[0].value, bars[0].status) for bars in drawn] == [
-        (None, "processes disagree: 3.55, 216, 213 ms")
+    assert [[bar.status for bar in bars if bar.value is None] for bars in drawn] == [
+        ["processes disagree: 3.55, 216, 213 ms"]
     ] * 2
 
 
@@ -209,7 +209,7 @@ def test_others_on_the_device_are_told_in_the_cell_at_the_top_and_in_the_plots(
     assert f"{told}other processes used 0.5 of a core" in made.facts
     assert str(made.conclusions[0]) == "which is fastest cannot be told in any of 1"
     bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
-    assert [bar.label for bar in bars[0]] == ["torch cpu eager, contended", "jax cpu jit"]
+    assert {bar.label for bar in bars[0]} == {"torch eager, contended", "jax jit"}
 
 
 def test_nobody_is_fastest_where_the_processes_of_one_disagree() -> None:

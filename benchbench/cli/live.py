@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from benchbench.cli.screen import tell
 from benchbench.documents import plan, summary
 from benchbench.format import visible
+from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
@@ -28,8 +29,11 @@ class Lines(RunObserver):
 
     def note(self, text: str) -> None:
         """One line, above the bar; nothing in it acts on the terminal."""
+        self._print(text)
+
+    def _print(self, text: str, style: str = "") -> None:
         if self._bar:
-            self._bar.print(visible(text))
+            self._bar.print(visible(text), style)
         else:
             tell(text)
 
@@ -57,7 +61,8 @@ class Lines(RunObserver):
         """Its line, with its side where there are two."""
         if self._bar:
             self._bar.add(record, side)
-        self.note(self._labels[side] + progress.line(record))
+        failed = isinstance(record.outcome, Failure)
+        self._print(self._labels[side] + progress.line(record), "red" if failed else "")
 
     def profile(self, profile: Profiled) -> None:
         """Its line."""
@@ -101,11 +106,11 @@ class ProgressLine:
         done = sum(each.done for each in self._forecasts)
         self._progress.update(self._task, completed=done, left=self._left)
 
-    def print(self, text: str) -> None:
+    def print(self, text: str, style: str = "") -> None:
         """Above the bar."""
         from rich.text import Text
 
-        self._progress.console.print(Text(text), highlight=False)
+        self._progress.console.print(Text(text, style=style), highlight=False)
 
     def stop(self) -> None:
         """Take it away."""

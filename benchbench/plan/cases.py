@@ -19,7 +19,7 @@ from benchbench.model.placement import VARIABLE
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.plan import sizes
-from benchbench.plan.suite import Entry, Suite, check_params
+from benchbench.plan.suite import Axes, Entry, Suite, check_params
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
