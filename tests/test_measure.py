@@ -18,6 +18,7 @@ from benchbench.timing.sampling import (
     PREMATURE,
     batch,
     block_size,
+    level,
     measure_steps,
     precise,
     premature,
@@ -27,6 +28,7 @@ from benchbench.timing.sampling import (
     warm_up,
 )
 from tests.script import Script
+from tests.studies.slow_steps import met, processes
 
 DEFAULT = POLICIES["default"]
 
@@ -53,7 +55,7 @@ def test_a_block_is_the_shortest_power_of_two_that_hides_the_timer(
 
 
 @pytest.mark.parametrize(
-    ("step_s", "warmup", "samples"), [(10e-6, 391, 391), (1e-3, 500, 500), (0.1, 12, 30), (3.0, 8, 5)]
+    ("step_s", "warmup", "samples"), [(10e-6, 391, 391), (1e-3, 500, 500), (0.1, 52, 30), (3.0, 8, 5)]
 )
 def test_steady_steps_of_any_length_end_in_precision(step_s: float, warmup: int, samples: int) -> None:
     script = constant(step_s)
@@ -190,6 +192,38 @@ def test_warm_up_and_timed_blocks_are_two_ranges_that_hold_every_step() -> None:
         ("timed begins", warm),
         ("timed ends", timed),
     ]
+
+
+def test_timed_blocks_that_change_level_are_said_to_be_unsteady() -> None:
+    source = np.random.default_rng(2)
+    noise = np.exp(source.normal(0, 0.02, 60))
+    assert level(noise.tolist())
+    assert not level((noise * np.repeat([1.0, 1.0, 1.1], 20)).tolist())
+    assert level([1.0] * 5)  # too few to tell
+    script = Script(chain(repeat(0.1, 68), repeat(0.12, 1000)))
+    assert not measure_steps(script.step, script, replace(DEFAULT, precision=0.2)).steady
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("steady", 0.99), ("decays", 0.85), ("drops", 0.85)])
+def test_slow_steps_are_measured_at_their_steady_level(kind: str, wanted: float) -> None:
+    """Of 0.1 to 1 s: the median within 1 %, 85 % within 5 %."""
+    seen = list(processes(kind, DEFAULT, 12))
+    assert np.median([each.off for each in seen]) <= 0.01
+    assert np.mean([each.off <= 0.05 for each in seen]) >= wanted - 0.04
+    assert np.mean([each.off <= 0.05 for each in seen if each.steady]) >= 0.8
+
+
+def test_slow_steps_that_never_settle_are_often_flagged_and_steady_ones_are_not() -> None:
+    never, steady = (list(processes(kind, DEFAULT, 12)) for kind in ("never settles", "steady"))
+    assert np.mean([not each.steady for each in never]) >= 0.25
+    assert np.mean([not each.steady for each in steady]) <= 0.05
+
+
+@pytest.mark.parametrize("preset", ["default", "rigorous"])
+def test_a_stop_for_precision_is_within_it_nine_times_in_ten_whatever_hangs_together(preset: str) -> None:
+    for phi in (0.0, 0.5, 0.8):
+        stops, within, _ = met(POLICIES[preset], 0.02, phi, 60)
+        assert within >= 0.9 or not stops
 
 
 def test_windows_that_differ_have_not_settled() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,8 @@ from benchbench.model.options import Allocator, Isolation
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Verdict
 from benchbench.store import runs as store
-from benchbench.trends.trend import Trend, trends
+from benchbench.trends.change_points import change_points
+from benchbench.trends.trend import Trend, shared_changes, trends
 from tests.factories import (
     a_case,
     a_hostile_run,
@@ -71,6 +73,48 @@ slower  1.100× [1.097, 1.103]  between run07 and run08
 
 def test_the_documentation_shows_what_is_told() -> None:
     assert rendered(history_document(trends(stepped(), LATENCY))) in (ROOT / "docs/history.md").read_text()
+
+
+def several(slower: int, count: int = 5) -> list[Run]:
+    """Sixteen runs of five cases, of which `slower` take a tenth longer from the ninth on."""
+    source = np.random.default_rng(6)
+
+    def seconds(case: int, number: int) -> float:
+        return float((1.1e-3 if case < slower and number >= 8 else 1e-3) * np.exp(source.normal(0, 0.003)))
+
+    return [
+        a_run(
+            [
+                record
+                for case in range(count)
+                for record in some_rounds(*[seconds(case, number)] * 3, case=a_case(params={"m": case + 1}))
+            ],
+            id=f"run{number:02d}",
+            started=f"2026-01-{number + 1:02d}T00:00:00+00:00",
+        )
+        for number in range(16)
+    ]
+
+
+def test_several_cases_that_change_on_one_day_are_one_event_told_once() -> None:
+    found = trends(several(4), LATENCY)
+    (event,) = shared_changes(found)
+    assert (event.day, event.direction, len(event.cases)) == ("2026-01-09", "slower", 4)
+    assert event.ratio == pytest.approx(1.1, rel=0.01)
+    assert history_document(found).notes[0] == snapshot(
+        "2026-01-09: 4 of 5 cases became slower, 1.10× in the median: one event, perhaps of the machine"
+    )
+    assert shared_changes(trends(several(2), LATENCY)) == []
+
+
+def test_a_change_is_looked_for_in_all_cases_together() -> None:
+    """The same step is one among as many chances as there are cases: its p must be so much smaller."""
+    source = np.random.default_rng(1)
+    values = np.exp(np.repeat([0.0, 0.05], 5) + source.normal(0, 0.015, 10)).tolist()
+    p = change_points(values).changes[0].p
+    assert 1e-6 < p < 1e-3
+    assert change_points(values, family=int(1e-3 / p) - 1 or 1).changes
+    assert not change_points(values, family=int(1e-3 / p) + 1).changes
 
 
 def test_a_metric_where_more_is_better_turns_the_direction_and_keeps_the_place() -> None:

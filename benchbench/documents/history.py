@@ -13,7 +13,7 @@ from benchbench.documents.plots import Plot, TrendLine, TrendPoint
 from benchbench.store.tags import short
 from benchbench.trends.change_points import Change
 from benchbench.trends.series import Point
-from benchbench.trends.trend import Trend
+from benchbench.trends.trend import Trend, shared_changes
 
 PANELS = 20  # panels that can still be looked at
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -43,6 +43,11 @@ def history_document(trends: Sequence[Trend]) -> Document:
 def _notes(trends: Sequence[Trend], span: float) -> Iterator[str]:
     if not trends:
         yield NOTHING
+    for shared in shared_changes(trends):
+        size = (
+            f"{len(shared.cases)} of {len(trends)} cases became {shared.direction}, {fmt.ratio(shared.ratio)}"
+        )
+        yield f"{shared.day}: {size} in the median: one event, perhaps of the machine"
     if len(trends) > 1:
         yield f"sparklines share one logarithmic scale: from ▁ to █ it is {fmt.ratio(math.exp(span))}"
 

@@ -306,7 +306,8 @@ def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
     """Seconds one process of the case is likely to take; rough, until a first round has been measured."""
     rate = HOST_FLOPS if device_class is DeviceClass.CPU else ACCELERATOR_FLOPS
     step = instance(case).cost(case.computes_in).flops / rate
-    warm = min(max(policy.warmup_min_s, 8 * step), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
+    windows_s = 8 / 3 * max(3 * step, min(policy.window_s, 20 * step))  # overlapping ones, as in warm_up
+    warm = min(max(policy.warmup_min_s, windows_s), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
     timed = max(policy.min_s, 5 * step)
     return PROCESS_S + warm + min(timed, max(policy.max_s, step))
 

@@ -16,8 +16,11 @@ POLICIES = {
         warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
-    "default": Policy(name="default", rounds=5, continue_above=0.02),
-    "rigorous": Policy(name="rigorous", rounds=10, precision=0.005, max_s=30.0, continue_above=0.02),
+    "default": Policy(name="default", rounds=5, continue_above=0.02, warmup_max_s=60.0, window_s=2.0),
+    "rigorous": Policy(
+        name="rigorous", rounds=10, precision=0.005, max_s=30.0, continue_above=0.02,
+        warmup_max_s=60.0, window_s=2.0,
+    ),
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from benchbench.model.measurement import Batch, Window
 from benchbench.model.run import Policy
-from benchbench.stats import mad, median, median_interval
+from benchbench.stats import effective_count, mad, median, median_interval
 
 OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
@@ -29,6 +29,11 @@ PATIENCE_S = 1.0  # and for as long: a busy neighbour may slow six short ones
 MOST_PAIRS = 1000
 CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
+CONFIDENCE = 0.99  # of the interval a look goes by: several looks, and blocks that drift together, cost some
+THIRDS = 3  # of the timed blocks that must agree
+LEAST_THIRD = 4  # blocks: fewer do not tell their own noise
+LEVELS_APART = 0.03  # of the median, and 5 standard errors: one steady process in a hundred (tests/studies)
+LEVEL_ERRORS = 5.0
 
 
 class Stopwatch(Protocol):
@@ -90,6 +95,7 @@ def measure_steps(
     with mark("timed"):
         blocks, reason = sample(step, timer, policy, iterations, warm[-1])
     window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
+    steady = steady and level(blocks)
     recompiled = (compilations() or 0) - compiled
     batches = tuple(timer.batches[batched:])
     return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled, batches)
@@ -164,6 +170,19 @@ def _agree(pair: Sequence[float], window: int) -> bool:
     return abs(median(before) - median(after)) <= max(0.01 * median(before), noise)
 
 
+def level(blocks: Sequence[float]) -> bool:
+    """Whether the thirds of the timed blocks agree: warm-up can end between two changes of speed."""
+    size = len(blocks) // THIRDS
+    if size < LEAST_THIRD:
+        return True
+    thirds = [blocks[part * size : (part + 1) * size] for part in range(THIRDS)]
+    middles = [median(third) for third in thirds]
+    rest = [block - middle for third, middle in zip(thirds, middles, strict=True) for block in third]
+    count = size * effective_count(rest) / len(rest)
+    noise = LEVEL_ERRORS * 1.2533 * 1.4826 * mad(rest) * math.sqrt(2 / count)
+    return max(middles) - min(middles) <= max(LEVELS_APART * median(blocks), noise)
+
+
 def sample(
     step: Callable[[], Any], timer: Stopwatch, policy: Policy, iterations: int, block: float
 ) -> tuple[list[float], Literal["precision", "time", "count"]]:
@@ -189,8 +208,8 @@ def sample(
 
 
 def precise(blocks: Sequence[float], precision: float) -> bool:
-    """Whether half the width of the median's interval is within `precision` of the median."""
-    low, high = median_interval(blocks)
+    """Whether half the width of the median's 99 % interval is within `precision` of the median."""
+    low, high = median_interval(blocks, CONFIDENCE)
     return (high - low) / 2 <= precision * median(blocks)
 
 

@@ -63,12 +63,14 @@ def change_points(
     threshold: float = 0.03,
     better: Literal["lower", "higher"] = "lower",
     boundaries: Sequence[int] = (),
+    family: int = 1,
 ) -> History:
     """Changes of level of at least `threshold` (0.03: 3%), in a series ordered by time or commit.
 
     At each of `boundaries`, the index of the first run on other hardware, a new series begins: nothing is
     compared across it. A change needs three runs on either side to be seen. `better` only names its
-    direction. The method and its sources are in docs/history.md.
+    direction. `family`: how many series are looked at together, which p is adjusted for. The method and its
+    sources are in docs/history.md.
 
     Raises ValueError for a value that has no logarithm, or a boundary outside the series.
     """
@@ -77,7 +79,9 @@ def change_points(
     outliers: list[int] = []
     segments: list[Segment] = []
     for start, stop in pairwise([0, *sorted(set(boundaries)), len(values)]):
-        part = _one_machine([math.log(value) for value in values[start:stop]], math.log1p(threshold))
+        part = _one_machine(
+            [math.log(value) for value in values[start:stop]], math.log1p(threshold), SIGNIFICANCE / family
+        )
         changes += [_change(start + edge, step, better) for edge, step in part.steps]
         outliers += [start + index for index in part.spikes]
         segments += [Segment(start + a, start + b, math.exp(level)) for a, b, level in part.levels]
@@ -131,7 +135,7 @@ class _Step:
         return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
 
 
-def _one_machine(logs: list[float], floor: float) -> _Part:
+def _one_machine(logs: list[float], floor: float, level: float) -> _Part:
     import numpy as np
 
     y = np.array(logs)
@@ -141,7 +145,7 @@ def _one_machine(logs: list[float], floor: float) -> _Part:
         sigma = max(LEAST_NOISE, _difference_scale(y, 1))
         y, spikes = _despiked(y, sigma)
         edges, phi = _fitted(y, sigma)
-        edges = _pruned(y, edges, phi, floor)
+        edges = _pruned(y, edges, phi, floor, level)
     levels = [(a, b, float(y[a:b].mean())) for a, b in pairwise(edges) if a < b]
     return _Part(list(zip(edges[1:-1], _steps(y, edges, phi), strict=True)), spikes, levels)
 
@@ -234,13 +238,13 @@ def _inflation(phi: float) -> float:
     return (1 + phi) / (1 - phi)
 
 
-def _pruned(y: Array, edges: list[int], phi: float, floor: float) -> list[int]:
+def _pruned(y: Array, edges: list[int], phi: float, floor: float, level: float) -> list[int]:
     """Edges without the changes that are not significant or smaller than `floor`, the weakest gone first."""
     while steps := _steps(y, edges, phi):
         weak = [
             (step.p, -abs(step.change), number)
             for number, step in enumerate(steps, start=1)
-            if step.p >= SIGNIFICANCE or abs(step.median_change) < floor
+            if step.p >= level or abs(step.median_change) < floor
         ]
         if not weak:
             break
