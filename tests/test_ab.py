@@ -434,6 +434,6 @@ def test_beside_a_baseline_a_side_is_only_its_code(tmp_path: Path) -> None:
 def test_the_documentation_shows_sides_that_are_read() -> None:
     document = (Path(__file__).parent.parent / "docs/comparing.md").read_text()
     lines = [line for line in document.splitlines() if line.startswith("accelbench compare --ab")]
-    assert len(lines) == 4
+    assert len(lines) == 5
     for text in (side for line in lines for side in line.split()[3:5]):
         assert variants.parse_variant(text.replace("../old/bin/python", sys.executable))

@@ -25,7 +25,17 @@ from benchbench.model.run import Run
 from benchbench.model.status import Status
 from benchbench.registry import entry_names, load_class
 from benchbench.store import runs
-from tests.factories import a_case, a_cost, a_failure, a_left_out, a_record, a_run, some_rounds
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_failure,
+    a_left_out,
+    a_record,
+    a_run,
+    a_telemetry,
+    a_watched,
+    some_rounds,
+)
 from tests.program import accelbench
 
 CI = ["bmf", "gha_benchmark", "github", "gitlab", "junit"]
@@ -138,6 +148,15 @@ def test_junit_of_a_run_alone_fails_nothing_that_has_a_number() -> None:
     tags = {kind: tag for kind, (tag, _) in judged(only(exported("junit", found.new))).items()}
     assert tags["slower"] == ""
     assert tags["full"] == "error"
+
+
+def test_what_makes_a_number_doubtful_is_said_where_a_service_shows_the_case() -> None:
+    busy = a_watched(a_telemetry(busy_s=tuple(0.2 * number for number in range(11))))
+    disturbed = [a_record(busy, case=a_case_of("busy"), round=number) for number in range(3)]
+    wild = some_rounds(3.55e-3, 0.216, 0.213, case=a_case_of("wild"))
+    text = only(exported("junit", a_run([*disturbed, *wild])))
+    assert "ok: contended: other processes used 0.5 of a core" in text
+    assert "ok: processes disagree: 3.55, 216, 213 ms" in text
 
 
 def test_junit_counts_add_up_and_its_text_says_why() -> None:

@@ -312,6 +312,8 @@ def test_a_side_that_others_disturbed_cannot_be_told_and_its_ratio_is_questioned
     assert found.verdict is Verdict.INSUFFICIENT
     assert found.reason == "new: contended: other processes used 0.5 of a core"
     assert "] ?  1.00 ms → 1.00 ms" in comparison.sentences(found)[0]
+    both = a_comparison(disturbed, disturbed)
+    assert both.reason == "both: contended: other processes used 0.5 of a core"
     heavy = METRIC["peak_host_bytes"]
     assert a_comparison(some_rounds(*STEADY), disturbed, metric=heavy).verdict is Verdict.SAME
 

@@ -236,6 +236,8 @@ def _disturbance(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verd
 
 def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
     """Where something speaks against a side: what, and which."""
+    if ref and ref == new:
+        return Verdict.INSUFFICIENT, f"both: {ref}"
     sides = [f"{name}: {text}" for name, text in (("ref", ref), ("new", new)) if text]
     return (Verdict.INSUFFICIENT, "; ".join(sides)) if sides else None
 

@@ -71,7 +71,7 @@ def _outcome(case: str, row: Row | None, judged: list[CaseVerdict]) -> Outcome:
     said += [(LEVELS.get(each.verdict, Severity.PASSED), str(each.verdict)) for each in judged]
     level = min(each for each, _ in said)
     words = [word for each, word in said if each is level]
-    message = visible(row.message) if row else ""
+    message = visible(_doubt(row)) if row else ""
     told = any(message in each.text for each in judged)
     own = (f"{row.status}: {message}",) if row and message and not told else ()
     return Outcome(
@@ -83,6 +83,13 @@ def _outcome(case: str, row: Row | None, judged: list[CaseVerdict]) -> Outcome:
         row=row,
         judged=tuple(judged),
     )
+
+
+def _doubt(row: Row) -> str:
+    """Why it has no latency, or what makes it doubtful."""
+    latency = row.metric("latency_s")
+    without = latency.reason if row.ok and latency.value is None else ""
+    return row.message or without or (f"contended: {row.contended}" if row.contended else "")
 
 
 def _level(status: Status) -> Severity:
