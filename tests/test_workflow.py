@@ -214,6 +214,14 @@ def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Pat
     assert "1 new" in told
 
 
+def test_the_first_workload_has_nothing_to_be_compared_with(simulated: Path, runner: Path) -> None:
+    mine = {name: (simulated / name).read_text() for name in FILES if name.startswith("benchmarks/")}
+    git(simulated, "rm", "-qr", "benchmarks")
+    git(simulated, "commit", "-qm", "none yet")
+    told = run_job("pull-request", pull_request(simulated, mine), runner, 3)
+    assert "unsupported: No workload named 'ranking'." in told
+
+
 def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Path) -> None:
     checkout = pull_request(simulated, {"README": "unrelated\n"})
     shell(documented("install"), checkout, runner).check_returncode()
