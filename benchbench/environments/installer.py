@@ -25,6 +25,7 @@ Tell = Callable[[str], None]
 LOG, SCRATCH = "pip.log", "tmp"
 RESOLVING_PIP = "pip>=25.3"  # older ones fetch every wheel to say what they would fetch (pypa/pip#13482)
 NO_WHEELS = "--use-feature=fast-deps"  # metadata by range requests where the index does not serve them
+FEW_RETRIES = ("--retries", "1")  # an index that does not answer is asked for every package
 POLL_S, GRACE_S = 0.3, 5.0
 QUOTED, WIDTH = 12, 200  # lines of the log in an error, and characters of one
 ELSEWHERE = ("PIP_PYTHON", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")  # would install outside
@@ -61,7 +62,8 @@ def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, te
     tell(f"asking pip what {' '.join(requirements)} takes")
     report = site.folder / SCRATCH / "report.json"
     asked = [*_pip(site), "install", "--dry-run", "--report", str(report)]
-    wanted = [*pip_options(variant), "--", *requirements]
+    options = pip_options(variant)
+    wanted = [*options, *(FEW_RETRIES if options else ()), "--", *requirements]
     if _run(site, [*asked, NO_WHEELS, *wanted]) != 0:
         _must(site, [*asked, *wanted], "pip finds no way to install that", _other(site))
     found = measure_packages(msgspec.json.decode(report.read_bytes())["install"])
