@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchbench.store.checksum import sealed
+from benchbench.validating.files import validate_path
 from tests.fork_server import ForkServer, can_stand_for_fresh
 
 WORKLOADS = Path(__file__).parent / "workloads"
@@ -36,15 +37,23 @@ def fork_server() -> ForkServer:
 
 
 def accelbench(*arguments: str, cwd: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run to the end and check the exit code."""
-    env = environment(**more)
+    """Run to the end; check the exit code, and that what was stored is as its format says."""
+    env, before = environment(**more), stored(cwd)
     if not can_stand_for_fresh(more):
         command = [sys.executable, "-m", "benchbench.cli", *arguments]
         done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=LONGEST_S)
     else:
         done = fork_server().run("benchbench.cli", *arguments, cwd=cwd, env=env, timeout_s=LONGEST_S)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    for path in stored(cwd) - before:
+        assert not (faults := validate_path(path).faults), faults
     return done
+
+
+def stored(folder: Path) -> set[Path]:
+    """The heads of runs and the sessions of baselines in the results there."""
+    places = ("results/runs/*/run.json", "results/baselines/*/*/*.json")
+    return {path for place in places for path in folder.glob(place)}
 
 
 def started(*arguments: str, cwd: Path, shell: str = "", **options: Any) -> subprocess.Popen[str]:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import signal
 from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
@@ -30,7 +29,8 @@ from benchbench.store.checksum import sealed
 from benchbench.store.lock import lock
 from benchbench.timing.policy import within
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
-from tests.program import accelbench, environment, started, wait_for
+from tests.program import accelbench, environment
+from tests.studies import kills
 from tests.test_schedule import FIVE, Script, Scripted, cases
 
 QUICK = Policy(name="quick", rounds=3)
@@ -240,25 +240,13 @@ def test_one_side_of_a_comparison_and_a_session_of_tests_cannot_be_resumed(tmp_p
     assert "--resume" not in accelbench("list", "runs", cwd=tmp_path).stdout
 
 
-def test_a_killed_run_is_finished(tmp_path: Path) -> None:
-    process = started("run", *FAKE, "--rounds", "4", cwd=tmp_path)
-    path: list[Path] = []
-
-    def has_records() -> bool:
-        path[:] = tmp_path.glob("results/runs/*/records.jsonl")
-        return bool(path) and path[0].read_bytes().count(b"\n") >= 3
-
-    wait_for(has_records)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    kept = path[0].read_bytes()
-    accelbench("run", "--resume", cwd=tmp_path)
-    assert path[0].read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
-    run = runs.read_run(path[0].parent)
-    assert (run.ended, run.damaged) == (True, ())
-    assert sorted((record.case.workload, record.round) for record in run.records) == [
-        (name, number) for name in ("gemm", "honest") for number in range(4)
-    ]
+def test_runs_killed_at_random_moments_keep_what_was_shown_and_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_test_environment(monkeypatch, tmp_path)
+    found = kills.study("fake", 2, seed=15)
+    assert found["kills"] >= 2
+    assert {name: found[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
 
 
 def in_parts(*seconds: tuple[float, ...]) -> Run:

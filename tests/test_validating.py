@@ -16,7 +16,10 @@ from benchbench import api
 from benchbench.errors import UnreadableInput
 from benchbench.gate import baselines
 from benchbench.gate.session_file import read_session
+from benchbench.model.case import Cache
+from benchbench.model.placement import Placement, Strategy
 from benchbench.model.record import Record
+from benchbench.model.run import Partner, Resumption
 from benchbench.plan.suite import load_suite, suite_names, suite_path
 from benchbench.store import codec, runs
 from benchbench.store.checksum import sealed
@@ -24,7 +27,7 @@ from benchbench.validating.files import validate_path
 from benchbench.validating.json_text import checksum_fault, parsed
 from benchbench.validating.schema import numbers, schema_faults
 from tests import published_schemas
-from tests.factories import a_failure, a_record, a_run, some_rounds
+from tests.factories import a_case, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
 from tests.test_architecture import ROOT
 from tests.test_store import records_
@@ -104,6 +107,22 @@ def test_what_a_run_a_check_and_a_report_write_is_valid(tmp_path: Path) -> None:
     assert found.files >= 3 + 1 + 1
     for name in ("latest", "main", "quick", "results"):
         assert "no faults in " in accelbench("validate", name, cwd=tmp_path).stdout
+
+
+def test_a_head_with_everything_in_it_is_valid(tmp_path: Path) -> None:
+    case = a_case(
+        environment={"XLA_FLAGS": "--x"},
+        cache=Cache.COLD,
+        placement=Placement(devices=8, strategy=Strategy.DATA_PARALLEL),
+    )
+    info: dict[str, Any] = {
+        "partner": Partner(label="rev:main", run="other", cases={case.id: case.id}),
+        "resumed": (Resumption(started="2026-01-02T03:04:05Z", command=("run", "--resume")),),
+        "left_out": (a_left_out(),),
+        "tags": {"branch": "main"},
+    }
+    records = [a_record(a_failure(), case=case), a_record(a_failure(), case=case, round=1, part=1)]
+    assert faults(runs.keep(tmp_path, a_run(records, id="full", **info))) == []
 
 
 @pytest.mark.parametrize("name", suite_names())
