@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
@@ -31,6 +32,7 @@ from benchbench.timing.policy import within
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench, environment
 from tests.studies import kills
+from tests.test_architecture import ROOT
 from tests.test_schedule import FIVE, Script, Scripted, cases
 
 QUICK = Policy(name="quick", rounds=3)
@@ -117,6 +119,8 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
     assert [each["status"] for each in listed] == ["interrupted"]
     line = f"accelbench run --resume {folder.name}"
     assert line in accelbench("list", "runs", cwd=tmp_path).stdout
+    hint = f"interrupted, or still being measured: {line}"
+    assert hint in api.report(folder).facts
     said = accelbench(*line.split()[1:], cwd=tmp_path).stderr
     assert "2 records are there already" in said
     run = runs.read_run(folder)
@@ -128,8 +132,9 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
     assert [record.part for record in run.records] == [0, 0, 1, 1, 1, 1]
     assert [part.command[:2] for part in run.info.resumed] == [("run", "--resume")]
     assert run.info.plan == whole.info.plan
-    report = accelbench("report", cwd=tmp_path).stdout
-    assert f"resumed {run.info.resumed[0].started}: 4 of its 6 records are from then on" in report
+    facts = api.report(run).facts
+    assert f"resumed {run.info.resumed[0].started}: 4 of its 6 records are from then on" in facts
+    assert hint not in facts
     listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
     assert [each["status"] for each in listed] == ["ended"]
 
@@ -247,6 +252,17 @@ def test_runs_killed_at_random_moments_keep_what_was_shown_and_are_finished(
     found = kills.study("fake", 2, seed=15)
     assert found["kills"] >= 2
     assert {name: found[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
+
+
+def test_two_hundred_kills_lost_nothing() -> None:
+    told = (ROOT / "tests/studies/kills.txt").read_text()
+    backends = re.findall(r"^(fake|torch): (\d+) kills", told, re.MULTILINE)
+    assert {backend for backend, _ in backends} == {"fake", "torch"}
+    total = sum(int(count) for _, count in backends)
+    assert total >= 200
+    assert f"killed {total} times at random moments" in (ROOT / "docs/cli.md").read_text()
+    for name in kills.FAULTS:
+        assert re.findall(rf"(\d+) {name}\b", told) == ["0"] * len(backends)
 
 
 def in_parts(*seconds: tuple[float, ...]) -> Run:

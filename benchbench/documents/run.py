@@ -22,6 +22,7 @@ from benchbench.documents.run_works import Work, axis, works
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
+from benchbench.plan.rerun import resume_obstacle
 from benchbench.timing.policy import in_words
 
 SCHEMA = 1  # of the JSON. 1: first
@@ -159,12 +160,15 @@ def _amount(contended: Note) -> float:
 
 
 def _parts(run: Run) -> list[str]:
-    """When a run that was interrupted was gone on with."""
+    """When a run that was interrupted was gone on with, and how it can be."""
     made = Counter(record.part for record in run.records)
-    return [
+    resumed = [
         f"resumed {part.started}: {made[number]} of its {len(run.records)} records are from then on"
         for number, part in enumerate(run.info.resumed, 1)
     ]
+    if run.ended or resume_obstacle(run.info):
+        return resumed
+    return [*resumed, f"interrupted, or still being measured: accelbench run --resume {run.info.id}"]
 
 
 def _targets(made: Iterable[Row]) -> list[str]:
