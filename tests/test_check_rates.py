@@ -1,19 +1,24 @@
 """How often a check is right, on simulated sessions, processes and blocks."""
 
 import math
+import sys
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
+from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
 from benchbench.gate.decide import GateResult, check_interleaved, decide
 from benchbench.gate.endings import exit_code
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
+from tests.factories import a_machine
 from tests.simulator import Array, a_session, allowed, session_medians
 
 RULES = GatePolicy(metrics=METRICS[:1])
@@ -159,3 +164,26 @@ def partners(before: Array, after: Array) -> tuple[Digest, Digest]:
         replace(ref, partner=Partner(label="old", run="B", cases=same)),
         replace(new, partner=Partner(label="new", run="A", cases=same)),
     )
+
+
+def calls(folder: Path, cases: int, sessions: int) -> int:
+    """How many functions a check calls that reads its sessions from files."""
+    medians = session_medians(np.random.default_rng(18), (sessions + 1, cases, 3), 0.01, 0.01, count=3)
+    for number, rows in enumerate(medians[:-1]):
+        baselines.add_session(folder, "main", a_session(rows, day=number))
+    counter, new = Counter[str](), a_session(medians[-1])
+    sys.setprofile(lambda frame, event, argument: counter.update([event]))
+    try:
+        decide(baselines.sessions(folder, "main", a_machine()), new, RULES)
+    finally:
+        sys.setprofile(None)
+    return counter["call"] + counter["c_call"]
+
+
+@pytest.mark.parametrize(("cases", "sessions"), [(4, 1), (1, 4)], ids=["cases", "sessions"])
+def test_a_check_takes_steps_in_proportion_to_cases_and_to_sessions(
+    tmp_path: Path, cases: int, sessions: int
+) -> None:
+    few = calls(tmp_path / "few", 50, 2)
+    many = calls(tmp_path / "many", 50 * cases, 2 * sessions)
+    assert many <= 4.4 * few
