@@ -240,6 +240,16 @@ SEEN: list[tuple[str, Files, dict[str, Any], str, str]] = [
     ),
     ("GPUs", {}, {}, "unknown", "no NVML: there is no NVIDIA driver"),
     ("GPUs", {}, gpu(), "ok", "0: Example GPU"),
+    (
+        "GPUs not supported",
+        {
+            f"sys/class/kfd/kfd/topology/nodes/{node}/gpu_id": f"{gpu_id}\n"
+            for node, gpu_id in ((0, 0), (1, 7))
+        },
+        {},
+        "warning",
+        "1 of AMD",
+    ),
     ("GPU processes", {}, gpu(), "ok", "GPU 0: 0 processes compute on it"),
     ("GPU processes", {}, gpu({"processes": 1}), "warning", "GPU 0: 1 processes compute on it: train"),
     ("GPU processes", {}, gpu({"processes": None}), "unknown", "GPU 0: its processes are not shown"),

@@ -194,7 +194,7 @@ def test_a_strided_convolution_reads_its_whole_operand() -> None:
     assert stem.pixels() == (3 * 224**2, 64 * 112**2)
 
 
-@given(st.integers(1, 100), st.integers(1, 10))
+@given(st.integers(1, 100), st.integers(2, 10))
 def test_flops_are_proportional_to_the_batch(batch: int, sides: int) -> None:
     one, many = (Resnet50Train(batch=n, image=32 * sides).cost(Dtype.FLOAT32) for n in (1, batch))
     assert many.flops == batch * one.flops
@@ -214,6 +214,13 @@ def test_layers_fit_together(sides: int) -> None:
         if block.projection:
             assert block.projection.pixels() == (inputs, pixels)
     assert pixels == resnet50.HEAD.inputs * sides**2
+
+
+def test_a_batch_norm_of_one_value_is_refused_where_it_is_trained() -> None:
+    with pytest.raises(UsageError, match="one value per channel"):
+        Resnet50Train(batch=1, image=32)
+    assert Resnet50Train(batch=2, image=32)
+    assert Resnet50Infer(batch=1, image=32)
 
 
 @pytest.mark.parametrize("workload", [Resnet50Train, Resnet50Infer])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
+from benchbench.machine import kernel
 from benchbench.machine.nvml import THROTTLED, GpuSettings, GpuState, Nvml
 
 
@@ -15,6 +16,13 @@ def present(host: Host) -> Sequence[Sight]:
     count = host.nvml.count()
     names = ", ".join(f"{index}: {host.nvml.settings(index).name}" for index in range(count))
     return (Sight(Level.OK, names or "none", count, "GPUs"),)
+
+
+def others(host: Host) -> Sequence[Sight]:
+    """GPUs of AMD, by the nodes of its compute driver; nothing where that has none."""
+    nodes = (host.root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
+    count = sum(bool(kernel.read_number(node)) for node in nodes)  # a CPU's is 0
+    return (Sight(Level.WARNING, f"{count} of AMD", count, "GPUs"),) if count else ()
 
 
 def processes(host: Host) -> Sequence[Sight]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchbench.diagnosis.checks import clocks, counters, cpu, gpu, memory
 from benchbench.diagnosis.checks.base import Check
+from benchbench.model.device import WHY_NOT_MEASURED
 
 CHECKS = (
     Check(
@@ -133,6 +134,12 @@ CHECKS = (
         gpu.present,
         "clocks, power, throttling and energy of a GPU are not seen",
         "nothing, without an NVIDIA GPU; else install its driver",
+    ),
+    Check(
+        "GPUs not supported",
+        gpu.others,
+        f"nothing is measured on them: {WHY_NOT_MEASURED}",
+        "measure on a CPU, an NVIDIA GPU or a TPU",
     ),
     Check(
         "GPU processes",

@@ -182,6 +182,15 @@ class Resnet50Train(TrainingStep, Resnet50):
     summary = "train ResNet-50 v1.5"
     added = frozenset({"depth", "optimizer"})
 
+    def __post_init__(self) -> None:
+        """Raise UsageError also where the last batch norm would have one value per channel: no variance."""
+        super().__post_init__()
+        if self.batch == 1 and self.image == HALVINGS:
+            raise UsageError(
+                f"batch=1 and image={HALVINGS} leave batch norm one value per channel.",
+                "Train with batch=2 or image=64, or more.",
+            )
+
     def tiny(self) -> Self:
         """Also as short as it can be: rounding of each layer is amplified by those after it."""
         return replace(self, batch=4, image=64, depth=14)
