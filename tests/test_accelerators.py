@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchbench import registry
 from benchbench.backends.jax import Jax
 from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.torch import CudaSession, Torch
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
+from benchbench.workloads.base import Draw, Workload
 from tests.factories import a_case
 
 
@@ -108,3 +112,21 @@ def test_the_bytes_of_a_tree_of_arrays_are_those_of_its_leaves() -> None:
     values = jax.numpy.zeros(3, "float32")
     assert session.nbytes({"a": values, "b": [values, values]}) == 36
     assert jax.config.jax_platforms == "cpu"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", registry.entry_names("benchbench.workloads"))
+def test_all_that_a_torch_builder_makes_is_on_the_session_s_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device `meta` has shapes and no data, and an operation of it and another device fails."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # it does not know `meta`
+    fused = "_get_fused_kernels_supported_devices"
+    monkeypatch.setattr(sys.modules["torch.optim.optimizer"], fused, lambda: ["meta"])
+    work = registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    session = CudaSession("meta", Dtype.FLOAT32, "eager")
+    program = Torch().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
+    output = program.step(*program.state, *program.inputs)
+    tensors = [*(output if isinstance(output, tuple) else [output]), *program.inputs, *program.held]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
