@@ -185,6 +185,14 @@ def test_what_differs_is_told(
     assert told in found
 
 
+def test_a_little_less_memory_is_the_same_machine(ended: Path, tmp_path: Path) -> None:
+    folder = interrupted(ended, tmp_path)
+    head = runs.read_head(folder)
+    change_head(folder, ("machine", "memory_bytes"), head.machine.memory_bytes + 2**24)
+    found = differences(runs.read_run(folder), head.probes)
+    assert not [each for each in found if each.startswith("memory")]
+
+
 def test_where_something_differs_nothing_is_measured(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path)
     change_head(folder, ("version",), "0.0.1")
