@@ -1,4 +1,4 @@
-"""A fault at every write of a run, a baseline, a report and a pytest session: nothing is lost in silence."""
+"""A fault at every write of a run, a baseline, a plot and a pytest session: nothing is lost in silence."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def stored(folder: Path) -> set[int]:
         return set()
 
 
-def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_record_that_was_promised(tmp_path: Path) -> None:
+def faults_of_a_run(tmp_path: Path) -> list[Outcome]:
     numbers = count()
 
     def make() -> Callable[[Tell], None]:
@@ -49,7 +49,9 @@ def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_record_that_was_promised(t
 
         return work
 
+    outcomes = list[Outcome]()
     for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        outcomes.append(outcome)
         check_ending(outcome, act)
         folder = tmp_path / f"runs/run-{faults}"
         promised = {each for each in outcome.told if each != "end"}
@@ -57,11 +59,10 @@ def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_record_that_was_promised(t
         if "end" in outcome.told:
             run = runs.read_run(folder)
             assert (run.ended, run.damaged, len(run.records)) == (True, (), 3)
-    assert faults > 20
+    return outcomes
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(tmp_path: Path, replaced: bool) -> None:
+def faults_of_a_baseline(tmp_path: Path, replaced: bool = False) -> list[Outcome]:
     numbers = count()
     sessions = [
         digest(a_run(some_rounds(1e-3, 1.1e-3), id=f"s{n}", started=f"2026-01-0{n + 1}")) for n in range(3)
@@ -78,7 +79,9 @@ def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(tmp_path: Path,
 
         return work
 
+    outcomes = list[Outcome]()
     for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        outcomes.append(outcome)
         check_ending(outcome, act)
         unread: list[str] = []
         (kept,) = baselines.read_baseline(tmp_path / str(faults), "main", unread.append).values()
@@ -86,10 +89,10 @@ def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(tmp_path: Path,
         assert not unread
         assert {"s2"} <= names or {"s0", "s1"} <= names, (act, outcome)
         assert "set" not in outcome.told or names == ({"s2"} if replaced else {"s0", "s1", "s2"})
-    assert faults > 5
+    return outcomes
 
 
-def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_one_or_the_new(tmp_path: Path) -> None:
+def faults_of_a_plot(tmp_path: Path) -> list[Outcome]:
     numbers = count()
 
     def make() -> Callable[[Tell], None]:
@@ -103,7 +106,9 @@ def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_one_or_the_new(tmp_pa
 
         return work
 
+    outcomes = list[Outcome]()
     for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        outcomes.append(outcome)
         check_ending(outcome, act)
         root = tmp_path / str(faults)
         assert (root / "plots/x.png").read_bytes() in (b"old" * 1000, b"new" * 1000)
@@ -111,10 +116,10 @@ def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_one_or_the_new(tmp_pa
         assert "saved" not in outcome.told or (root / "report.md").exists()
         left = [path.name for path in root.rglob(".*.tmp")]
         assert act == "end" or outcome.code == 0 or len(left) <= 1
-    assert faults > 5
+    return outcomes
 
 
-def test_a_fault_at_any_write_of_a_pytest_session_loses_no_test_that_was_measured(tmp_path: Path) -> None:
+def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
     numbers = count()
     before = a_run(some_rounds(1e-3), machine=machine())
 
@@ -133,9 +138,32 @@ def test_a_fault_at_any_write_of_a_pytest_session_loses_no_test_that_was_measure
 
         return work
 
+    outcomes = list[Outcome]()
     for faults, (act, _, outcome) in enumerate(every_fault(make), start=1):
+        outcomes.append(outcome)
         check_ending(outcome, act)
         run = runs.read_run(tmp_path / str(faults) / "runs/main")
         found = {each.case.workload for each in run.records}
         assert {"gemm", *outcome.told} <= found, (act, outcome)
-    assert faults > 20
+    return outcomes
+
+
+def faults_of_a_replaced_baseline(tmp_path: Path) -> list[Outcome]:
+    return faults_of_a_baseline(tmp_path, replaced=True)
+
+
+def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_record_that_was_promised(tmp_path: Path) -> None:
+    assert len(faults_of_a_run(tmp_path)) > 20
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(tmp_path: Path, replaced: bool) -> None:
+    assert len(faults_of_a_baseline(tmp_path, replaced)) > 5
+
+
+def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_one_or_the_new(tmp_path: Path) -> None:
+    assert len(faults_of_a_plot(tmp_path)) > 5
+
+
+def test_a_fault_at_any_write_of_a_pytest_session_loses_no_test_that_was_measured(tmp_path: Path) -> None:
+    assert len(faults_of_a_session(tmp_path)) > 20

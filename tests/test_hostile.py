@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from benchbench.running.request import request
 from benchbench.store import codec, runs
 from benchbench.store.import_pytest_benchmark import pytest_benchmark
 from tests.factories import a_case, a_probe, a_record, a_run_info
-from tests.program import accelbench
+from tests.program import accelbench, environment, rows
 
 SUITE = 'description = "x"\n[[cases]]\nworkload = "gemm"\n'
 BENCHMARK = {"fullname": "test_a", "stats": {"data": [0.1, 0.2], "iterations": 1}}
@@ -40,6 +43,14 @@ def a_folder(path: Path) -> None:
 def too_large(path: Path) -> None:
     path.touch()
     os.truncate(path, 2**40)
+
+
+def has_namespaces() -> bool:
+    """Whether a process here may have a network of its own."""
+    program = shutil.which("unshare")
+    return (
+        program is not None and subprocess.run([program, "-rn", "true"], capture_output=True).returncode == 0
+    )
 
 
 NO_FILES = (a_fifo, a_device, a_folder, too_large)
@@ -200,3 +211,15 @@ def test_what_is_read_is_a_regular_file_and_no_larger_than_allowed(tmp_path: Pat
     assert read_file(tmp_path / "x", 5) == b"12345"
     with pytest.raises(AccelbenchError, match="larger than 4 bytes"):
         read_file(tmp_path / "x", 4)
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="a network of its own needs unshare -n")
+def test_x17_without_a_network_the_same_is_measured(tmp_path: Path) -> None:
+    command = ["unshare", "-rn", sys.executable, "-m", "benchbench.cli"]
+    options = ["run", "-w", "gemm", "-b", "fake", "--rounds", "1", "-p", "m=8"]
+    subprocess.run([*command, *options], cwd=tmp_path, env=environment(), check=True)
+    accelbench(*options, cwd=tmp_path)
+    alone, usual = (
+        {row["case"]: row["latency_s"] for row in rows(tmp_path, each)} for each in ("latest~1", "latest")
+    )
+    assert alone == usual

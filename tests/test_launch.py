@@ -88,6 +88,12 @@ def test_a_worker_that_floods_its_output_fills_no_disk_and_keeps_its_last_words(
     found.close()
 
 
+def test_a_runs_folder_is_its_users_alone() -> None:
+    scratch = RunScratch()
+    assert scratch.path.stat().st_mode & 0o777 == 0o700
+    scratch.close()
+
+
 def job(workload: str, **params: Any) -> dict[str, Any]:
     case = a_case(workload=workload, params=params, backend="fake", target="fake")
     policy = dataclasses.asdict(POLICIES["quick"])

@@ -1,7 +1,9 @@
 """Nothing secret is stored: canaries in the environment, addresses, paths and error texts."""
 
 import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,3 +77,26 @@ def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> N
     (records,) = (tmp_path / "results").rglob("records.jsonl")
     message = json.loads(records.read_text())["outcome"]["message"]
     assert message.startswith("RuntimeError: GET https://example.com")
+
+
+def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
+    home, secrets = tmp_path / CANARY, {"MY_API_KEY": CANARY, "GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    (home / "mine").mkdir(parents=True)
+    (home / "mine/leaky.py").write_text(LEAKY)
+    subprocess.run(["git", "init", "-q", "."], cwd=home, check=True)
+    remote = f"https://user:{CANARY}@example.com/x.git"
+    subprocess.run(["git", "remote", "add", "origin", remote], cwd=home, check=True)
+    environment: dict[str, Any] = secrets | {"ACCELBENCH_WORKLOADS": str(home / "mine")}
+    tag, place = f"token={CANARY}", str(home / "results")
+    measure = ("run", "-w", "leaky,gemm", "-b", "fake", "--rounds", "1", "--tag", tag, "--results", place)
+    said = [accelbench(*measure, cwd=home, code=4, **environment)]
+    verbs = ["report", "list runs", "history", "baseline set main", "compare latest latest"]
+    formats = ["junit", "github", "json", "csv", "markdown", "pytest-benchmark"]
+    verbs += [f"export latest --to {name} -o out/{name}" for name in formats]
+    said += [accelbench(*verb.split(), cwd=home, **environment) for verb in verbs]
+    texts = {f"answer {number}": each.stdout + each.stderr for number, each in enumerate(said)}
+    texts |= {
+        str(path): path.read_text(errors="replace") for path in home.glob("[!.m]*/**/*") if path.is_file()
+    }
+    assert len(texts) > 15
+    assert not [name for name, text in texts.items() if CANARY in text]

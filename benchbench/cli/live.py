@@ -14,6 +14,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.running import progress
 from benchbench.running.observer import RunObserver, RunProgress
+from benchbench.store.redaction import own_redaction
 
 
 class Lines(RunObserver):
@@ -26,6 +27,7 @@ class Lines(RunObserver):
         self._report = report
         self._verbose = verbose
         self._labels = [""]
+        self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
 
     def note(self, text: str) -> None:
         """One line, above the bar; nothing in it acts on the terminal."""
@@ -45,7 +47,7 @@ class Lines(RunObserver):
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
         for info in infos:
-            tell(*plan.left_out(info.left_out))
+            tell(*map(self._redact, plan.left_out(info.left_out)))
         self._labels = ["A ", "B "] if len(infos) > 1 else [""]
         if sys.stderr.isatty() and infos[0].plan:
             self._bar = ProgressLine(infos)
@@ -62,11 +64,11 @@ class Lines(RunObserver):
         if self._bar:
             self._bar.add(record, side)
         failed = isinstance(record.outcome, Failure)
-        self._print(self._labels[side] + progress.line(record), "red" if failed else "")
+        self._print(self._labels[side] + self._redact(progress.line(record)), "red" if failed else "")
 
     def profile(self, profile: Profiled) -> None:
         """Its line."""
-        self.note(progress.profile_line(profile))
+        self.note(self._redact(progress.profile_line(profile)))
 
     def end(self, runs: Sequence[RunProgress]) -> None:
         """How many cases ended how, and what to type next."""
