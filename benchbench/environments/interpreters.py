@@ -1,6 +1,6 @@
 """The register of environments: where they live, what their records say, and whether they can be used.
 
-`provision.py` builds them.
+`build.py` builds them.
 """
 
 from __future__ import annotations
