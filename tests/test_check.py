@@ -858,14 +858,14 @@ def test_markdown_has_the_conclusion_first() -> None:
 
 | verdict | case | ratio [95 %] | ref → new | p | MDE | processes | limit | spread | measured again | notes |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.190, 1.210] | 1.00 ms → 1.20 ms | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % | 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 5.32 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.190, 1.210] | 1.00 ms → 1.20 ms | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 5.32 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
 | broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | crashed: a \\| b |
 | incomparable | gemm(kind=incomparable)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | counted flops 524288 → 7 |
 | gone | gemm(kind=gone)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the run |
-| provisional | gemm(kind=provisional)/float32/eager@\u200btorch:cpu | 2.994× [2.436, 3.680] | 1.00 ms → 3.00 ms | &lt;0.001 | 41.6 % | 3 processes v 2 sessions | 5 % (default) | 0.282 % | 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p &lt;0.001  MDE 41.6 %  3 processes v 2 sessions | slower, on 2 of 5 sessions; less precise than asked (stopped by time) |
+| provisional | gemm(kind=provisional)/float32/eager@\u200btorch:cpu | 2.994× [2.436, 3.680] | 1.00 ms → 3.00 ms | &lt;0.001 | 41.6 % | 3 processes v 2 sessions | 5% (default) | 0.282 % | 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p &lt;0.001  MDE 41.6 %  3 processes v 2 sessions | slower, on 2 of 5 sessions; less precise than asked (stopped by time) |
 | inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5302, 1.230] | 1.24 ms → 1.00 ms | 0.622 | 102 % | 3 processes v 6 sessions | 30.3 % (default, raised to twice the sessions' spread) | 15.2 % |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
-| faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7933, 0.8068] | 1.00 ms → 800 µs | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
-| same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9916, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 5.32 % | 3 processes v 6 sessions | 5 % (default) | 0.303 % |  | less precise than asked (stopped by time) |
+| faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7933, 0.8068] | 1.00 ms → 800 µs | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9916, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  | less precise than asked (stopped by time) |
 | insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | still warming up when measured, in 1 processes |
 | new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the baseline |
 
