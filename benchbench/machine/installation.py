@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 NAME = "accelbench"
 
@@ -17,6 +15,8 @@ def install_line(extra: str, origin: str | None = None) -> str:
 
     `origin`: the distribution's direct_url.json (PEP 610); by default that of the running accelbench.
     """
+    from urllib.parse import unquote, urlsplit
+
     found = json.loads(origin or _origin() or "{}")
     url, wanted = found.get("url", ""), f"[{extra}]" if extra else ""
     if "dir_info" in found:
@@ -28,6 +28,8 @@ def install_line(extra: str, origin: str | None = None) -> str:
 
 
 def _origin() -> str | None:
+    from importlib.metadata import PackageNotFoundError, distribution  # a tenth of a worker's start
+
     try:
         return distribution(NAME).read_text("direct_url.json")
     except PackageNotFoundError:  # run from a source tree
