@@ -69,7 +69,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
     sessions: int, spread: float, rules: GatePolicy, heavy: bool
 ) -> None:
     """Sessions with heavy tails too are for measuring in turn: docs/checking.md has the figures."""
-    suites, alarms = 120, 0
+    suites, alarms = 80, 0
     source = np.random.default_rng([sessions, int(1000 * spread), heavy])
     over = {"heavy": heavy, "stormy": heavy and rules.interleaved}
     for _ in range(suites):

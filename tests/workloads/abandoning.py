@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchbench.workloads.hanging import Hanging
 from benchbench.workloads.parenting import leave_children
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 

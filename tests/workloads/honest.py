@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchbench.workloads.base import Operation, Program
 from benchbench.workloads.operations.gemm import Gemm
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from benchbench.model.case import Dtype

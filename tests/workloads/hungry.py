@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -18,4 +17,6 @@ class Infinite(Honest):
     summary = "A result that is not finite"
 
     def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+        import numpy as np
+
         return np.full((self.size, self.size), np.inf, np.float32)

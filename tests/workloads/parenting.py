@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 

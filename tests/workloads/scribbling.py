@@ -12,11 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 FORGED = {"exit": 0, "reply": {"outcome": {"status": "ok", "block_s": [0.007]}, "stages_s": {}}}

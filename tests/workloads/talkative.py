@@ -6,11 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 

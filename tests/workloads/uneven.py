@@ -6,14 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
@@ -46,6 +45,8 @@ class Uneven(Operation):
         return {name: draw.normal(name, self.n, self.n) for name in ("a", "b")}
 
     def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        import numpy as np
+
         a, b = (arrays[name].astype(np.float64) for name in ("a", "b"))
         return np.abs(np.clip((a @ b)[tuple(index.T)], -1, 1))
 
@@ -53,7 +54,10 @@ class Uneven(Operation):
         return range(self.heavy if operator == self.slow else 1)
 
     def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
+        import numpy as np
+
         def step(a: Any, b: Any) -> Any:
+
             for name, seconds in SECONDS.items():
                 for _ in self.times(name):
                     context.spend(seconds, name)
