@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -267,6 +268,15 @@ def test_a_full_disk_keeps_every_earlier_record(tmp_path: Path, write: Callable[
     with runs.RunWriter(folder) as writer:
         writer.append(third)
     assert runs.read_run(folder).records == (first, third)
+
+
+def test_a_run_that_is_removed_while_it_is_measured_is_told_with_the_next_record(tmp_path: Path) -> None:
+    with runs.create_run(tmp_path, a_run_info(id="a")) as writer:
+        writer.append(a_record())
+        shutil.rmtree(tmp_path / "runs/a")
+        with pytest.raises(CannotWrite, match="was removed while it was measured"):
+            writer.append(a_record(round=1))
+        writer.folder.mkdir()
 
 
 def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
-from errno import ELOOP
+from errno import ELOOP, ENOENT
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -143,6 +143,8 @@ class RunWriter:
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes could be written")
         os.fsync(self._descriptor)
+        if not os.fstat(self._descriptor).st_nlink:  # else all that follows would be lost in silence
+            raise OSError(ENOENT, "the run was removed while it was measured", str(self._path))
 
     def drop_torn(self) -> None:
         """Cut off a last line that is no whole record: a process that is killed may leave one."""
