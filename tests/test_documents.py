@@ -358,7 +358,7 @@ def test_what_a_document_is_made_of_needs_nothing_heavy() -> None:
         (Number(1.08, "×", 1.068, 1.093), "1.080× [1.068, 1.093]"),
         (Number(1.08, "×"), "1.08×"),
         (Number(0.05, "%"), "5.00 %"),
-        (Number(0.05, "%", exact=True), "5 %"),
+        (Number(0.05, "%", exact=True), "5%"),
         (Number(30.0, "%"), ">1000 %"),
         (Number(0.0001, "p"), "<0.001"),
         (Number(2**20, "B"), "1.00 MiB"),

@@ -12,11 +12,13 @@ from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_columns import OWN, UNSURE, choices
 from benchbench.errors import UsageError
 from benchbench.exporters._text import foot
+from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Cache, Case, Dtype
 from benchbench.model.measurement import Memory
 from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status
+from benchbench.store.runs import read_run
 from tests.factories import (
     a_case,
     a_cost,
@@ -31,6 +33,7 @@ from tests.factories import (
     some_rounds,
 )
 from tests.rendering import columns_of, rendered
+from tests.test_architecture import ROOT
 
 TORCH, TENSORFLOW, JAX = (
     a_case(backend="torch"),
@@ -496,3 +499,10 @@ def test_x4_nothing_in_the_table_acts_on_a_terminal(name: str) -> None:
 def test_threads_that_were_left_idle_are_told_in_the_head() -> None:
     made = report_document(a_run([a_record()], settings=Settings(threads=1)))
     assert "machine: Example CPU, 1 of 2 threads, Linux 6.8" in made.facts
+
+
+def test_the_documented_table_is_that_of_the_stored_run() -> None:
+    document = (ROOT / "docs/cli.md").read_text()
+    example = document[document.index("## The report's table") :].split("```\n")[1]
+    run = read_run(ROOT / "results/reference/2026-11-21-cpu-quick")
+    assert example in Terminal(120).render(report_document(run))

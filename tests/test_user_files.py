@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.errors import UsageError
+from benchbench.errors import UsageError, page
 from benchbench.launch import user_files
 from benchbench.launch.catalogue import workload_at, workload_named
 from benchbench.launch.project import UserCode, user_code
@@ -76,7 +76,7 @@ def test_a_mistake_is_told_where_it_is(tmp_path: Path, source: str, told: str) -
     write(tmp_path, bad=source)
     done = accelbench("run", "-b", "fake", "-w", "bad", cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
     assert told in done.stderr
-    assert "hint: docs/workloads.md" in done.stderr
+    assert f"hint: {page('workloads')} says" in done.stderr
     assert "\x1b" not in done.stderr
 
 
