@@ -250,7 +250,7 @@ def test_other_versions_end_with_11_where_asked(bench: Bench) -> None:
     [
         (("check",), 2, "Which baseline?"),
         (("check", "latest", "--baseline", "main", "--metric", "latencies"), 2, "No metric"),
-        (("check", "latest", "--baseline", "main", "--max-slowdown", "5"), 2, "between 0 % and 100 %"),
+        (("check", "latest", "--baseline", "main", "--max-slowdown", "5"), 2, "between 0% and 100%"),
         (("check", "latest", "--baseline", "main", "--suite", "quik"), 2, "Did you mean 'quick'?"),
         (("check", "nosuch", "--baseline", "main"), 5, "No run 'nosuch'"),
     ],

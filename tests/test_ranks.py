@@ -98,7 +98,7 @@ def damaged(**over: Any) -> Measurement:
         (
             damaged(ranks=(damaged().ranks[0], replace(damaged().ranks[1], cold_s=-1.0))),
             2,
-            "negative or not finite",
+            "negative or beyond",
         ),
     ],
 )
