@@ -263,7 +263,7 @@ def test_runs_killed_at_random_moments_keep_what_was_shown_and_are_finished(
 
 
 def test_two_hundred_kills_lost_nothing() -> None:
-    told = (ROOT / "tests/studies/kills.txt").read_text()
+    told = (ROOT / "tests/studies/output/kills.txt").read_text()
     backends = re.findall(r"^(fake|torch): (\d+) kills", told, re.MULTILINE)
     assert {backend for backend, _ in backends} == {"fake", "torch"}
     total = sum(int(count) for _, count in backends)

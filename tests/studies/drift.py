@@ -1,6 +1,6 @@
 """Drift inside runs, simulated: how often it is told, and what allowing for it does to stored comparisons.
 
-    python -m tests.studies.drift > tests/studies/drift.txt
+    python -m tests.studies.drift > tests/studies/output/drift.txt
 
 Quiet runs have independent processes. Walks are of 2 % a run, shared by its cases, over noise of 1 %; nothing
 else differs between the two runs of a comparison. `shuffled` has the same processes with their rounds in

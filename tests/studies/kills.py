@@ -4,7 +4,7 @@
     python -m tests.studies.kills torch 50
 
 Each trial starts a run, kills it, resumes it, kills that in four of five cases, and so on until one is let go
-to its end. What the last 200 came to is in kills.txt.
+to its end. What the last 200 came to is in output/kills.txt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What accelbench says of runs that were measured beside busy neighbours: a spinning process on each CPU.
 
-    python -m tests.studies.neighbours > tests/studies/neighbours.txt
+    python -m tests.studies.neighbours > tests/studies/output/neighbours.txt
 
 Two runs of the same cases beside them; then what the look before a run, the report, a comparison and a check
 say. Nothing of it may be confident: the last line counts what is.
