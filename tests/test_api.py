@@ -25,7 +25,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Verdict
 from benchbench.running.observer import RunObserver, RunProgress
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench, rows
 from tests.test_architecture import HEAVY, ROOT
@@ -94,7 +94,7 @@ def test_a_run_is_stored_as_the_command_line_stores_it(
         on_record=seen.append,
         on_stage=stages.append,
     )
-    assert run == runs.read_run(runs.find_run(folder / "results", "latest"))
+    assert run == runs.read_run(selectors.find_run(folder / "results", "latest"))
     assert list(run.records) == seen
     assert len(seen) == 4
     assert any("round 2: " in stage for stage in stages)

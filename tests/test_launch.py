@@ -18,7 +18,7 @@ from benchbench.launch.transport import Greeting, JobEnd, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.store import runs
+from benchbench.store import selectors
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case
 from tests.program import WORKLOADS, accelbench
@@ -61,7 +61,7 @@ def test_results_in_a_folder_named_like_a_runs_own_are_kept(tmp_path: Path) -> N
     for _ in range(2):
         accelbench(*gemm, "--results", str(results), cwd=tmp_path, TMPDIR=str(tmp_path))
         os.utime(results, (0, 0))
-    assert len(runs.runs(results)) == 2
+    assert len(selectors.run_ids(results)) == 2
     assert [path.name for path in tmp_path.iterdir()] == [results.name]
 
 

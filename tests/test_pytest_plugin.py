@@ -14,7 +14,7 @@ import pytest
 from benchbench.analyse.columns import flatten
 from benchbench.analyse.rows import rows
 from benchbench.model.measurement import Measurement
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from benchbench.store.checksum import sealed
 from benchbench.store.lock import lock
 from tests.program import accelbench, add_sessions, fork_server
@@ -59,7 +59,7 @@ def pytest_in(
 
 
 def stored(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
-    return [flatten(row) for row in rows(runs.read_run(runs.find_run(folder / "results", selector)))]
+    return [flatten(row) for row in rows(runs.read_run(selectors.find_run(folder / "results", selector)))]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path
 def test_warm_up_and_blocks_are_those_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     pytest_in(tmp_path)
-    (record,) = runs.read_run(runs.find_run(tmp_path / "results", "latest")).records
+    (record,) = runs.read_run(selectors.find_run(tmp_path / "results", "latest")).records
     assert isinstance(record.outcome, Measurement)
     assert record.outcome.warmup_block_s
     assert min(record.outcome.block_s) > 0
@@ -247,7 +247,7 @@ def test_a_session_that_is_killed_keeps_what_was_measured(tmp_path: Path) -> Non
     pytest_in(tmp_path, code=-9)
     (row,) = stored(tmp_path)
     assert (row["case"], row["status"]) == (SUM, "ok")
-    assert not runs.read_run(runs.find_run(tmp_path / "results", "latest")).ended
+    assert not runs.read_run(selectors.find_run(tmp_path / "results", "latest")).ended
 
 
 def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from benchbench.model.placement import Placement, Strategy
 from benchbench.model.ranks import combined
 from benchbench.model.run import Settings
 from benchbench.running import rounds
-from benchbench.store import codec, runs
+from benchbench.store import codec, runs, selectors
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run_info, a_watched
 from tests.program import WORKLOADS
@@ -128,7 +128,7 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
     record = a_record(of(*measured), case=case)
     with runs.create_run(tmp_path, replace(info, plan=(case,))) as writer:
         writer.append(record)
-    run = runs.read_run(runs.find_run(tmp_path, info.id))
+    run = runs.read_run(selectors.find_run(tmp_path, info.id))
     assert run.records == (record,)
     (row,) = rows(run)
     assert row.metrics["latency_s"].value == pytest.approx(0.5)

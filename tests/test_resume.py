@@ -25,7 +25,7 @@ from benchbench.model.run import Partner, Policy, Run
 from benchbench.model.status import Verdict
 from benchbench.running import rounds
 from benchbench.running.resume import differences
-from benchbench.store import codec, runs
+from benchbench.store import codec, runs, selectors, ulid
 from benchbench.store.checksum import sealed
 from benchbench.store.lock import lock
 from benchbench.timing.policy import within
@@ -89,7 +89,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def interrupted(ended: Path, folder: Path, kept: int = 2, torn: bytes = b"") -> Path:
     """A copy of the run with its first records alone, and perhaps the beginning of another."""
-    source = runs.find_run(ended, "latest")
+    source = selectors.find_run(ended, "latest")
     run = folder / "results" / "runs" / source.name
     run.mkdir(parents=True)
     (run / "run.json").write_bytes((source / "run.json").read_bytes())
@@ -114,7 +114,7 @@ def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path, torn=b'{"schema":2,"case":{"sui')
-    whole = runs.read_run(runs.find_run(ended, "latest"))
+    whole = runs.read_run(selectors.find_run(ended, "latest"))
     listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
     assert [each["status"] for each in listed] == ["interrupted"]
     line = f"accelbench run --resume {folder.name}"
@@ -141,7 +141,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
 
 def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: Path) -> None:
     older = interrupted(ended, tmp_path)
-    runs.keep(tmp_path / "results", a_run(id=runs.new_id()))
+    runs.keep(tmp_path / "results", a_run(id=ulid.new_id()))
     accelbench("run", "--resume", cwd=tmp_path)
     assert runs.progress(older) is runs.Progress.ENDED
     said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from tests.factories import a_run, some_rounds
 from tests.program import accelbench
 
@@ -10,7 +10,7 @@ from tests.program import accelbench
 def stored(root: Path, count: int) -> list[str]:
     for number in range(count):
         runs.keep(root / "results", a_run(some_rounds(1e-3), id=f"run{number}"))
-    return runs.runs(root / "results")
+    return selectors.run_ids(root / "results")
 
 
 def test_the_runs_named_are_removed_and_the_others_stay(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_the_runs_named_are_removed_and_the_others_stay(tmp_path: Path) -> None:
     accelbench("baseline", "set", "main", "run1", cwd=tmp_path)
     said = accelbench("runs", "rm", "run1", "latest", "run1", cwd=tmp_path)
     assert said.stderr.splitlines() == ["removed run1", "removed run3"]
-    assert runs.runs(tmp_path / "results") == ["run0", "run2"]
+    assert selectors.run_ids(tmp_path / "results") == ["run0", "run2"]
     assert "main" in accelbench("baseline", "list", cwd=tmp_path).stdout
 
 
@@ -27,7 +27,7 @@ def test_where_one_name_is_wrong_nothing_is_removed(tmp_path: Path) -> None:
     elsewhere = runs.keep(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
     accelbench("runs", "rm", "run0", "nothing", cwd=tmp_path, code=5)
     accelbench("runs", "rm", "run0", str(elsewhere), cwd=tmp_path, code=5)
-    assert runs.runs(tmp_path / "results") == ["run0", "run1"]
+    assert selectors.run_ids(tmp_path / "results") == ["run0", "run1"]
     assert runs.read_run(elsewhere)
 
 
@@ -37,7 +37,7 @@ def test_all_but_the_newest_are_pruned(tmp_path: Path) -> None:
     assert said.stderr.splitlines() == ["would remove run0"]
     accelbench("runs", "prune", "--keep", "2", cwd=tmp_path)
     accelbench("runs", "prune", "--keep", "9", cwd=tmp_path)
-    assert runs.runs(tmp_path / "results") == ["run2", "run3"]
+    assert selectors.run_ids(tmp_path / "results") == ["run2", "run3"]
     assert [path.name for path in sorted((tmp_path / "results/runs").iterdir())] == ["run2", "run3"]
 
 

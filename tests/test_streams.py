@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchbench.cli.streams import text_stream
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from tests.program import accelbench, started
 
 RUN = ("run", "-w", "gemm", "-b", "fake", "--rounds", "3", "-p", "m=8,16")
@@ -16,7 +16,7 @@ RUN = ("run", "-w", "gemm", "-b", "fake", "--rounds", "3", "-p", "m=8,16")
 
 def measured(folder: Path) -> list[int]:
     """Records of each stored run that ended by itself."""
-    found = (runs.read_run(folder / "results/runs" / name) for name in runs.runs(folder / "results"))
+    found = (runs.read_run(folder / "results/runs" / name) for name in selectors.run_ids(folder / "results"))
     return [len(run.records) for run in found if run.ended and not run.damaged]
 
 

@@ -10,7 +10,7 @@ import benchbench
 from benchbench.errors import UsageError
 from benchbench.plan.revision import current_commit
 from benchbench.pytest_plugin.session import session
-from benchbench.store import runs, tags
+from benchbench.store import runs, selectors, tags
 from tests.factories import a_run
 from tests.program import accelbench
 
@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def stored(where: Path) -> dict[str, str]:
-    return runs.read_head(runs.find_run(where / "results", "latest")).tags
+    return runs.read_head(selectors.find_run(where / "results", "latest")).tags
 
 
 def test_a_tag_has_a_name_or_is_the_tag() -> None:

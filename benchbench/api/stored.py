@@ -27,7 +27,7 @@ from benchbench.plan import config, suite
 from benchbench.profiling import tables
 from benchbench.profiling.tables import OperatorTable, ProfileDifference
 from benchbench.running.observer import RunObserver
-from benchbench.store import artifacts, runs
+from benchbench.store import artifacts, runs, selectors
 from benchbench.store.sharing import SharedRun, write_shared
 from benchbench.trends.trend import Trend, trends
 from benchbench.validating.faults import Validation
@@ -51,7 +51,7 @@ def load(run: str | Path = "latest", results: str | Path | None = None) -> Run:
 
 def folder(run: str | Path = "latest", results: str | Path | None = None) -> Path:
     """Where a stored run is kept; it is named as in `load`. Raises UnreadableInput."""
-    return runs.find_run(results_folder(results), str(run))
+    return selectors.find_run(results_folder(results), str(run))
 
 
 def compare(
@@ -93,10 +93,10 @@ def history(
     is left out, and told to an `observer`. Raises UsageError, UnreadableInput where there is no run.
     """
     root, quantity = results_folder(results), metrics.metric_named(metric)
-    if not runs.runs(root):
+    if not selectors.run_ids(root):
         folder("latest", root)  # tells what to do
     told = observer or RunObserver()
-    stored = runs.read_all(root, lambda reason: told.note(f"left out: {reason}"))
+    stored = selectors.read_all(root, lambda reason: told.note(f"left out: {reason}"))
     return trends(stored, quantity, several(cases), threshold, by)
 
 

@@ -119,9 +119,9 @@ def _verdicts(_: Path) -> Iterable[str]:
 
 def _runs(results: Path) -> Iterable[str]:
     """The newest first."""
-    from benchbench.store import runs
+    from benchbench.store import selectors
 
-    return ["latest", "latest~1", *reversed(runs.runs(results))]
+    return ["latest", "latest~1", *reversed(selectors.run_ids(results))]
 
 
 def _baselines(results: Path) -> Iterable[str]:

@@ -73,10 +73,10 @@ def import_(
 
     Examples: accelbench import before.json; accelbench import main-1.json main-2.json --tag branch=main
     """
-    from benchbench.store import runs, tags
+    from benchbench.store import runs, selectors, tags
     from benchbench.store.import_pytest_benchmark import pytest_benchmark
 
-    runs.follow_stored(results)
+    selectors.follow_stored(results)
     run = pytest_benchmark(files, tags.parse_tags(tag or []))
     runs.keep(results, run)
     tell(f"{len(run.info.plan)} cases, {len(files)} rounds: run {run.info.id}")

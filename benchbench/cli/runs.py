@@ -30,11 +30,11 @@ def remove(
 
     Examples: accelbench runs rm latest; accelbench runs rm 01M7YM00 01M7YM01
     """
-    from benchbench.store import runs as store
+    from benchbench.store import selectors
 
-    chosen = [store.find_stored(results, name) for name in names]
+    chosen = [selectors.find_stored(results, name) for name in names]
     for name in dict.fromkeys(chosen):
-        store.remove_run(results, name)
+        selectors.remove_run(results, name)
         tell(f"removed {name}")
 
 
@@ -48,10 +48,10 @@ def prune(
 
     Example: accelbench runs prune --keep 50 --dry-run
     """
-    from benchbench.store import runs as store
+    from benchbench.store import selectors
 
-    stored = store.runs(results)
+    stored = selectors.run_ids(results)
     for name in stored[: max(len(stored) - keep, 0)]:
         if not dry_run:
-            store.remove_run(results, name)
+            selectors.remove_run(results, name)
         tell(f"{'would remove' if dry_run else 'removed'} {name}")

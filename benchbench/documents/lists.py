@@ -17,7 +17,7 @@ from benchbench.launch import catalogue
 from benchbench.model.device import WHY_NOT_MEASURED, Probe
 from benchbench.plan.rerun import resume_obstacle
 from benchbench.store import runs as store
-from benchbench.store import tags
+from benchbench.store import selectors, tags
 
 Rows = list[dict[str, str]]
 
@@ -95,7 +95,7 @@ def _backends() -> Rows:
 def _runs(results: Path) -> Rows:
     """Every stored run, oldest first."""
     rows = []
-    for name in store.runs(results):
+    for name in selectors.run_ids(results):
         try:
             info = store.read_head(results / store.RUNS / name)
             progress = store.progress(results / store.RUNS / name)
@@ -123,7 +123,7 @@ def _listed(
 def _interrupted(results: Path) -> list[str]:
     """For each run that can be finished, the line to type."""
     lines = []
-    for name in store.runs(results):
+    for name in selectors.run_ids(results):
         folder = results / store.RUNS / name
         with suppress(UnreadableInput):
             interrupted = store.progress(folder) is store.Progress.INTERRUPTED

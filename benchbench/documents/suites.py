@@ -20,7 +20,7 @@ from benchbench.plan import suite
 from benchbench.plan.cases import Selection, estimate_s, plan, select
 from benchbench.plan.suite import Suite
 from benchbench.stats import median
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from benchbench.timing.policy import POLICIES
 
 RECENT = 20  # runs that are looked into
@@ -87,7 +87,7 @@ def _forecast(loaded: Suite, probes: list[Probe], walls_s: Mapping[str, float]) 
 
 def _recent(results: Path) -> Iterator[Run]:
     """The newest last; those that cannot be read are `list runs`' business."""
-    for name in runs.runs(results)[-RECENT:]:
+    for name in selectors.run_ids(results)[-RECENT:]:
         try:
             yield runs.read_run(results / runs.RUNS / name)
         except UnreadableInput:

@@ -18,7 +18,7 @@ from benchbench.gate.stages import HERE, thresholds
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.plan import config
-from benchbench.store import runs, tags
+from benchbench.store import runs, selectors, tags
 
 FAILING = (Verdict.SLOWER, Verdict.PROVISIONAL, Verdict.BROKEN)
 
@@ -41,7 +41,7 @@ def accept(
     Raises UsageError for a run that something speaks against, unless it is accepted `anyway`;
     UnreadableInput, CannotWrite.
     """
-    folder = runs.find_run(results, selector)
+    folder = selectors.find_run(results, selector)
     if folder.parent.parent.parent == results / runs.RUNS:
         whole = folder.parent.parent.name
         raise UsageError(f"Run {folder.name} is the second test of {whole}, not a run.", f"Name {whole}.")
@@ -93,7 +93,7 @@ def _failing(results: Path, name: str, folder: Path, run: Run) -> list[str]:
 
 def _confirmation(folder: Path) -> Confirmation | None:
     """What the last check of a run measured again, kept within its folder."""
-    ids = runs.runs(folder)
+    ids = selectors.run_ids(folder)
     if not ids:
         return None
     again = [digest(runs.read_run(folder / runs.RUNS / each)) for each in ids]

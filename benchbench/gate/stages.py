@@ -30,7 +30,7 @@ from benchbench.running.interleaved import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Terms
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
@@ -146,7 +146,7 @@ class _Stages:
         """The sessions of a baseline, and the run: stored, or measured now as the newest of them was."""
         asked = self.asked
         if asked.run:
-            run = runs.read_run(runs.find_run(asked.results, asked.run))
+            run = runs.read_run(selectors.find_run(asked.results, asked.run))
             _only_code(sides, run.info.plan)
             return self._sessions(name, run.info.machine), run
         sessions = self._sessions(name, machine())

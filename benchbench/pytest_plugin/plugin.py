@@ -140,7 +140,7 @@ def state(config: pytest.Config) -> State:
 def _new_state(config: pytest.Config) -> State:
     from benchbench.errors import UsageError
     from benchbench.pytest_plugin import session as testruns
-    from benchbench.store import runs
+    from benchbench.store import ulid
     from benchbench.timing.policy import POLICIES
 
     results = config.invocation_params.dir / str(config.getoption("--accelbench-results"))
@@ -151,7 +151,7 @@ def _new_state(config: pytest.Config) -> State:
     if baseline:
         testruns.check_exists(baseline, results)
     policy: Policy = POLICIES[str(config.getoption("--accelbench-policy"))]
-    run = testruns.session(name or runs.new_id(), policy, earlier)
+    run = testruns.session(name or ulid.new_id(), policy, earlier)
     return State(results=results, baseline=baseline, run=run, earlier=earlier)
 
 

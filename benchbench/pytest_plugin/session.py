@@ -28,7 +28,7 @@ from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Verdict
 from benchbench.plan.revision import commit_tag
 from benchbench.pytest_plugin.function import PYTHON, version
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 
 SUITE = "pytest"
 
@@ -97,9 +97,9 @@ def earlier(results: Path, name: str) -> Run | None:
 
     Raises UsageError for what is no name of a run, or where they were made on other hardware.
     """
-    if not runs.NAME.fullmatch(name) or runs.LATEST.fullmatch(name):
+    if not runs.NAME.fullmatch(name) or selectors.LATEST.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a run.", "Use letters, digits, dots, dashes, underscores.")
-    if name not in runs.runs(results):
+    if name not in selectors.run_ids(results):
         return None
     found = runs.read_run(results / runs.RUNS / name)
     if not same_hardware(found.info.machine, machine()):
@@ -172,7 +172,7 @@ def regression_of(run: Run, name: str, results: Path) -> Since:
     """
     (case,) = run.info.plan
     if name not in baselines.baseline_names(results):
-        ref = runs.read_run(runs.find_run(results, name))
+        ref = runs.read_run(selectors.find_run(results, name))
         (verdict,) = compare_runs(only(ref, case.id), run).verdicts
         text = "  ".join(comparison.sentences(verdict))
         return Since(verdict.verdict, verdict.p_holm, text)
@@ -188,4 +188,4 @@ def check_exists(name: str, results: Path) -> None:
     if name in baselines.baseline_names(results):
         baselines.sessions(results, name, machine())
     else:
-        runs.read_run(runs.find_run(results, name))
+        runs.read_run(selectors.find_run(results, name))

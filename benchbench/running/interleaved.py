@@ -27,7 +27,7 @@ from benchbench.running.recording import record_runs
 from benchbench.running.request import Request, Terms, request, with_project
 from benchbench.running.rounds import run_head
 from benchbench.running.start import ready
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from benchbench.store.tags import COMMIT
 
 Pair = tuple[Case, Case]
@@ -41,7 +41,7 @@ def measure_sides(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    runs.follow_stored(results)
+    selectors.follow_stored(results)
     options = with_project(options)
     asked, pythons = request(options), given(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
@@ -59,7 +59,7 @@ def measure_cases_on(
     observer: RunObserver,
 ) -> tuple[Run, Run]:
     """The same of cases planned before; the second side is what measured them. `pythons`: as typed."""
-    runs.follow_stored(results)
+    selectors.follow_stored(results)
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
     with _pools(sides, (there, here), terms, results, observer) as (own, pools):

@@ -22,7 +22,7 @@ from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
 from benchbench.running.request import Request, Terms
 from benchbench.running.start import ready
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 
 LOOKING = "looking for backends and devices"
 
@@ -31,7 +31,7 @@ def measure_suite(
     options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
 ) -> Run:
     """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
-    runs.follow_stored(results)
+    selectors.follow_stored(results)
     asked, targets = request.request_on_targets(options)
     with ready(targets, asked.wait_s, results, observer), prepared(asked, targets, observer) as (pool, info):
         record_runs([pool], [info], results, observer, profile=profile)
@@ -78,7 +78,7 @@ def measure_cases(
 
     `pythons`: target → its interpreter. Raises UsageError for a target without one, NothingToMeasure.
     """
-    runs.follow_stored(results)
+    selectors.follow_stored(results)
     targets = targets_of(cases, pythons)
     with (
         ready(targets, terms.wait_s, results, observer),

@@ -26,7 +26,7 @@ from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_rest
 from benchbench.running.start import ready
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from benchbench.store.runs import Progress, RunWriter
 from benchbench.store.tags import COMMIT, short
 
@@ -43,7 +43,7 @@ def resume_run(
     Raises UsageError where it has ended, or where machine, versions or settings are others than they were;
     UnreadableInput, CannotWrite.
     """
-    name = runs.find_stored(results, selector) if selector else _newest_interrupted(results)
+    name = selectors.find_stored(results, selector) if selector else _newest_interrupted(results)
     folder = results / runs.RUNS / name
     with RunWriter(folder) as writer:
         writer.drop_torn()
@@ -67,7 +67,7 @@ def resume_run(
 
 
 def _newest_interrupted(results: Path) -> str:
-    for name in reversed(runs.runs(results)):
+    for name in reversed(selectors.run_ids(results)):
         folder = results / runs.RUNS / name
         with suppress(UnreadableInput):
             if runs.progress(folder) is Progress.INTERRUPTED and not resume_obstacle(runs.read_head(folder)):

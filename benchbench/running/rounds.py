@@ -23,7 +23,7 @@ from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
 from benchbench.running.recorder import Announce, Recorder
 from benchbench.running.request import Request, Terms
-from benchbench.store.runs import new_id
+from benchbench.store.ulid import new_id
 
 
 def prepare(pool: WorkerPool, request: Request) -> RunInfo:

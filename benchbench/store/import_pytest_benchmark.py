@@ -24,8 +24,8 @@ from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST, parse_json, read_file
 from benchbench.stats import median
-from benchbench.store.runs import new_id
 from benchbench.store.tags import COMMIT, HASH, commit_name
+from benchbench.store.ulid import new_id
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import precise
 

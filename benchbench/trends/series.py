@@ -13,7 +13,7 @@ from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.environment import fingerprint
 from benchbench.model.run import Run
-from benchbench.store.runs import begun
+from benchbench.store.ulid import begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from benchbench.documents.history import history_document
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.run import Run
 from benchbench.store import runs as store
+from benchbench.store import selectors
 from benchbench.trends.change_points import change_points
 from benchbench.trends.trend import trends
 from tests.factories import a_case, a_record, a_run, a_watched
@@ -53,7 +54,7 @@ def made(number: int) -> Run:
 
 def timed(folder: Path, runs: int, by: str | None) -> dict[str, float | str | None]:
     """The best of some times, as `accelbench history` reads and tells them; `each_ms`: of a run."""
-    names = store.runs(folder)[:runs]
+    names = selectors.run_ids(folder)[:runs]
     spent = []
     for _ in range(REPEATS):
         begin = time.perf_counter()

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 
 
 def compared(arguments: list[str], results: Path) -> dict[str, Any]:
@@ -50,7 +50,9 @@ def main() -> None:
     """Print a line per backend, and the verdicts."""
     with TemporaryDirectory() as name:
         found = compared(sys.argv[1:] or ["--suite", "quick"], Path(name))
-        forked, spawned = (by_target(runs.find_run(Path(name), found[side]["id"])) for side in ("ref", "new"))
+        forked, spawned = (
+            by_target(selectors.find_run(Path(name), found[side]["id"])) for side in ("ref", "new")
+        )
     logs: dict[str, list[float]] = defaultdict(list)
     for verdict in found["verdicts"]:
         if verdict["ratio"]:

@@ -25,7 +25,7 @@ from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Settings
-from benchbench.store import runs
+from benchbench.store import runs, selectors
 from tests.studies.steps import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def accelbench(workload: str, processes: int, folder: Path) -> list[float]:
     arguments = ["-w", workload, *PARAMETERS[workload], "-b", "torch", "-d", "cpu", "--quick"]
     command = ["run", *arguments, "--rounds", str(processes), "--results", str(results)]
     called([sys.executable, "-m", "benchbench.cli", *command], dict(os.environ))
-    outcomes = [record.outcome for record in runs.read_run(runs.find_run(results, "latest")).records]
+    outcomes = [record.outcome for record in runs.read_run(selectors.find_run(results, "latest")).records]
     return [median(each.block_s) / each.iterations for each in outcomes if isinstance(each, Measurement)]
 
 

@@ -1,0 +1,118 @@
+"""Which runs there are, and which one is meant by `latest`, `latest~1`, an id or the beginning of one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+
+from benchbench.errors import UnreadableInput
+from benchbench.model.run import Run
+from benchbench.store import disk
+from benchbench.store.runs import HEAD, NAME, RUNS, read_run
+from benchbench.store.ulid import ULID, new_id
+
+LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
+
+
+def run_ids(root: Path) -> list[str]:
+    """The ids of the stored runs, newest last. Raises UnreadableInput where they cannot be listed."""
+    folder = root / RUNS
+    with disk.reading(folder):
+        if not folder.is_dir():
+            return []
+        found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and _is_run(each)]
+    return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+
+
+def find_run(root: Path, selector: str) -> Path:
+    """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
+
+    A run that a check kept within the one it confirms is found by its id too. Raises UnreadableInput.
+    """
+    ids = run_ids(root)
+    if latest := LATEST.fullmatch(selector):
+        return root / RUNS / _back(root, ids, int(latest[1] or 0))
+    matching = [name for name in ids if selector and name.upper().startswith(selector.upper())]
+    if selector in ids or len(matching) == 1:
+        return root / RUNS / (selector if selector in ids else matching[0])
+    if selector and _is_run(Path(selector)):
+        return Path(selector)
+    within = [] if matching else _confirming(root, ids, selector)
+    if len(within) == 1:
+        return within[0]
+    if matching:
+        raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
+    raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(selector, ids))
+
+
+def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
+    """The folders of runs within others, by their ids or a beginning of them."""
+    within = [root / RUNS / name / RUNS / own for name in ids for own in run_ids(root / RUNS / name)]
+    return [each for each in within if selector and each.name.upper().startswith(selector.upper())]
+
+
+def find_stored(root: Path, selector: str) -> str:
+    """The id of the run in `root` that `selector` names, which may not be a path. Raises UnreadableInput."""
+    folder = find_run(root, selector)
+    if folder.parent != root / RUNS:
+        message = f"{selector!r} is not among the runs in {root / RUNS}."
+        raise UnreadableInput(message, "accelbench list runs shows what there is.")
+    return folder.name
+
+
+def read_all(root: Path, skipped: Callable[[str], None]) -> Iterator[Run]:
+    """Every stored run, oldest first; one that cannot be read is told to `skipped`, and costs only itself."""
+    for name in run_ids(root):
+        try:
+            yield read_run(root / RUNS / name)
+        except UnreadableInput as error:
+            skipped(str(error))
+
+
+def follow_stored(root: Path) -> None:
+    """Ids to come are greater than those stored: `latest` is the newest, though a clock was set back."""
+    for name in reversed(run_ids(root)[-1:]):
+        if ULID.fullmatch(name):
+            new_id.follow(name)
+
+
+def remove_run(root: Path, name: str) -> None:
+    """Remove a stored run with all it keeps; of a link only the link. Raises CannotWrite."""
+    folder = root / RUNS / name
+    with disk.writing(folder):
+        if folder.is_symlink():
+            folder.unlink()
+            return
+        gone = folder.with_name(f".{name}.removed")  # first the name: a run is there whole or not at all
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
+def _back(root: Path, ids: list[str], steps: int) -> str:
+    if not ids:
+        raise UnreadableInput(f"There are no runs in {root / RUNS} yet.", "accelbench run --suite quick")
+    if steps >= len(ids):
+        oldest = "latest" if len(ids) == 1 else f"latest~{len(ids) - 1}"
+        raise UnreadableInput(f"There is no latest~{steps} in {root / RUNS}.", f"The oldest is {oldest}.")
+    return ids[-1 - steps]
+
+
+def _some(ids: list[str]) -> str:
+    return f"Type more of it: {', '.join(ids[-5:])}{', …' if len(ids) > 5 else ''}"
+
+
+def _nearest(selector: str, ids: list[str]) -> str:
+    if not ids:
+        return "There are no runs yet: accelbench run --suite quick"
+    near = get_close_matches(selector[:100].upper(), ids, n=1)
+    return f"Did you mean {near[0]!r}?" if near else "accelbench list runs shows what there is."
+
+
+def _is_run(folder: Path) -> bool:
+    with suppress(OSError, ValueError):  # a name too long, or with a NUL
+        return (folder / HEAD).is_file()
+    return False
