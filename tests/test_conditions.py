@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from benchbench.machine import conditions, sampler
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched
+from tests.test_architecture import ROOT
 
 SAMPLES = 11
 
@@ -247,6 +250,36 @@ def test_a_quiet_machine_is_never_called_contended(cpus: int, rounds: int, lengt
         processes = [a_quiet_process(source, cpus, length_s) for _ in range(rounds)]
         assert conditions.condition_notes(processes) == []
         assert conditions.other_cores(processes) is not None
+
+
+def recorded_runs() -> list[list[Measurement]]:
+    """Ten runs on two cores of a virtual machine with nothing else on it (`tests/studies/quiet_runs.py`)."""
+    runs = json.loads((ROOT / "tests/data/quiet_runs.json").read_bytes())
+    return [
+        [
+            a_measurement(
+                window=msgspec.convert(process["window"], Window),
+                telemetry=msgspec.convert(process["telemetry"], Telemetry),
+            )
+            for process in run
+        ]
+        for run in runs
+    ]
+
+
+def test_recorded_runs_on_a_quiet_machine_are_not_called_contended_and_beside_a_neighbour_all_are() -> None:
+    runs = recorded_runs()
+    assert len(runs) == 10
+    for run in runs:
+        assert conditions.contended(run) == []
+        assert conditions.other_cores(run) is not None
+        beside = [
+            replace(each, busy_s=tuple(np.add(each.busy_s, 0.5 * np.subtract(each.at_s, each.at_s[0]))))
+            for each in (process.telemetry for process in run)
+            if each
+        ]
+        noisy = [replace(process, telemetry=told) for process, told in zip(run, beside, strict=True)]
+        assert NoteKind.OTHER_PROCESSES in [each.kind for each in conditions.contended(noisy)]
 
 
 def test_the_same_replay_with_a_neighbour_is_called_contended() -> None:
