@@ -138,6 +138,7 @@ class Session(ABC):
     notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
     spins: bool = False  # whether it can `spin`
     clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it
+    waits_every_step: bool = False  # where queued steps would run side by side
     calls_until_timed: int = 1  # calls of a compiled step until it is what the timed calls are
 
     @abstractmethod
@@ -195,7 +196,13 @@ class Session(ABC):
 
         `before` is done ahead of each block and outside its time.
         """
-        return HostTimer(self.wait, before=before, no_op=self.no_op(), clock=self.clock)
+        return HostTimer(
+            self.wait,
+            every_step=self.waits_every_step,
+            before=before,
+            no_op=self.no_op(),
+            clock=self.clock,
+        )
 
     def no_op(self) -> Callable[[], Any]:
         """The least step: where the device runs beside the host, a compiled operation on one number."""

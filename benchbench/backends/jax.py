@@ -11,10 +11,8 @@ from benchbench.backends.base import (
     CLEARING,
     LARGEST_CACHE,
     Backend,
-    HostTimer,
     PrecisionMismatch,
     Session,
-    Timer,
     host_cache_bytes,
 )
 from benchbench.machine.kernel import tpu_chips
@@ -135,6 +133,7 @@ class JaxSession(Session):
         self.dtype = jnp.dtype(dtype.storage.value)
         self.compute = jnp.dtype(dtype.compute.value) if dtype in AMP else None
         self._dtype = dtype
+        self.waits_every_step = device.platform == "cpu"  # the CPU's client may run them side by side
         self._clearing: tuple[Callable[[Any], Any], Any] | None = None
 
     def put(self, array: NDArray[np.generic]) -> Any:
@@ -198,19 +197,9 @@ class JaxSession(Session):
             raise PrecisionMismatch(f"asked for {self.dtype}, JAX gives {precision['storage']}")
         return precision | ({"multiply": str(self.compute)} if self.compute else {})
 
-    def timer(self, before: Callable[[], Any] | None = None) -> Timer:
-        """The CPU client may run queued steps side by side, so there each one is waited for."""
-        return HostTimer(
-            self.wait,
-            every_step=self.device.platform == "cpu",
-            before=before,
-            no_op=self.no_op(),
-            clock=self.clock,
-        )
-
     def no_op(self) -> Callable[[], Any]:
         """One number and another; on the CPU every step is waited for, so that nothing is hidden there."""
-        if self.device.platform == "cpu":
+        if self.waits_every_step:
             return super().no_op()
         import jax
         import jax.numpy as jnp

@@ -126,6 +126,10 @@ class OnnxSession(TorchSession):
         self._index = int(index or 0)
         self._memory = "cpu" if device == "cpu" else "cuda"
         self._case = dtype
+        if (
+            name == "tensorrt"
+        ):  # it multiplies float32 in TF32 unless this forbids it, in the case's own process
+            os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
         self._threads = threads
         self._bound_inputs: list[Any] = []
         self._work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
@@ -213,8 +217,6 @@ class OnnxSession(TorchSession):
         cuda = PROVIDERS["cuda"], {**where, "use_tf32": int(tf32), "prefer_nhwc": 1}
         if self._provider == PROVIDERS["cuda"]:
             return [cuda]
-        # TensorRT multiplies float32 in TF32 unless the driver forbids it, in this process of the case alone.
-        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if tf32 else "0"
         return [(self._provider, {**where, "trt_fp16_enable": self._case is Dtype.FLOAT16}), cuda]
 
     def _check_kernels(self, path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from benchbench.backends._torch import TorchSession
-from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, Session, Timer
+from benchbench.backends.base import Backend, PrecisionMismatch, Session
 from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass
@@ -101,6 +101,7 @@ class XlaSession(TorchSession):
 
         super().__init__(device, dtype)
         self._on_cpu = xr.device_type() == "CPU"
+        self.waits_every_step = self._on_cpu  # the CPU's client may run them side by side
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """The step, and the cut that has its graph compiled and run: what a training loop writes."""
@@ -133,12 +134,6 @@ class XlaSession(TorchSession):
         if found != STRICT:
             raise PrecisionMismatch(f"asked for matmul precision {STRICT}, torch_xla reports {found}")
         return {**super().precision(), "xla_matmul": found}
-
-    def timer(self, before: Callable[[], Any] | None = None) -> Timer:
-        """The CPU client may run queued steps side by side, so there each one is waited for."""
-        return HostTimer(
-            self.wait, every_step=self._on_cpu, before=before, no_op=self.no_op(), clock=self.clock
-        )
 
     def no_op(self) -> Callable[[], Any]:
         """One number and another, as a graph of its own."""
