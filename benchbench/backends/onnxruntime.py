@@ -126,9 +126,7 @@ class OnnxSession(TorchSession):
         self._index = int(index or 0)
         self._memory = "cpu" if device == "cpu" else "cuda"
         self._case = dtype
-        if (
-            name == "tensorrt"
-        ):  # it multiplies float32 in TF32 unless this forbids it, in the case's own process
+        if name == "tensorrt":  # multiplies float32 in TF32 unless told not to; the process is the case's own
             os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
         self._threads = threads
         self._bound_inputs: list[Any] = []

@@ -2,86 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import sqrt
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from benchbench.model.case import Dtype
-from benchbench.model.measurement import Cost
+from benchbench.workloads._recurrent import TORCH_NAMES, Recurrent
 from benchbench.workloads.backward import Backward
-from benchbench.workloads.base import Operation, Program, reference_of_samples
+from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+    from benchbench.workloads.base import Arrays, DeviceContext
 
 GATES = 3  # reset, update, new: the order of PyTorch; Keras has update, reset, new
-WEIGHTS = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0", "bias": "bias_ih_l0"}  # in PyTorch
 
 
 @dataclass(frozen=True)
-class Gru(Operation):
+class Gru(Recurrent):
     """Cho et al. 2014, reset after the recurrent product as in cuDNN, one bias; batch first."""
 
-    length: int = 100
-    batch: int = 64
-    inputs: int = 512
-    hidden: int = 256
-
     summary = "a GRU layer, all steps of a sequence"
-    multiplications_saved = 1.0
-    draws_tolerated = 4.0
-
-    def cost(self, dtype: Dtype) -> Cost:
-        """6·T·N·H·(I + H) FLOPs; input, weights and result move once; an item is a sequence."""
-        moved = self.length * self.batch * (self.inputs + self.hidden)
-        weights = GATES * self.hidden * (self.inputs + self.hidden + 1)
-        return Cost(
-            flops=2 * GATES * self.length * self.batch * self.hidden * (self.inputs + self.hidden),
-            bytes=(moved + weights) * dtype.itemsize,
-            items=self.batch,
-            item="sequence",
-        )
-
-    @property
-    def output_shape(self) -> tuple[int, int, int]:
-        """Batch, steps, hidden units."""
-        return self.batch, self.length, self.hidden
-
-    def tiny(self) -> Self:
-        """Odd sizes, none equal."""
-        return replace(self, length=7, batch=3, inputs=11, hidden=5)
-
-    def rounding_size(self) -> Self:
-        """One sequence, of steps enough: each forgets about half of what was before."""
-        usual = {"length": 32, "batch": 1, "inputs": 512, "hidden": 256}
-        return replace(self, **{name: min(getattr(self, name), size) for name, size in usual.items()})
-
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
-        """x, and the weights as in PyTorch, N(0, 1/3H): the variance that PyTorch draws them with."""
-        rows, scale = GATES * self.hidden, 1 / sqrt(3 * self.hidden)
-        return {
-            "x": draw.normal("x", self.batch, self.length, self.inputs),
-            "weight_ih": draw.normal("weight_ih", rows, self.inputs, scale=scale),
-            "weight_hh": draw.normal("weight_hh", rows, self.hidden, scale=scale),
-            "bias": draw.normal("bias", rows, scale=scale),
-        }
-
-    def is_input(self, name: str) -> bool:
-        """The weights belong to the layer."""
-        return name == "x"
-
-    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """Of one sequence: they do not meet."""
-        index = super().sample(source, count)
-        index[:, 0] = index[0, 0]
-        return index
-
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Of the sequences that are asked for."""
-        return reference_of_samples(self, arrays, index, ["x"])
+    gates = GATES
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         """Step by step."""
@@ -104,12 +46,12 @@ class Gru(Operation):
 
         with torch.device("meta"):
             layer = torch.nn.GRU(self.inputs, self.hidden, batch_first=True)
-        state = {theirs: context.put(arrays[ours]) for ours, theirs in WEIGHTS.items()}
+        state = {theirs: context.put(arrays[ours]) for ours, theirs in TORCH_NAMES.items()}
         state["bias_hh_l0"] = torch.zeros_like(state["bias_ih_l0"])
         layer.load_state_dict(state, assign=True)
         layer = layer.to(context.device).train(self.differentiated).requires_grad_(self.differentiated)
         layer.flatten_parameters()
-        held = tuple(getattr(layer, name) for name in WEIGHTS.values())
+        held = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
         return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), held=held)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
