@@ -70,8 +70,8 @@ def test_torch_profiler(tmp_path: Path) -> None:
 def test_tensorflow_profiler(tmp_path: Path) -> None:
     found = trained(tmp_path, "tensorflow")
     assert has_calls(found, "Conv2DBackpropFilter", 2)
-    # Of four weights and four biases. Kernels that TensorFlow has come to think cheap are not in its trace,
-    # in no step, so that the update of a bias may be missing (docs/profiling.md).
+    # Of four weights and four biases. On a busy machine the count was seen to differ from 8 without a note,
+    # for a reason not known yet (docs/profiling.md); has_calls prints what it sees.
     assert any(has_calls(found, "ResourceApplyMomentum", updates) for updates in range(4, 9))
     assert found["memory_peak_bytes"] > 0
     assert any(name.endswith(".xplane.pb.gz") for name in found["traces"])
