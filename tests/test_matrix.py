@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -30,6 +31,19 @@ pytestmark = pytest.mark.real
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
 NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
+# Taken in every dtype and mode, as `--suite full` does; of the others `exhaustive` takes most.
+CORE = frozenset(
+    {
+        "gemm",
+        "conv2d",
+        "conv2d_backward",
+        "attention",
+        "attention_backward",
+        "convnet_train",
+        "resnet50_infer",
+    }
+    | {"resnet50_train"}
+)
 # CPU kernels that may compute in less than is asked for (docs/backends.md): where they do, the case is
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
@@ -58,26 +72,54 @@ def works() -> Iterator[tuple[str, Workload]]:
             yield name, type(tiny)(**{**tiny.params, flag: not tiny.params[flag]})
 
 
+def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
+    """The modes and dtypes that are refused neither by the backend nor by the workload."""
+    return [
+        (mode, dtype)
+        for dtype, mode in itertools.product(Dtype, kind.modes)
+        if not kind().refuses(CPU, dtype, mode, Phase(work.phase)) and not work.refuses(dtype)
+    ]
+
+
+def is_slow(backend: str, kind: type[Backend], name: str, work: Workload, mode: str, dtype: Dtype) -> bool:
+    """Whether the pair of a workload in `CORE` is for `exhaustive`: large networks, in further modes."""
+    large = "resnet50" in name or work.phase is Phase.TRAIN
+    if mode == "max-autotune-no-cudagraphs":  # compiles as `compile` does, with trials
+        return large or dtype is not Dtype.FLOAT32
+    compiled_long = backend == "torch_xla" and "resnet50" in name  # most of a minute each
+    return ((large and mode != kind.modes[0]) or compiled_long) and dtype is not Dtype.FLOAT32
+
+
+def usual(backend: str, kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
+    """The pairs that are not for `exhaustive`: of a workload outside `CORE` the first mode, and one in turn.
+
+    Which one goes by the name, so that the workloads together take every pair, and adding one changes
+    nothing for the others.
+    """
+    possible = pairs(kind, work)
+    if name in CORE:
+        return {pair for pair in possible if not is_slow(backend, kind, name, work, *pair)}
+    first = (kind.modes[0], Dtype.FLOAT32)
+    others = [pair for pair in possible if pair != first and pair[0] != "max-autotune-no-cudagraphs"]
+    is_default = work.params == type(work)().tiny().params  # not a further one with a truth value turned
+    turn = {others[crc32(f"{name} {backend}".encode()) % len(others)]} if others and is_default else set()
+    return {first, *turn}
+
+
 def matrix() -> Iterator[Any]:
-    """What is not refused; large networks in further dtypes of further modes only when asked for."""
-    for backend, (name, work), dtype in itertools.product(BACKENDS, works(), Dtype):
+    """What is not refused."""
+    for backend, (name, work) in itertools.product(BACKENDS, works()):
         kind = registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
-        for mode in kind.modes:
-            if kind().refuses(CPU, dtype, mode, Phase(work.phase)) or work.refuses(dtype):
-                continue
-            large = "resnet50" in name or work.phase is Phase.TRAIN
-            further = large and mode != kind.modes[0]
-            compiled_long = backend == "torch_xla" and "resnet50" in name  # most of a minute each
-            slow = (further or compiled_long) and dtype is not Dtype.FLOAT32
-            if mode == "max-autotune-no-cudagraphs":  # compiles as `compile` does, with trials
-                slow = large or dtype is not Dtype.FLOAT32
-            flags = "-".join(key for key, value in work.params.items() if value is True)
+        always = usual(backend, kind, name, work)
+        flags = "-".join(key for key, value in work.params.items() if value is True)
+        for mode, dtype in pairs(kind, work):
             case = a_case(
                 workload=name, params=work.params, dtype=dtype, mode=mode, phase=work.phase,
                 target=backend, backend=backend,
             )  # fmt: skip
             # Under `pytest -n`, one process has all cases of a framework, and imports it once.
-            marks = [pytest.mark.xdist_group(backend), *([pytest.mark.exhaustive] if slow else [])]
+            marks = [pytest.mark.xdist_group(backend)]
+            marks += [pytest.mark.exhaustive] if (mode, dtype) not in always else []
             yield pytest.param(
                 case, id=f"{backend}-{mode}-{name}{flags and '-' + flags}-{dtype}", marks=marks
             )
