@@ -137,7 +137,8 @@ SAME_MEANING = {
     *("run", "report", "history", "profile", "doctor", "devices", "measure_ceilings", "measure_noise"),
     "validate",
     *("list_", "remove"),  # of what the verb before them names
-    *("inference", "training", "conv2d", "dense", "batch_norm", "layer_norm"),  # the same in each framework
+    # the same in each framework
+    *("inference", "training", "conv2d", "dense", "batch_norm", "layer_norm", "attention"),
     "parse_profile",  # of each trace format
     "main",  # of each program
 }

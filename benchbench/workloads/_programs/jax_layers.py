@@ -63,8 +63,8 @@ def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) ->
     return ((wide - mean) * scale + beta).astype(x.dtype)
 
 
-def causal_attention(q: Any, k: Any, v: Any) -> Any:
-    """Of (batch, length, heads, dim): fused on accelerators, as products on the CPU.
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
+    """Of (batch, length, heads, dim) each: fused on accelerators, as products on the CPU.
 
     There the fused call has no kernel of its own, and none of its products for float16. In float64 it
     computes the scores in float32.
@@ -73,8 +73,7 @@ def causal_attention(q: Any, k: Any, v: Any) -> Any:
     import jax.numpy as jnp
 
     if jax.default_backend() != "cpu" and q.dtype != jnp.float64:
-        return jax.nn.dot_product_attention(q, k, v, is_causal=True)
-    length, dim = q.shape[1], q.shape[3]
-    scores = jnp.einsum("bqhd,bkhd->bhqk", q * (1 / math.sqrt(dim)), k)
-    mask = jnp.tril(jnp.ones((length, length), bool))
+        return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q * (1 / math.sqrt(q.shape[3])), k)
+    mask = jnp.tril(jnp.ones(scores.shape[2:], bool)) if causal else None
     return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, where=mask), v)

@@ -45,6 +45,18 @@ def gelu(x: Any) -> Any:
     return 0.5 * x * (1 + tf.math.erf(x * tf.constant(math.sqrt(0.5), x.dtype)))
 
 
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
+    """Of (batch, length, heads, dim) each. TensorFlow has no fused one: products as its users write them."""
+    import tensorflow as tf
+
+    q, k, v = (tf.transpose(x, [0, 2, 1, 3]) for x in (q, k, v))
+    scores = tf.matmul(q * tf.constant(1 / math.sqrt(q.shape[3]), q.dtype), k, transpose_b=True)
+    if causal:
+        mask = tf.linalg.band_part(tf.ones(scores.shape[2:], tf.bool), -1, 0)
+        scores = tf.where(mask, scores, scores.dtype.min)
+    return tf.transpose(tf.matmul(tf.nn.softmax(scores), v), [0, 2, 1, 3])
+
+
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
     """The fused kernel, whose parameters and statistics are float32 whatever x is; training moves these.
 

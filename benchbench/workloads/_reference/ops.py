@@ -96,6 +96,14 @@ class Ops:
         """Logarithm of softmax along `axis`."""
         return self.rounding.result(_log_softmax(x, axis))
 
+    def attention(self, q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
+        """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim) each."""
+        q, k, v = (anp.swapaxes(x, 1, 2) for x in (q, k, v))
+        scores = self.matmul(q / math.sqrt(q.shape[-1]), anp.swapaxes(k, -1, -2))
+        if causal:
+            scores = anp.where(anp.tril(anp.ones(scores.shape[-2:], bool)), scores, -1e30)
+        return anp.swapaxes(self.matmul(self.softmax(scores), v), 1, 2)
+
     def batch_norm(
         self, x: Any, weight: Any, bias: Any, running: tuple[Any, Any] | None = None, epsilon: float = EPSILON
     ) -> Any:

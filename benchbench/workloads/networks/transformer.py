@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
-from benchbench.workloads._programs import jax_layers, tensorflow_layers
+from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -92,11 +92,11 @@ class Transformer(Network):
         return replace(self, batch=2, length=13, hidden=2 * HEAD, vocabulary=96)
 
     def torch(self) -> Any:
-        """torch.nn's layers and F.scaled_dot_product_attention, which picks the fused kernel."""
+        """torch.nn's layers, and fused attention."""
         return torch_model(self)
 
     def tensorflow(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """TensorFlow has no fused attention: products, mask and softmax as its users write them."""
+        """TensorFlow's operations on variables."""
         import tensorflow as tf
 
         def dense(x: Any, name: str) -> Any:
@@ -106,12 +106,9 @@ class Transformer(Network):
             return tensorflow_layers.layer_norm(x, weights, name)
 
         def attention(qkv: Any) -> Any:
-            parts = tf.reshape(qkv, [self.batch, self.length, 3, self.heads, HEAD])
-            q, k, v = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
-            mask = tf.linalg.band_part(tf.ones((self.length, self.length), tf.bool), -1, 0)
-            scores = tf.matmul(q * tf.constant(HEAD**-0.5, q.dtype), k, transpose_b=True)
-            y = tf.matmul(tf.nn.softmax(tf.where(mask, scores, scores.dtype.min)), v)
-            return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [self.batch, self.length, self.hidden])
+            q, k, v = tf.unstack(tf.reshape(qkv, [*tokens.shape, 3, self.heads, HEAD]), axis=2)
+            y = tensorflow_layers.attention(q, k, v, causal=True)
+            return tf.reshape(y, [*tokens.shape, self.hidden])
 
         x = tf.gather(weights["tokens.weight"], tokens) + weights["positions.weight"]
         for name in NAMES:
@@ -134,7 +131,7 @@ class Transformer(Network):
             q, k, v = (
                 part.reshape(*tokens.shape, self.heads, HEAD) for part in jax.numpy.split(qkv, 3, axis=-1)
             )
-            return jax_layers.causal_attention(q, k, v).reshape(*tokens.shape, self.hidden)
+            return jax_layers.attention(q, k, v, causal=True).reshape(*tokens.shape, self.hidden)
 
         x = weights["tokens.weight"][tokens] + weights["positions.weight"]
         for name in NAMES:
@@ -154,12 +151,9 @@ class Transformer(Network):
             return ops.layer_norm(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
         def attention(qkv: Any) -> Any:
-            parts = qkv.reshape(-1, self.length, 3, self.heads, HEAD)
-            q, k, v = ops.np.transpose(parts, (2, 0, 3, 1, 4))
-            scores = ops.matmul(q * HEAD**-0.5, ops.np.swapaxes(k, -1, -2))
-            mask = ops.np.tril(ops.np.ones((self.length, self.length), bool))
-            y = ops.matmul(ops.softmax(ops.np.where(mask, scores, -1e30)), v)
-            return ops.np.swapaxes(y, 1, 2).reshape(-1, self.length, self.hidden)
+            rows = qkv.shape[:2]
+            parts = (part.reshape(*rows, self.heads, HEAD) for part in ops.np.split(qkv, 3, axis=-1))
+            return ops.attention(*parts, causal=True).reshape(*rows, self.hidden)
 
         x = ops.add(ops.embedding(weights["tokens.weight"], tokens), weights["positions.weight"])
         for name in NAMES:
@@ -200,10 +194,8 @@ def torch_model(network: Transformer) -> Any:
             self.up, self.down = nn.Linear(width, EXPANSION * width), nn.Linear(EXPANSION * width, width)
 
         def forward(self, x: Tensor) -> Tensor:
-            qkv = self.qkv(self.norm1(x)).unflatten(-1, (3, network.heads, HEAD))
-            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
-            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(attended.transpose(1, 2).flatten(2))
+            q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, network.heads, HEAD)).unbind(2)
+            x = x + self.out(torch_layers.attention(q, k, v, causal=True).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x))))
 
     class Model(nn.Module):  # type: ignore[misc]
