@@ -44,6 +44,21 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[i
         lambda f, x, w: f.conv2d(x, w, padding=1, groups=3),
         [(2, 6, 5, 5), (9, 2, 3, 3)],
     ),
+    "conv3d": (
+        lambda x, w: OPS.conv3d(x, w, stride=(1, 2, 2), padding=(0, 1, 2)),
+        lambda f, x, w: f.conv3d(x, w, stride=(1, 2, 2), padding=(0, 1, 2)),
+        [(2, 3, 4, 5, 4), (2, 3, 2, 3, 3)],
+    ),
+    "conv_transpose2d": (
+        lambda x, w: OPS.conv_transpose2d(x, w, stride=2, padding=1),
+        lambda f, x, w: f.conv_transpose2d(x, w, stride=2, padding=1),
+        [(2, 3, 4, 3), (3, 2, 4, 4)],
+    ),
+    "conv_transpose2d, no square": (
+        lambda x, w: OPS.conv_transpose2d(x, w, stride=(1, 3), padding=(2, 0)),
+        lambda f, x, w: f.conv_transpose2d(x, w, stride=(1, 3), padding=(2, 0)),
+        [(2, 3, 4, 3), (3, 2, 3, 2)],
+    ),
     "linear": (OPS.linear, lambda f, x, w, b: f.linear(x, w, b), [(2, 3, 4), (5, 4), (5,)]),
     "matmul": (OPS.matmul, lambda f, a, b: a @ b, [(2, 3, 4), (2, 4, 5)]),
     "add_bias": (OPS.add_bias, lambda f, x, b: x + b[:, None, None], [(2, 3, 4, 4), (3,)]),

@@ -34,7 +34,17 @@ class Ops:
 
     def conv2d(self, x: Any, weight: Any, *, stride: Size = 1, padding: Size = 0, groups: int = 1) -> Any:
         """Cross-correlation of (N, C, H, W) with (O, C / groups, KH, KW), without bias."""
-        strides, edges = _pair(stride), _pair(padding)
+        return self._conv(x, weight, _pair(stride), _pair(padding), groups)
+
+    def conv3d(
+        self, x: Any, weight: Any, *, stride: tuple[int, int, int], padding: tuple[int, int, int]
+    ) -> Any:
+        """Cross-correlation of (N, C, D, H, W) with (O, C, KD, KH, KW), without bias."""
+        return self._conv(x, weight, stride, padding, 1)
+
+    def _conv(
+        self, x: Any, weight: Any, strides: tuple[int, ...], edges: tuple[int, ...], groups: int
+    ) -> Any:
         outputs, *patch = weight.shape
         sides = [
             (size + 2 * edge - kernel) // step + 1
@@ -42,8 +52,15 @@ class Ops:
         ]
         count = len(x) * outputs * math.prod(sides) * math.prod(patch)
         x, weight = self._operands(count, x, weight)
-        y = primitives.conv2d(x, weight, strides, edges, groups)
+        y = primitives.conv(x, weight, strides, edges, groups)
         return self.rounding.product(y, math.prod(patch))
+
+    def conv_transpose2d(self, x: Any, weight: Any, *, stride: Size = 1, padding: Size = 0) -> Any:
+        """Of (N, C, H, W) with (C, O, KH, KW), without bias: sides of (H − 1)·stride − 2·padding + KH."""
+        count = x.size * math.prod(weight.shape[1:])
+        x, weight = self._operands(count, x, weight)
+        y = primitives.conv_transpose(x, weight, _pair(stride), _pair(padding))
+        return self.rounding.product(y, count / y.size)
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """`x` · weightᵀ + bias; weight is (outputs, inputs)."""

@@ -1,4 +1,4 @@
-"""Convolution and pooling of NCHW images, with their derivatives.
+"""Convolution in any number of dimensions and pooling of NCHW images, with their derivatives.
 
 Each is one matrix product or reduction over the unfolded patches (im2col; Chellapilla et al. 2006, "High
 performance convolutional neural networks for document processing").
@@ -7,6 +7,7 @@ performance convolutional neural networks for document processing").
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,48 +18,77 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
     Pair = tuple[int, int]
+    Sizes = tuple[int, ...]  # one per spatial dimension
+
+
+EVERY = (slice(None), slice(None))  # image of the batch and channel of it
 
 
 @primitive  # type: ignore[untyped-decorator]
-def conv2d(x: Array, weight: Array, stride: Pair, padding: Pair, groups: int) -> Array:
-    """Cross-correlation of (N, C, H, W) with (O, C / groups, KH, KW): (N, O, P, Q)."""
-    patches = _patches(_padded(x, padding, 0.0), _kernel(weight), stride)
-    batch, _, rows, columns = patches.shape[:4]
-    unfolded = _unfolded(patches, groups)
-    result = unfolded @ weight.reshape(groups, len(weight) // groups, -1).transpose(0, 2, 1)
-    return (
-        result.reshape(groups, batch, rows, columns, -1)
-        .transpose(1, 0, 4, 2, 3)
-        .reshape(batch, len(weight), rows, columns)
-    )
+def conv(x: Array, weight: Array, stride: Sizes, padding: Sizes, groups: int) -> Array:
+    """Cross-correlation of (N, C, *sides) with (O, C / groups, *kernel): (N, O, *sides of the output)."""
+    patches = _patches(_padded(x, padding, 0.0), weight.shape[2:], stride)
+    sides = patches.shape[2 : x.ndim]
+    matrix = weight.reshape(groups, len(weight) // groups, -1)
+    result = (_unfolded(patches, groups) @ matrix.transpose(0, 2, 1)).reshape(groups, len(x), *sides, -1)
+    return np.moveaxis(result, (1, -1), (0, 2)).reshape(len(x), len(weight), *sides)
 
 
 def _image_gradient(
-    _: Array, x: Array, weight: Array, stride: Pair, padding: Pair, groups: int
+    _: Array, x: Array, weight: Array, stride: Sizes, padding: Sizes, groups: int
 ) -> Callable[[Array], Array]:
-    def back(dy: Array) -> Array:
-        matrix = weight.reshape(groups, len(weight) // groups, -1)
-        dpatches = _rows(dy, groups) @ matrix  # groups, NPQ, C / groups · KH · KW
-        batch, _, rows, columns = dy.shape
-        shape = (groups, batch, rows, columns, weight.shape[1], *_kernel(weight))
-        patches = dpatches.reshape(shape).transpose(1, 0, 4, 2, 3, 5, 6)
-        patches = patches.reshape(batch, x.shape[1], rows, columns, *_kernel(weight))
-        return _folded(patches, x.shape, stride, padding)
-
-    return back
+    return lambda dy: _spread(dy, weight, x.shape, stride, padding, groups)
 
 
 def _weight_gradient(
-    _: Array, x: Array, weight: Array, stride: Pair, padding: Pair, groups: int
+    _: Array, x: Array, weight: Array, stride: Sizes, padding: Sizes, groups: int
 ) -> Callable[[Array], Array]:
-    def back(dy: Array) -> Array:
-        unfolded = _unfolded(_patches(_padded(x, padding, 0.0), _kernel(weight), stride), groups)
-        return np.asarray((_rows(dy, groups).transpose(0, 2, 1) @ unfolded).reshape(weight.shape))
-
-    return back
+    return lambda dy: _correlated(x, dy, weight.shape, stride, padding, groups)
 
 
-defvjp(conv2d, _image_gradient, _weight_gradient, argnums=(0, 1))
+defvjp(conv, _image_gradient, _weight_gradient, argnums=(0, 1))
+
+
+@primitive  # type: ignore[untyped-decorator]
+def conv_transpose(x: Array, weight: Array, stride: Sizes, padding: Sizes) -> Array:
+    """Of (N, C, *sides) with (C, O, *kernel): the gradient of a convolution's image, `x` that of its result.
+
+    Dumoulin & Visin 2016, "A guide to convolution arithmetic for deep learning", chapter 4.
+    """
+    sizes = zip(x.shape[2:], stride, padding, weight.shape[2:], strict=True)
+    sides = [(size - 1) * step - 2 * edge + kernel for size, step, edge, kernel in sizes]
+    return _spread(x, weight, (len(x), weight.shape[1], *sides), stride, padding, 1)
+
+
+def _transposed_image_gradient(
+    _: Array, _x: Array, weight: Array, stride: Sizes, padding: Sizes
+) -> Callable[[Array], Array]:
+    return lambda dy: np.asarray(conv(dy, weight, stride, padding, 1))
+
+
+def _transposed_weight_gradient(
+    _: Array, x: Array, weight: Array, stride: Sizes, padding: Sizes
+) -> Callable[[Array], Array]:
+    return lambda dy: _correlated(dy, x, weight.shape, stride, padding, 1)
+
+
+defvjp(conv_transpose, _transposed_image_gradient, _transposed_weight_gradient, argnums=(0, 1))
+
+
+def _spread(dy: Array, weight: Array, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Array:
+    """The image of that shape: each element of `dy` times the filter it came from, added where it was."""
+    matrix = weight.reshape(groups, len(weight) // groups, -1)
+    batch, _, *sides = dy.shape
+    patches = (_rows(dy, groups) @ matrix).reshape(groups, batch, *sides, *weight.shape[1:])
+    patches = np.moveaxis(patches, (0, 2 + len(sides)), (1, 2))
+    patches = patches.reshape(batch, shape[1], *sides, *weight.shape[2:])
+    return _folded(patches, shape, stride, padding)
+
+
+def _correlated(x: Array, dy: Array, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Array:
+    """The filters of that shape: the patches of `x` times the elements of `dy` that they gave."""
+    unfolded = _unfolded(_patches(_padded(x, padding, 0.0), shape[2:], stride), groups)
+    return np.asarray((_rows(dy, groups).transpose(0, 2, 1) @ unfolded).reshape(shape))
 
 
 @primitive  # type: ignore[untyped-decorator]
@@ -109,45 +139,43 @@ def passed(x: Array, both: tuple[Callable[[Array], Array], Callable[[Array], Arr
 defvjp(passed, lambda _ans, _x, both: both[1], argnums=(0,))
 
 
-def _kernel(weight: Array) -> Pair:
-    return weight.shape[2], weight.shape[3]
-
-
-def _padded(x: Array, padding: Pair, value: float) -> Array:
-    if padding == (0, 0):
+def _padded(x: Array, padding: Sizes, value: float) -> Array:
+    if not any(padding):
         return x
     edges = ((0, 0), (0, 0), *((each, each) for each in padding))
     return np.pad(x, edges, constant_values=value)
 
 
-def _patches(x: Array, kernel: Pair, stride: Pair) -> Array:
-    """A view of the windows of padded NCHW `x`: (N, C, P, Q, KH, KW)."""
-    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(2, 3))
-    return windows[:, :, :: stride[0], :: stride[1]]
+def _patches(x: Array, kernel: Sizes, stride: Sizes) -> Array:
+    """A view of the windows of padded `x`: (N, C, *sides of the output, *kernel)."""
+    axes = tuple(range(2, x.ndim))
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=axes)
+    return np.asarray(windows[EVERY + tuple(slice(None, None, step) for step in stride)])
 
 
 def _unfolded(patches: Array, groups: int) -> Array:
-    """(groups, NPQ, C / groups · KH · KW), in memory of its own."""
-    batch, channels, rows, columns, *kernel = patches.shape
-    grouped = patches.reshape(batch, groups, channels // groups, rows, columns, *kernel)
-    ordered = grouped.transpose(1, 0, 3, 4, 2, 5, 6)
-    return ordered.reshape(groups, batch * rows * columns, -1)
+    """(groups, elements of an output channel, C / groups · elements of a kernel), in memory of its own."""
+    batch, channels, *sizes = patches.shape
+    grouped = patches.reshape(batch, groups, channels // groups, *sizes)
+    ordered = np.moveaxis(grouped, (1, 2), (0, 2 + len(sizes) // 2))
+    return ordered.reshape(groups, batch * prod(sizes[: len(sizes) // 2]), -1)
 
 
 def _rows(y: Array, groups: int) -> Array:
-    """(N, O, P, Q) as (groups, NPQ, O / groups)."""
-    batch, outputs, rows, columns = y.shape
-    grouped = y.reshape(batch, groups, outputs // groups, rows, columns)
-    return grouped.transpose(1, 0, 3, 4, 2).reshape(groups, batch * rows * columns, -1)
+    """(N, O, *sides) as (groups, elements of a channel, O / groups)."""
+    batch, outputs, *sides = y.shape
+    grouped = y.reshape(batch, groups, outputs // groups, *sides)
+    return np.moveaxis(grouped, (1, 2), (0, -1)).reshape(groups, batch * prod(sides), -1)
 
 
-def _folded(patches: Array, shape: tuple[int, ...], stride: Pair, padding: Pair) -> Array:
+def _folded(patches: Array, shape: Sizes, stride: Sizes, padding: Sizes) -> Array:
     """The windows added back where they were taken from: the transpose of `_patches` and its padding."""
-    batch, channels, height, width = shape
-    (down, across), (top, left) = stride, padding
-    rows, columns, *kernel = patches.shape[2:]
-    x = np.zeros((batch, channels, height + 2 * top, width + 2 * left))
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            x[:, :, i : i + rows * down : down, j : j + columns * across : across] += patches[..., i, j]
-    return x[:, :, top : top + height, left : left + width]
+    dimensions = len(stride)
+    sides, kernel = patches.shape[2 : 2 + dimensions], patches.shape[2 + dimensions :]
+    x = np.zeros((*shape[:2], *(size + 2 * edge for size, edge in zip(shape[2:], padding, strict=True))))
+    for offset in np.ndindex(*kernel):
+        steps = zip(offset, sides, stride, strict=True)
+        place = tuple(slice(first, first + side * step, step) for first, side, step in steps)
+        x[EVERY + place] += patches[(..., *offset)]
+    inner = tuple(slice(edge, edge + size) for edge, size in zip(padding, shape[2:], strict=True))
+    return np.asarray(x[EVERY + inner])
