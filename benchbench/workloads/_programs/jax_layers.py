@@ -64,16 +64,37 @@ def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) ->
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Of (batch, length, heads, dim) each: fused on accelerators, as products on the CPU.
+    """Of (batch, length, heads, dim): fused on accelerators, as products on the CPU.
 
-    There the fused call has no kernel of its own, and none of its products for float16. In float64 it
-    computes the scores in float32.
+    Heads of `k` and `v` serve groups of those of `q`. On the CPU the fused call has no kernel of its own,
+    and none of its products for float16. In float64 it computes the scores in float32.
     """
     import jax
     import jax.numpy as jnp
 
     if jax.default_backend() != "cpu" and q.dtype != jnp.float64:
         return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
-    scores = jnp.einsum("bqhd,bkhd->bhqk", q * (1 / math.sqrt(q.shape[3])), k)
-    mask = jnp.tril(jnp.ones(scores.shape[2:], bool)) if causal else None
-    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, where=mask), v)
+    mask = causal_mask(q.shape[1], q.shape[2] // k.shape[2]) if causal else None
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    return attention_products(q, k, v, mask).swapaxes(1, 2)
+
+
+def attention_products(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+    """softmax(q kᵀ / √d) v of (batch, heads, length, dim).
+
+    Heads of `k` and `v` serve groups of those of `q`. `mask`, of (queries of a group, keys): who sees whom.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    batch, kv_heads, _, dim = k.shape
+    grouped = (q * (1 / math.sqrt(dim))).reshape(batch, kv_heads, -1, dim)
+    scores = jnp.matmul(grouped, k.swapaxes(-1, -2))
+    return jnp.matmul(jax.nn.softmax(scores, where=mask), v).reshape(q.shape)
+
+
+def causal_mask(length: int, groups: int = 1) -> Any:
+    """Each of `length` queries sees the keys up to its own; as often as heads share keys."""
+    import jax.numpy as jnp
+
+    return jnp.tile(jnp.tril(jnp.ones((length, length), bool)), (groups, 1))

@@ -46,15 +46,34 @@ def gelu(x: Any) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Of (batch, length, heads, dim) each. TensorFlow has no fused one: products as its users write them."""
+    """Of (batch, length, heads, dim); heads of `k` and `v` serve groups of those of `q`."""
     import tensorflow as tf
 
+    mask = causal_mask(q.shape[1], q.shape[2] // k.shape[2]) if causal else None
     q, k, v = (tf.transpose(x, [0, 2, 1, 3]) for x in (q, k, v))
-    scores = tf.matmul(q * tf.constant(1 / math.sqrt(q.shape[3]), q.dtype), k, transpose_b=True)
-    if causal:
-        mask = tf.linalg.band_part(tf.ones(scores.shape[2:], tf.bool), -1, 0)
+    return tf.transpose(attention_products(q, k, v, mask), [0, 2, 1, 3])
+
+
+def attention_products(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+    """softmax(q kᵀ / √d) v of (batch, heads, length, dim). TensorFlow has it not fused.
+
+    Heads of `k` and `v` serve groups of those of `q`. `mask`, of (queries of a group, keys): who sees whom.
+    """
+    import tensorflow as tf
+
+    batch, kv_heads, _, dim = k.shape
+    grouped = tf.reshape(q * tf.constant(1 / math.sqrt(dim), q.dtype), [batch, kv_heads, -1, dim])
+    scores = tf.matmul(grouped, k, transpose_b=True)
+    if mask is not None:
         scores = tf.where(mask, scores, scores.dtype.min)
-    return tf.transpose(tf.matmul(tf.nn.softmax(scores), v), [0, 2, 1, 3])
+    return tf.reshape(tf.matmul(tf.nn.softmax(scores), v), q.shape)
+
+
+def causal_mask(length: int, groups: int = 1) -> Any:
+    """Each of `length` queries sees the keys up to its own; as often as heads share keys."""
+    import tensorflow as tf
+
+    return tf.tile(tf.linalg.band_part(tf.ones((length, length), tf.bool), -1, 0), [groups, 1])
 
 
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:

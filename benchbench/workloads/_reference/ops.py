@@ -114,12 +114,15 @@ class Ops:
         return self.rounding.result(_log_softmax(x, axis))
 
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-        """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim) each."""
+        """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim); heads of k and v serve groups of q's."""
         q, k, v = (anp.swapaxes(x, 1, 2) for x in (q, k, v))
-        scores = self.matmul(q / math.sqrt(q.shape[-1]), anp.swapaxes(k, -1, -2))
+        batch, kv_heads, keys, dim = k.shape
+        grouped = (q / math.sqrt(dim)).reshape(batch, kv_heads, -1, dim)
+        scores = self.matmul(grouped, anp.swapaxes(k, -1, -2)).reshape(*q.shape[:3], keys)
         if causal:
             scores = anp.where(anp.tril(anp.ones(scores.shape[-2:], bool)), scores, -1e30)
-        return anp.swapaxes(self.matmul(self.softmax(scores), v), 1, 2)
+        weights = self.softmax(scores).reshape(batch, kv_heads, -1, keys)
+        return anp.swapaxes(self.matmul(weights, v).reshape(q.shape), 1, 2)
 
     def batch_norm(
         self, x: Any, weight: Any, bias: Any, running: tuple[Any, Any] | None = None, epsilon: float = EPSILON

@@ -1,0 +1,153 @@
+"""What workloads of attention share: softmax(Q Kᵀ / √d) V; which queries see which keys is a file's own."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.workloads._programs import jax_layers, tensorflow_layers
+from benchbench.workloads.base import Operation, Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+
+BTHD_OF_BHTD = (0, 2, 1, 3)
+
+
+class ScaledDotProduct(Operation):
+    """No projections, no dropout. Groups of heads share keys and values (Ainslie et al. 2023)."""
+
+    batch: int
+    heads: int
+    kv_heads: int  # that keys and values have; 0: as many as queries
+    length: int  # of keys and values
+    dim: int
+    causal: bool = False
+
+    multiplications_saved = 1.0
+    may_be_zero = frozenset({"kv_heads"})
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for heads that cannot be grouped."""
+        super().__post_init__()
+        if self.heads % self.groups_of:
+            raise UsageError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}.")
+
+    @property
+    def groups_of(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def queries(self) -> int:
+        """As many as keys."""
+        return self.length
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """4·d FLOPs per query-key pair: QKᵀ and PV; softmax is not counted.
+
+        A causal mask leaves T(T+1)/2 of the T² pairs. Q, K, V and the result move once. An item
+        is a token: batch × queries.
+        """
+        pairs = self.length * (self.length + 1) // 2 if self.causal else self.queries * self.length
+        rows = self.heads * self.queries + self.groups_of * self.length
+        return Cost(
+            flops=4 * self.batch * self.heads * pairs * self.dim,
+            bytes=2 * self.batch * rows * self.dim * dtype.itemsize,
+            items=self.batch * self.queries,
+            item="token",
+        )
+
+    @property
+    def reduction(self) -> int:
+        """d products to a score, then up to T to an output."""
+        return self.dim + self.length
+
+    @property
+    def roundings(self) -> int:
+        """Scaled queries, scores, their distance from the largest, powers, weights, result: where unfused."""
+        return 6
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, dim)."""
+        return self.batch, self.heads, self.queries, self.dim
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """q as the output; k and v (batch, heads of their own, length, dim)."""
+        shared = self.batch, self.groups_of, self.length, self.dim
+        shapes = {"q": self.output_shape, "k": shared, "v": shared}
+        return {name: draw.normal(name, *shape) for name, shape in shapes.items()}
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """One softmax row per sampled output."""
+        import numpy as np
+
+        def output(b: int, h: int, t: int, d: int) -> float:
+            seen, group = t + 1 if self.causal else self.length, h * self.groups_of // self.heads
+            keys = arrays["k"][b, group, :seen].astype(np.float64)
+            scores = keys @ arrays["q"][b, h, t].astype(np.float64) / sqrt(self.dim)
+            weights = np.exp(scores - scores.max())
+            return float(weights @ arrays["v"][b, group, :seen, d].astype(np.float64) / weights.sum())
+
+        return np.array([output(*at) for at in index])
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """All rows."""
+        heads_last = (ops.np.swapaxes(arrays[name], 1, 2) for name in "qkv")
+        return ops.np.swapaxes(ops.attention(*heads_last, causal=self.causal), 1, 2)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """F.scaled_dot_product_attention picks the fused kernel."""
+        import torch.nn.functional as F
+
+        grouped = self.groups_of < self.heads
+
+        def step(q: Any, k: Any, v: Any) -> Any:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)
+
+        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"))
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """TensorFlow has no fused attention: products, mask and softmax as its users write them."""
+        groups = self.heads // self.groups_of
+        mask = tensorflow_layers.causal_mask(self.length, groups) if self.causal else None
+
+        def step(q: Any, k: Any, v: Any) -> Any:
+            return tensorflow_layers.attention_products(q, k, v, mask)
+
+        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"))
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """jax.nn.dot_product_attention, by cuDNN where it can be; plain products on the CPU.
+
+        On the CPU the fused call has no kernel of its own: it ran at half the speed of the products.
+        """
+        import jax
+
+        platform = context.device.platform
+        if platform == "cpu":
+            return self._jax_products(context, arrays)
+        fused = "cudnn" if platform == "gpu" and context.dtype.itemsize == 2 else None
+
+        def step(q: Any, k: Any, v: Any) -> Any:
+            return jax.nn.dot_product_attention(q, k, v, is_causal=self.causal, implementation=fused)
+
+        inputs = tuple(context.put(arrays[name].transpose(BTHD_OF_BHTD)) for name in "qkv")
+        axes = dict.fromkeys("qkv", BTHD_OF_BHTD)
+        return Program(step, inputs, axes=BTHD_OF_BHTD, input_axes=axes)
+
+    def _jax_products(self, context: DeviceContext, arrays: Arrays) -> Program:
+        groups = self.heads // self.groups_of
+        mask = jax_layers.causal_mask(self.length, groups) if self.causal else None
+
+        def step(q: Any, k: Any, v: Any) -> Any:
+            return jax_layers.attention_products(q, k, v, mask)
+
+        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"))

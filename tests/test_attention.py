@@ -1,0 +1,134 @@
+"""Attention: counted work, grouped heads in every framework, and that mistakes in it are caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.worker.reference import reference
+from benchbench.worker.verify import relative_error, sample_indices
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads.base import Draw, Operation
+from benchbench.workloads.operations.attention import Attention, AttentionBackward
+from benchbench.workloads.operations.attention_decode import AttentionDecode
+from tests.test_networks import FRAMEWORKS, built, compiled
+
+GROUPED = Attention(kv_heads=2, causal=True).tiny()
+GROUPED_BACKWARD = AttentionBackward(kv_heads=2, causal=True).tiny()
+DECODE = AttentionDecode().tiny()
+
+
+class Unscaled(Ops):
+    def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
+        return super().attention(q * q.shape[-1] ** 0.5, k, v, **options)
+
+
+class Unmasked(Ops):
+    def attention(self, q: Any, k: Any, v: Any, **_options: Any) -> Any:
+        return super().attention(q, k, v)
+
+
+class HeadsInTurn(Ops):
+    """Keys and values as `np.tile` gives them to the heads, not `np.repeat`."""
+
+    def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
+        turns = self.np.arange(q.shape[2]) % k.shape[2]
+        return super().attention(q, k[:, :, turns], v[:, :, turns], **options)
+
+
+class SoftmaxAcrossQueries(Ops):
+    def softmax(self, x: Any, axis: int = -1) -> Any:
+        return super().softmax(x, axis=-2)
+
+
+MUTANTS = [
+    *((work, mutant) for work in (GROUPED, GROUPED_BACKWARD) for mutant in (Unmasked, Unscaled)),
+    *((work, HeadsInTurn) for work in (GROUPED, GROUPED_BACKWARD, DECODE)),
+    *((work, SoftmaxAcrossQueries) for work in (GROUPED, DECODE)),
+    (DECODE, Unscaled),
+]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
+@pytest.mark.parametrize(("work", "mutant"), MUTANTS)
+def test_a_mistake_in_attention_is_beyond_its_tolerance(work: Operation, mutant: Any, dtype: Dtype) -> None:
+    arrays, indices = work.arrays(Draw(dtype)), sample_indices(work)
+    wrong = work.references(arrays, indices, mutant())
+    exact = reference(work, dtype)
+    ratios = [
+        relative_error(wrong[name], values) / exact.tolerance[name] for name, values in exact.expected.items()
+    ]
+    assert max(ratios) > 1.5
+
+
+@pytest.mark.parametrize("work", [Attention().tiny(), GROUPED, DECODE])
+def test_all_rows_are_those_computed_one_by_one(work: Operation) -> None:
+    arrays, indices = work.arrays(Draw(Dtype.FLOAT32)), sample_indices(work)
+    apart, together = (work.references(arrays, indices, ops)["output"] for ops in (None, Ops()))
+    np.testing.assert_allclose(apart, together, rtol=1e-12)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("work", [GROUPED, replace(GROUPED, causal=False), GROUPED_BACKWARD])
+def test_every_framework_groups_heads_alike(framework: str, work: Operation) -> None:
+    arrays: Any = work.arrays(Draw(Dtype.FLOAT32))
+    program = built(framework, work, arrays)
+    outputs = compiled(framework, program)(*program.inputs)
+    exact = reference(work, Dtype.FLOAT32)
+    indices = sample_indices(work)
+    outputs = outputs if len(indices) > 1 else (outputs,)
+    for (name, index), output in zip(indices.items(), outputs, strict=True):
+        measured = np.asarray(output)[tuple(program.index_of(name, index).T)]
+        assert relative_error(measured, exact.expected[name]) < exact.tolerance[name]
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 4), st.booleans())
+def test_sharing_keys_saves_bytes_and_no_flops(length: int, kv: int, groups: int, causal: bool) -> None:
+    whole = Attention(length=length, heads=kv * groups, causal=causal)
+    shared = replace(whole, kv_heads=kv)
+    one, other = whole.cost(Dtype.FLOAT32), shared.cost(Dtype.FLOAT32)
+    assert one.flops == other.flops
+    assert one.bytes * (1 + 1 / groups) == pytest.approx(2 * other.bytes)
+
+
+def test_decoding_is_the_last_row_of_attention() -> None:
+    whole = Attention(batch=3, heads=4, kv_heads=2, length=9, dim=8, causal=True)
+    last = AttentionDecode(batch=3, heads=4, kv_heads=2, length=9, dim=8)
+    arrays: Any = whole.arrays(Draw(Dtype.FLOAT32))
+    rows = whole.forward(Ops(), arrays)[:, :, -1:]
+    np.testing.assert_allclose(last.forward(Ops(), {**arrays, "q": arrays["q"][:, :, -1:]}), rows)
+    assert whole.cost(Dtype.FLOAT32).flops == sum(
+        replace(last, length=seen).cost(Dtype.FLOAT32).flops for seen in range(1, 10)
+    )
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("work", [Attention().tiny(), replace(GROUPED, causal=False), DECODE])
+def test_torch_counts_the_flops_of_attention(work: Operation) -> None:
+    """As products: the counter knows no fused kernel of the CPU, and no mask."""
+    pytest.importorskip("torch")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    program = built("torch", work, work.arrays(Draw(Dtype.FLOAT32)))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        program.step(*program.inputs)
+    assert counter.get_total_flops() == work.cost(Dtype.FLOAT32).flops
+
+
+def test_heads_that_cannot_be_grouped_are_refused() -> None:
+    with pytest.raises(UsageError, match="heads=8 must be a multiple of kv_heads=3"):
+        Attention(kv_heads=3)
+
+
+def test_the_usual_attention_keeps_its_name() -> None:
+    assert "kv_heads" not in Attention().params
+    assert Attention(kv_heads=2).params["kv_heads"] == 2
