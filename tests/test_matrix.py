@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,29 +22,32 @@ from benchbench.backends.base import Backend
 from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
-from benchbench.model.case import Case, Dtype, Phase
+from benchbench.model.case import AMP, Case, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.run import Settings
 from benchbench.workloads.base import Workload
 from tests.factories import a_case
 
-pytestmark = pytest.mark.real
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
 NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
-# Taken in every dtype and mode, as `--suite full` does; of the others `exhaustive` takes most.
+# What a framework has no operation for: pattern of the case's id → part of the reason it gives.
+UNSUPPORTED: dict[str, str] = {}
+# Taken in every dtype and mode: the six of `--suite full`, and two of phase `backward`.
 CORE = frozenset(
     {
-        "gemm",
-        "conv2d",
-        "conv2d_backward",
         "attention",
         "attention_backward",
+        "conv2d",
+        "conv2d_backward",
         "convnet_train",
+        "gemm",
         "resnet50_infer",
+        "resnet50_train",
     }
-    | {"resnet50_train"}
 )
+TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
+A_FURTHER_MODE = 3  # one of so many workloads outside `CORE` is taken in another mode than the first, too
 # CPU kernels that may compute in less than is asked for (docs/backends.md): where they do, the case is
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
@@ -83,46 +87,86 @@ def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
 
 def is_slow(backend: str, kind: type[Backend], name: str, work: Workload, mode: str, dtype: Dtype) -> bool:
     """Whether the pair of a workload in `CORE` is for `exhaustive`: large networks, in further modes."""
-    large = "resnet50" in name or work.phase is Phase.TRAIN
-    if mode == "max-autotune-no-cudagraphs":  # compiles as `compile` does, with trials
-        return large or dtype is not Dtype.FLOAT32
+    large = "resnet50" in name or (work.phase is Phase.TRAIN and dtype not in AMP)
+    if mode == TUNED:
+        return large or work.phase is Phase.TRAIN or dtype is not Dtype.FLOAT32
     compiled_long = backend == "torch_xla" and "resnet50" in name  # most of a minute each
     return ((large and mode != kind.modes[0]) or compiled_long) and dtype is not Dtype.FLOAT32
 
 
 def usual(backend: str, kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
-    """The pairs that are not for `exhaustive`: of a workload outside `CORE` the first mode, and one in turn.
+    """The pairs that are not for `exhaustive`.
 
-    Which one goes by the name, so that the workloads together take every pair, and adding one changes
-    nothing for the others.
+    Of a workload outside `CORE`: float32 in the first mode, another dtype, and of some a further mode. Which
+    one goes by the name, so that adding a workload changes nothing for the others.
     """
     possible = pairs(kind, work)
     if name in CORE:
         return {pair for pair in possible if not is_slow(backend, kind, name, work, *pair)}
-    first = (kind.modes[0], Dtype.FLOAT32)
-    others = [pair for pair in possible if pair != first and pair[0] != "max-autotune-no-cudagraphs"]
-    is_default = work.params == type(work)().tiny().params  # not a further one with a truth value turned
-    turn = {others[crc32(f"{name} {backend}".encode()) % len(others)]} if others and is_default else set()
-    return {first, *turn}
+    first = {(kind.modes[0], Dtype.FLOAT32)}
+    if work.params != type(work)().tiny().params:  # with a truth value turned
+        return first
+    turn = crc32(f"{name} {backend}".encode())
+    return (
+        first | another_dtype(backend, kind, work, possible, turn) | another_mode(kind, work, possible, turn)
+    )
 
 
-def matrix() -> Iterator[Any]:
-    """What is not refused."""
+def another_dtype(
+    backend: str, kind: type[Backend], work: Workload, possible: list[tuple[str, Dtype]], turn: int
+) -> set[tuple[str, Dtype]]:
+    """In the first mode; XLA's compiler takes half a minute for a network in 16 bits."""
+    if backend == "torch_xla" and work.phase is Phase.TRAIN:
+        return set()
+    others = [pair for pair in possible if pair[0] == kind.modes[0] and pair[1] is not Dtype.FLOAT32]
+    return {others[turn % len(others)]} if others else set()
+
+
+def another_mode(
+    kind: type[Backend], work: Workload, possible: list[tuple[str, Dtype]], turn: int
+) -> set[tuple[str, Dtype]]:
+    """Of one in `A_FURTHER_MODE`, in float32; training takes a compiler ten times an operation's time."""
+    others = [pair for pair in possible if pair[0] not in (kind.modes[0], TUNED) and pair[1] is Dtype.FLOAT32]
+    if not others or turn % A_FURTHER_MODE or work.phase is Phase.TRAIN:
+        return set()
+    return {others[turn // A_FURTHER_MODE % len(others)]}
+
+
+def matrix() -> Iterator[tuple[str, Case, bool]]:
+    """What is not refused: id, case, and whether it is for `exhaustive`."""
     for backend, (name, work) in itertools.product(BACKENDS, works()):
         kind = registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
         always = usual(backend, kind, name, work)
-        flags = "-".join(key for key, value in work.params.items() if value is True)
+        flags = "".join(f"-{key}" for key, value in work.params.items() if value is True)
         for mode, dtype in pairs(kind, work):
             case = a_case(
                 workload=name, params=work.params, dtype=dtype, mode=mode, phase=work.phase,
                 target=backend, backend=backend,
             )  # fmt: skip
-            # Under `pytest -n`, one process has all cases of a framework, and imports it once.
-            marks = [pytest.mark.xdist_group(backend)]
-            marks += [pytest.mark.exhaustive] if (mode, dtype) not in always else []
-            yield pytest.param(
-                case, id=f"{backend}-{mode}-{name}{flags and '-' + flags}-{dtype}", marks=marks
-            )
+            yield f"{backend}-{mode}-{name}{flags}-{dtype}", case, (mode, dtype) not in always
+
+
+MATRIX = list(matrix())
+
+
+def parameters() -> Iterator[Any]:
+    """Under `pytest -n`, one process has all cases of a framework, and imports it once."""
+    for id_, case, is_exhaustive in MATRIX:
+        marks = [pytest.mark.xdist_group(case.backend)]
+        marks += [pytest.mark.exhaustive] if is_exhaustive else []
+        yield pytest.param(id_, case, id=id_, marks=marks)
+
+
+def unsupported(id_: str, case: Case, outcome: dict[str, Any]) -> bool:
+    """Whether it is known that the framework has no such operation, and it says so."""
+    if (case.backend, case.dtype) == NO_KERNEL and outcome.get("status") == "unsupported":
+        assert "no kernel for float64" in outcome["message"]
+        return True
+    for pattern, reason in UNSUPPORTED.items():
+        if fnmatchcase(id_, pattern):
+            assert (outcome.get("status"), reason in outcome.get("message", "")) == ("unsupported", True)
+            return True
+    return False
 
 
 class Pools:
@@ -170,8 +214,9 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
         yield Pools(opened, folder)
 
 
-@pytest.mark.parametrize("case", list(matrix()))
-def test_every_backend_computes_what_float64_computes(pools: Pools, case: Case) -> None:
+@pytest.mark.real
+@pytest.mark.parametrize(("id_", "case"), list(parameters()))
+def test_every_backend_computes_what_float64_computes(pools: Pools, id_: str, case: Case) -> None:
     pool, probe = pools.of(case.backend)
     if probe.status == "unavailable":
         pytest.skip(f"{case.backend}: {probe.reason}")
@@ -180,8 +225,7 @@ def test_every_backend_computes_what_float64_computes(pools: Pools, case: Case) 
     answer, _ = pool.ask(case, {"kind": "verify", "reference": pools.reference(case)})
     assert answer.reply is not None, answer
     outcome = answer.reply.get("outcome", {})
-    if (case.backend, case.dtype) == NO_KERNEL and outcome.get("status") == "unsupported":
-        assert "no kernel for float64" in outcome["message"]
+    if unsupported(id_, case, outcome):
         return
     listed = (case.backend, case.mode, case.workload, case.dtype)
     tensor = LESS_EVERYWHERE.get(listed) or LESS_ON_SOME_CPUS.get(listed)
@@ -189,3 +233,23 @@ def test_every_backend_computes_what_float64_computes(pools: Pools, case: Case) 
         assert (outcome["status"], tensor in outcome["message"]) == ("wrong_result", True)
         return
     assert isinstance(answer.reply.get("verified"), float), answer.reply
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_mode_and_dtype_of_a_backend_is_taken_by_some_workload(backend: str) -> None:
+    cases = [(case, is_exhaustive) for _, case, is_exhaustive in MATRIX if case.backend == backend]
+    taken = {(case.mode, case.dtype) for case, is_exhaustive in cases if not is_exhaustive}
+    left = {(case.mode, case.dtype) for case, _ in cases} - taken
+    assert [pair for pair in left if pair[0] != TUNED or pair[1] is Dtype.FLOAT32] == []
+
+
+def test_every_workload_is_taken_on_every_backend_that_offers_its_phase() -> None:
+    taken = {
+        (case.backend, case.workload, tuple(case.params.items())) for _, case, more in MATRIX if not more
+    }
+    assert taken == {(case.backend, case.workload, tuple(case.params.items())) for _, case, _ in MATRIX}
+
+
+def test_what_is_listed_as_unsupported_is_in_the_matrix() -> None:
+    ids = [id_ for id_, _, _ in MATRIX]
+    assert [pattern for pattern in UNSUPPORTED if not any(fnmatchcase(id_, pattern) for id_ in ids)] == []
