@@ -56,6 +56,10 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
         for mode in ("function", "eager")
         for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16)
     },
+    **{
+        ("tensorflow", mode, "reduction", Dtype.FLOAT16): "of the output"  # summed in 16 bits
+        for mode in ("function", "eager")
+    },
     ("torch_xla", "lazy", "conv2d", Dtype.FLOAT16): "of the output",  # summed in 16 bits
     ("torch_xla", "lazy", "conv2d_backward", Dtype.FLOAT16): "of the filters",  # likewise
     ("torch_xla", "lazy", "convnet_train", Dtype.FLOAT16): "of the gradient",  # likewise

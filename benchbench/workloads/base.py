@@ -237,6 +237,12 @@ class Operation(Workload):
     # How many times the largest error of drawn roundings of `forward` is tolerated; 0: `reduction` tells.
     draws_tolerated: ClassVar[float] = 0.0
 
+    def refuses(self, dtype: Dtype) -> str:
+        """TF32 and int8 narrow what is multiplied: without a product they would be float32 by other names."""
+        if dtype in (Dtype.TF32, Dtype.INT8) and not self.cost(dtype).flops:
+            return f"{dtype} is a way to multiply, and it multiplies nothing"
+        return ""
+
     def forward(self, ops: Any, arrays: Any) -> Any:
         """The whole output by the operations `ops` (`_reference/ops.py`).
 

@@ -7,52 +7,29 @@ from typing import TYPE_CHECKING
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads.base import Operation, Program
+from benchbench.workloads._vectors import Vectors
+from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, DeviceContext, Draw
-
-DRAWN = 2**20  # elements; the rest repeats them, since drawing takes longer than copying
+    from benchbench.workloads.base import Arrays, DeviceContext
 
 
 @dataclass(frozen=True)
-class Copy(Operation):
+class Copy(Vectors):
     """A vector of n elements.
 
     A bare copy is none in a framework that shares buffers or compiles: there it is multiplied by a one that
     only the run knows, which moves the same bytes.
     """
 
-    n: int = 2**26
-
     summary = "copy of a large array: memory bandwidth"
 
     def cost(self, dtype: Dtype) -> Cost:
         """x is read and y is written; no FLOPs, an item is one copy."""
         return Cost(flops=0, bytes=2 * self.n * dtype.storage.itemsize, items=1, item="copy")
-
-    @property
-    def reduction(self) -> int:
-        """Each element is one product."""
-        return 1
-
-    @property
-    def output_shape(self) -> tuple[int]:
-        """Of y."""
-        return (self.n,)
-
-    def tiny(self) -> Copy:
-        """An odd size."""
-        return Copy(n=1021)
-
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
-        """x."""
-        import numpy as np
-
-        return {"x": np.resize(draw.normal("x", min(self.n, DRAWN)), self.n)}
 
     def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """Elements of x."""
