@@ -48,6 +48,10 @@ class NothingToMeasure(AccelbenchError):
     exit_code = 3
 
 
+class Unsupported(Exception):
+    """This framework, device, dtype or mode cannot do what the case asks; the message says why."""
+
+
 class UnsupportedSystem(AccelbenchError):
     """Nothing can be measured on this system."""
 

@@ -19,10 +19,10 @@ from benchbench.backends.onnxruntime import OnnxRuntime, _not_measured
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
 from benchbench.backends.torch_xla import TorchXla
+from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.run import Settings
-from benchbench.traces.recording import Unsupported
 from tests.program import accelbench
 
 

@@ -12,6 +12,7 @@ import pytest
 from benchbench.analyse.launch_bound import launching
 from benchbench.backends.base import HostTimer, Session
 from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, OWN_BYTES, Fake
+from benchbench.errors import Unsupported
 from benchbench.machine.conditions import energy_j
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
@@ -21,7 +22,6 @@ from benchbench.plan.suite import parse_suite
 from benchbench.stats import median
 from benchbench.store.codec import decode, to_json
 from benchbench.timing.policy import POLICIES
-from benchbench.traces.recording import Unsupported
 from benchbench.worker import case as timed
 from benchbench.worker import input_rotation, jobs
 from tests.factories import a_case, a_measurement, a_record, a_watched

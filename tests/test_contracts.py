@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from benchbench import registry
 from benchbench.backends.base import Backend, HostTimer, Session
-from benchbench.errors import UsageError
+from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
-from benchbench.traces.recording import Unsupported
 from benchbench.worker import case, verify
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference

@@ -15,10 +15,10 @@ from benchbench.backends.base import HostTimer, PrecisionMismatch
 from benchbench.backends.onnxruntime import WIDENED, OnnxRuntime, OnnxSession
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch_xla import TorchXla, XlaSession
+from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
 from benchbench.model.run import Settings
-from benchbench.traces.recording import Unsupported
 
 pytest.importorskip("torch")
 

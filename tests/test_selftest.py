@@ -19,13 +19,13 @@ from benchbench.backends.torch import CudaSession
 from benchbench.diagnosis import selftest
 from benchbench.diagnosis.selftest import HOST, Trial, run_trials
 from benchbench.documents.doctor import selftest_document
+from benchbench.errors import Unsupported
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch
 from benchbench.timing import spin
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.spin import Shape, Spin, durations, on_device, on_host, seconds_per_cycle
-from benchbench.traces.recording import Unsupported
 from tests.factories import a_probe
 from tests.program import accelbench, started
 from tests.rendering import rendered

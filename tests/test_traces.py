@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from benchbench.errors import Unsupported
 from benchbench.model.profile import Operator, Profile
 from benchbench.traces import chrome, hlo, onnxruntime, xla
-from benchbench.traces.recording import BEGIN, END, Recording, Unread, Unsupported
+from benchbench.traces.recording import BEGIN, END, Recording, Unread
 from benchbench.traces.xplane import Event, Line
 
 RECORDING = Recording(profiler="profiler 1.0", steps=2, step_s=(0.005, 0.005))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
+from benchbench.errors import Unsupported
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Memory
-from benchbench.traces.recording import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from benchbench.errors import Unsupported
 from benchbench.machine import kernel
 from benchbench.machine.installation import install_line
 from benchbench.model.case import AMP, Cache, Dtype, Phase
@@ -21,7 +22,7 @@ from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import Note
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.traces.recording import BEGIN, END, Recording, Unsupported
+from benchbench.traces.recording import BEGIN, END, Recording
 
 if TYPE_CHECKING:
     import numpy as np

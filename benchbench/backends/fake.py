@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench import __version__
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
+from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.traces.recording import Unsupported
 from benchbench.traces.spans import Span, TraceWindow
 from benchbench.traces.timeline import summarise
 from benchbench.workloads.base import Program, Workload

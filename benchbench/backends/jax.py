@@ -15,6 +15,7 @@ from benchbench.backends.base import (
     Session,
     host_cache_bytes,
 )
+from benchbench.errors import Unsupported
 from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
@@ -22,7 +23,6 @@ from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.traces import hlo, xla
-from benchbench.traces.recording import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session
+from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
@@ -20,7 +21,6 @@ from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.traces import onnxruntime as _ort
-from benchbench.traces.recording import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,13 +12,13 @@ from typing import Any
 
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, HostTimer, Session, Timer
+from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.traces import chrome
-from benchbench.traces.recording import Unsupported
 
 TRACE, DETAILS = "trace.json", "details.trace.json"
 

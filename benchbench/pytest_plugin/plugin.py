@@ -107,9 +107,8 @@ def _bench(
     request: pytest.FixtureRequest, function: Callable[[], Any], backend: str | None, device: str | None
 ) -> Any:
     __tracebackhide__ = True
-    from benchbench.errors import UsageError
+    from benchbench.errors import Unsupported, UsageError
     from benchbench.pytest_plugin import function as calls
-    from benchbench.traces.recording import Unsupported
 
     now, test = state(request.config), request.node.nodeid
     try:

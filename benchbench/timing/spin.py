@@ -15,11 +15,11 @@ from itertools import repeat
 from typing import Any, Literal, Protocol
 
 from benchbench.backends.base import Backend, HostTimer, Timer
+from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.run import Policy
 from benchbench.stats import median
 from benchbench.timing.sampling import Samples, measure_steps
-from benchbench.traces.recording import Unsupported
 
 Clock = Callable[[], float]
 SECOND_MODE, SECOND_SHARE = 1.5, 0.3  # of the bimodal durations: how long, how often

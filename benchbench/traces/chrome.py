@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.recording import BEGIN, END, Recording, Unsupported
+from benchbench.traces.recording import BEGIN, END, Recording
 from benchbench.traces.spans import Span, TraceWindow
 from benchbench.traces.timeline import Allocation, memory, summarise
 

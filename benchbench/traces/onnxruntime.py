@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.recording import Recording, Unsupported
+from benchbench.traces.recording import Recording
 from benchbench.traces.spans import Span, TraceWindow
 from benchbench.traces.timeline import summarise
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-class Unsupported(Exception):
-    """This device, dtype or mode cannot do what the case asks; the message says why."""
-
-
 class Unread(Exception):
     """A trace was recorded that nothing in this interpreter can read; `recording` tells what it is of."""
 

@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
 from benchbench.traces import hlo
-from benchbench.traces.recording import BEGIN, END, Recording, Unread, Unsupported
+from benchbench.traces.recording import BEGIN, END, Recording, Unread
 from benchbench.traces.spans import Span, TraceWindow
 from benchbench.traces.timeline import Allocation, memory, summarise
 from benchbench.traces.xplane import POOL, Event, Line, chrome, read_lines

@@ -7,9 +7,9 @@ from itertools import cycle, repeat
 from typing import Any
 
 from benchbench.backends.base import CLEARING, Session
+from benchbench.errors import Unsupported
 from benchbench.model.case import Cache
 from benchbench.model.note import Note, NoteKind, note
-from benchbench.traces.recording import Unsupported
 
 MOST_SETS = 2**14  # of inputs: more would mostly be the framework's own objects
 

@@ -8,12 +8,13 @@ import traceback
 from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
+from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
 from benchbench.timing import spin
 from benchbench.traces import xla
-from benchbench.traces.recording import Recording, Unread, Unsupported
+from benchbench.traces.recording import Recording, Unread
 from benchbench.worker import random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
 from benchbench.worker.program import (

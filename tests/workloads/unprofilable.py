@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.traces.recording import Unsupported
+from benchbench.errors import Unsupported
 from benchbench.workloads.honest import Honest
 
 if TYPE_CHECKING:
