@@ -12,6 +12,8 @@ from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
+from benchbench.model.status import Status
+from benchbench.plan.doubling import sequence
 from benchbench.running import progress
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store.redaction import own_redaction
@@ -27,6 +29,7 @@ class Lines(RunObserver):
         self._report = report
         self._verbose = verbose
         self._labels = [""]
+        self._ended: set[str] = set()  # sequences of doubled sizes
         self._redact = own_redaction()  # a log of a CI service is shown to others, as what is stored
 
     def note(self, text: str) -> None:
@@ -64,6 +67,10 @@ class Lines(RunObserver):
         if self._bar:
             self._bar.add(record, side)
         failed = isinstance(record.outcome, Failure)
+        if failed and record.outcome.status is Status.SKIPPED and record.case.doubles:
+            if (ended := sequence(record.case)) in self._ended:
+                return  # the first that is not measured tells why for all after it
+            self._ended.add(ended)
         self._print(self._labels[side] + self._redact(progress.line(record)), "red" if failed else "")
 
     def profile(self, profile: Profiled) -> None:

@@ -13,6 +13,7 @@ from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import Row, rows
 from benchbench.documents.document import Document, Records, Table
+from benchbench.documents.doubling import doubling_tables, is_needless
 from benchbench.documents.fastest import fastest_lines
 from benchbench.documents.footnotes import merge_footnotes
 from benchbench.documents.run_columns import UNSURE, chosen_columns
@@ -70,9 +71,9 @@ def report_document(
     """
     made = rows(run, ceilings, prices)
     places = {_place(row) for row in made[: len(run.info.plan)]}
-    shown = [row for row in made if _place(row) in places]
+    shown = [row for row in made if _place(row) in places and not is_needless(row)]
     found = works(shown)
-    tables = _tables(shown, found, columns, by)
+    tables = (*_tables(shown, found, columns, by), *doubling_tables(made))
     flat = tuple(flatten(row) for row in made)
     return RunReport(
         name="report",

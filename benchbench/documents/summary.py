@@ -13,6 +13,9 @@ from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.running.progress import duration
 
+HARMLESS = (Status.OK, Status.UNSUPPORTED)
+ENDS = (*HARMLESS, Status.OUT_OF_MEMORY, Status.SKIPPED)
+
 
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     """How many cases ended how."""
@@ -39,8 +42,12 @@ def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
 
 
 def failing(records: Sequence[Record]) -> bool:
-    """Whether any case failed, or has a time that cannot be true; one that cannot run here has not."""
-    return any(status not in (Status.OK, Status.UNSUPPORTED) for status in _endings(records))
+    """Whether any case failed, or has a time that cannot be true; one that cannot run here has not.
+
+    Nor has the end of a sequence that is doubled until memory is full.
+    """
+    found = by_case(records).values()
+    return any(_ending(own) not in (ENDS if own[0].case.doubles else HARMLESS) for own in found)
 
 
 def _endings(records: Sequence[Record]) -> list[str]:

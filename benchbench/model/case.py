@@ -102,6 +102,7 @@ class Case:
     cache: Cache = Cache.HOT
     placement: Placement = ONE_DEVICE
     environment: dict[str, str] = field(default_factory=dict)  # variables that its process has besides
+    doubles: str = ""  # the parameter that is doubled from one case of a sequence to the next
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot be an environment variable."""

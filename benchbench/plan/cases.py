@@ -19,12 +19,14 @@ from benchbench.model.placement import VARIABLE
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.plan import sizes
+from benchbench.plan.doubling import DOUBLINGS, doubled, sequence
 from benchbench.plan.suite import Axes, Entry, Suite, check_params
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
 MOST_CASES = 10_000  # a day, at eight seconds each
 MARGIN = 8  # times the memory: what a case may need and is still tried
+SATURATED_S = 1.0  # likewise: a step that keeps a device busy so long gains nothing by being doubled
 PROCESS_S, IMPORT_S = 1.0, 5.0  # likewise: to fork and build a case, to import a framework
 
 
@@ -137,7 +139,11 @@ def _check_count(
 ) -> None:
     """Before any is made: a few lists of sizes have millions of combinations. Raises UsageError."""
     count = len(selection.environments) * sum(
-        len(entry.dtype or [1]) * len(entry.mode or [1]) * len(entry.cache) * _points(entry, device)
+        len(entry.dtype or [1])
+        * len(entry.mode or [1])
+        * len(entry.cache)
+        * _points(entry, device)
+        * (DOUBLINGS + 1 if entry.double else 1)
         for device in devices
         for _, entry in entries
     )
@@ -159,17 +165,19 @@ def fitting(chosen: Plan, memory_bytes: int) -> Plan:
     """Without the cases that no machine of so much memory can hold; 0: not known.
 
     A network moves its activations several times in a step, so what is left out is far beyond the memory:
-    a slip in a size, not a large model. A case that comes nearer is tried, and ends as out of memory.
+    a slip in a size, not a large model. A case that comes nearer is tried, and ends as out of memory. A
+    sequence that is doubled goes as far as the memory.
     """
-    limit = MARGIN * memory_bytes or math.inf
-    sizes = {case.id: footprint_bytes(case) for case in chosen.cases}
-    beyond = [
-        LeftOut(case=case, status=Status.UNSUPPORTED, reason=_needs(sizes[case.id], memory_bytes))
-        for case in chosen.cases
-        if sizes[case.id] > limit
-    ]
-    cases = tuple(case for case in chosen.cases if sizes[case.id] <= limit)
-    return Plan(cases, (*chosen.left_out, *beyond))
+    cases: list[Case] = []
+    beyond: dict[str, LeftOut] = {}  # of a sequence the first: those after it need not be told of
+    for case in chosen.cases:
+        needed = footprint_bytes(case)
+        if needed <= ((1 if case.doubles else MARGIN) * memory_bytes or math.inf):
+            cases.append(case)
+        else:
+            reason = _needs(needed, memory_bytes)
+            beyond.setdefault(sequence(case), LeftOut(case=case, status=Status.OUT_OF_MEMORY, reason=reason))
+    return Plan(tuple(cases), (*chosen.left_out, *beyond.values()))
 
 
 def _needs(footprint: int, memory: int) -> str:
@@ -252,7 +260,12 @@ def _unfold(
     if entry.backend and probe.target.backend not in entry.backend:
         return
     backend, workload = _backend(probe), _workload(entry)
-    points = [point for table in _tables(entry, device) for point in sizes.points(table)]
+    points = [
+        member
+        for table in _tables(entry, device)
+        for point in sizes.points(table)
+        for member in _members(entry, workload, point)
+    ]
     axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache, environments
     for point, dtype, mode, cache, environment in itertools.product(*axes):
         instance = workload_at(entry.workload, point)
@@ -268,8 +281,17 @@ def _unfold(
             device=device.name,
             cache=cache,
             environment=dict(environment),
+            doubles=entry.double,
         )
         yield case, absent or unsupported(case, workload, probe, device)
+
+
+def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> Iterator[dict[str, Scalar]]:
+    """The point, or the sequence that begins with it."""
+    if not entry.double:
+        return iter([point])
+    start = {**workload.fields(), **point}[entry.double]
+    return doubled(point, entry.double, int(start))
 
 
 def holds(entry: Entry, case: Case) -> bool:
@@ -282,9 +304,10 @@ def holds(entry: Entry, case: Case) -> bool:
         return False
     tables = entry.cpu if _class_of([case.device]) is DeviceClass.CPU else entry.accelerator
     return any(
-        workload_at(entry.workload, point).params == case.params
+        workload_at(entry.workload, member).params == case.params
         for table in tables
         for point in sizes.points(table)
+        for member in _members(entry, _workload(entry), point)
     )
 
 
@@ -306,6 +329,8 @@ def estimate_s(case: Case, policy: Policy, device_class: DeviceClass) -> float:
     """Seconds one process of the case is likely to take; rough, until a first round has been measured."""
     rate = HOST_FLOPS if device_class is DeviceClass.CPU else ACCELERATOR_FLOPS
     step = instance(case).cost(case.computes_in).flops / rate
+    if case.doubles and step > SATURATED_S:
+        return 0.0
     windows_s = 8 / 3 * max(3 * step, min(policy.window_s, 20 * step))  # overlapping ones, as in warm_up
     warm = min(max(policy.warmup_min_s, windows_s), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
     timed = max(policy.min_s, 5 * step)

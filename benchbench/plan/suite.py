@@ -30,6 +30,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: list[str] | None = None  # None: what each backend's users usually run
     backend: list[str] | None = None  # None: every backend found
     cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
+    double: str = ""  # a parameter: doubled from each size on, until memory is full or nothing is gained
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
     accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
 
@@ -113,8 +114,17 @@ def _check(entry: Entry, where: str) -> None:
                 raise UsageError(f"No backend named {backend!r}.", unknown("backends", backend, valid))
         for axes in [*entry.cpu, *entry.accelerator]:
             check_params(workload, axes)
+        _check_doubled(workload, entry.double)
     except UsageError as error:
         raise SuiteError(f"{where}: {error}", error.hint) from error
+
+
+def _check_doubled(workload: WorkloadKind, name: str) -> None:
+    """Raise UsageError for what is no parameter, or no whole number."""
+    fields = workload.fields()
+    if name and type(fields.get(name)) is not int:
+        sizes = [each for each, default in fields.items() if type(default) is int]
+        raise UsageError(f"{name!r} cannot be doubled.", unknown("sizes", name, sizes))
 
 
 def check_params(workload: WorkloadKind, axes: Mapping[str, list[Scalar] | Scalar]) -> None:

@@ -18,6 +18,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
+from benchbench.plan.doubling import smallest
 from benchbench.registry import load_class
 from benchbench.store.codec import outcome_of
 
@@ -85,9 +86,12 @@ class Recorder:
         `order`: how many records the run has already.
         """
         self._pool = pool
+        self._announce = announce
         self._policy = info.policy
-        training = [case for case in info.plan if case.phase is Phase.TRAIN]
-        others = [case for case in info.plan if case.phase is not Phase.TRAIN]
+        self._smallest = smallest(info.plan)  # by which the training of a whole sequence is verified
+        training = [case for case in info.plan if case.phase is Phase.TRAIN and self._verifies(case)]
+        # Of a sequence, most members may be found needless: each has its reference made when it is due.
+        others = [case for case in info.plan if case.phase is not Phase.TRAIN and not case.doubles]
         self._references = references(pool, training, announce)
         self._versions = {probe.target.name: probe.version for probe in info.probes}
         self._models = {
@@ -106,10 +110,13 @@ class Recorder:
         self._part = len(info.resumed)
         self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
 
-    def record(self, case: Case, number: int) -> Record:
-        """Measure, unless the case is known to fail."""
+    def record(self, case: Case, number: int, needless: str = "") -> Record:
+        """Measure, unless the case is known to fail, or is `needless` for that reason."""
         started, begin = time.time(), self._clock()
-        result, isolation, stages = self._measured(case)
+        if needless:
+            result, isolation, stages = _skipped(needless)
+        else:
+            result, isolation, stages = self._measured(case)
         stages["wall"] = self._clock() - begin
         self._order += 1
         return Record(
@@ -125,13 +132,19 @@ class Recorder:
             part=self._part,
         )
 
+    def _verifies(self, case: Case) -> bool:
+        return self._smallest[case.id] is case
+
     def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
-        reference = self._references.get(case.work)
+        verified = self._smallest[case.id] if case.phase is Phase.TRAIN else case
+        if verified.work not in self._references:
+            self._references.update(references(self._pool, [verified], self._announce))
+        reference = self._references.get(verified.work)
         if isinstance(reference, str):
             return Failure(status=Status.FAILED, message=reference), "none", {}
         stages: dict[str, float] = {}
         job: dict[str, Any] = {"reference": reference}
-        if isinstance(error := self._verified.get(case.id), Failure):
+        if isinstance(error := self._verified.get(verified.id), Failure):
             return error, "fork", {}
         job |= {"verified": error, "kind": "measure", "warm": case.id in self._compiled}
         self._compiled.add(case.id)
@@ -139,6 +152,10 @@ class Recorder:
         with self._pool.watch(case) as observer:
             answer, isolation = self._pool.ask(case, job)
         return observer.seen_in(decoded(answer, stages)), isolation, stages
+
+
+def _skipped(reason: str) -> tuple[Measurement | Failure, str, dict[str, float]]:
+    return Failure(status=Status.SKIPPED, message=reason), "none", {}
 
 
 def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:

@@ -19,6 +19,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.plan.cases import Plan, check_devices, fitting, plan
+from benchbench.plan.doubling import ascending, why_needless
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
 from benchbench.running.recorder import Announce, Recorder
@@ -134,7 +135,8 @@ class _Rounds:
         for side in sorted(range(len(self._pools)), reverse=number % 2 == 1):
             own = self._sides[case.id][side]
             self._announce(f"round {number + 1}: {own.id}")
-            record = self._recorders[side].record(own, number)
+            needless = why_needless(own, self._made) if own.doubles else ""
+            record = self._recorders[side].record(own, number, needless)
             failed |= isinstance(record.outcome, Failure)
             if side == 0:
                 self._made.append(record)
@@ -151,4 +153,4 @@ def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
     """The order of round `number`: it depends on the seed and the cases, on nothing else."""
     order = sorted(cases, key=lambda case: case.id)
     random.Random(f"{seed}/{number}").shuffle(order)
-    return order
+    return ascending(order)
