@@ -8,7 +8,7 @@ from benchbench.analyse.rows import Row
 from benchbench.documents import document
 from benchbench.documents.document import Content, Table, number
 from benchbench.model.status import Status
-from benchbench.plan.doubling import sequence, size
+from benchbench.plan.doubling import sequence, swept_size
 
 NEARLY = 0.95  # of the highest throughput: the knee is the smallest size that reaches it
 RATE = "items_per_s"
@@ -25,7 +25,7 @@ def doubling_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
     for row in rows:
         if row.case.doubles:
             found.setdefault(sequence(row.case), []).append(row)
-    lines = [_line(sorted(own, key=lambda row: size(row.case))) for own in found.values()]
+    lines = [_line(sorted(own, key=lambda row: swept_size(row.case))) for own in found.values()]
     return (document.table(lines, title="Doubled sizes"),) if lines else ()
 
 
@@ -60,7 +60,7 @@ def _interval(row: Row | None) -> Content:
 
 
 def _named(row: Row | None) -> str:
-    return f"{row.case.doubles}={size(row.case)}" if row else ""
+    return f"{row.case.doubles}={swept_size(row.case)}" if row else ""
 
 
 def _is_full(row: Row | None) -> bool:

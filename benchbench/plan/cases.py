@@ -19,7 +19,7 @@ from benchbench.model.placement import VARIABLE
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.plan import sizes
-from benchbench.plan.doubling import DOUBLINGS, doubled, sequence
+from benchbench.plan.doubling import DOUBLINGS, doublings, sequence
 from benchbench.plan.suite import Axes, Entry, Suite, check_params
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
@@ -291,7 +291,7 @@ def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> 
     if not entry.double:
         return iter([point])
     start = {**workload.fields(), **point}[entry.double]
-    return doubled(point, entry.double, int(start))
+    return doublings(point, entry.double, int(start))
 
 
 def holds(entry: Entry, case: Case) -> bool:

@@ -20,7 +20,7 @@ RISE = 1.05  # of the items a second: less is no rise
 FLAT = 2  # doublings in a row without one: a single one may be a neighbour's doing
 
 
-def doubled(point: Mapping[str, Scalar], name: str, start: int) -> Iterator[dict[str, Scalar]]:
+def doublings(point: Mapping[str, Scalar], name: str, start: int) -> Iterator[dict[str, Scalar]]:
     """The point, then with `name`, which begins at `start`, doubled again and again."""
     for times in range(DOUBLINGS + 1):
         yield {**point, name: start * 2**times}
@@ -32,7 +32,7 @@ def sequence(case: Case) -> str:
     return dataclasses.replace(case, params=params).id
 
 
-def size(case: Case) -> Scalar:
+def swept_size(case: Case) -> Scalar:
     """The parameter that is doubled."""
     return case.params[case.doubles]
 
@@ -43,7 +43,7 @@ def ascending(order: Sequence[Case]) -> list[Case]:
     for case in order:
         members.setdefault(sequence(case), []).append(case)
     turns = {
-        name: iter(sorted(cases, key=lambda case: (case.doubles and size(case)) or 0))
+        name: iter(sorted(cases, key=lambda case: (case.doubles and swept_size(case)) or 0))
         for name, cases in members.items()
     }
     return [next(turns[sequence(case)]) for case in order]
@@ -54,7 +54,7 @@ def smallest(cases: Sequence[Case]) -> dict[str, Case]:
     first: dict[str, Case] = {}
     for case in cases:
         known = first.setdefault(sequence(case), case)
-        if case.doubles and size(case) < size(known):  # type: ignore[operator]
+        if case.doubles and swept_size(case) < swept_size(known):  # type: ignore[operator]
             first[sequence(case)] = case
     return {case.id: first[sequence(case)] for case in cases}
 
@@ -64,9 +64,11 @@ def why_needless(case: Case, records: Sequence[Record]) -> str:
     smaller = [
         record
         for record in records
-        if record.round == 0 and sequence(record.case) == sequence(case) and size(record.case) < size(case)  # type: ignore[operator]
+        if record.round == 0
+        and sequence(record.case) == sequence(case)
+        and swept_size(record.case) < swept_size(case)  # type: ignore[operator]
     ]
-    smaller.sort(key=lambda record: size(record.case))
+    smaller.sort(key=lambda record: swept_size(record.case))
     return next(filter(None, map(_end, smaller)), "") or _plateau(case.doubles, smaller)
 
 
@@ -76,7 +78,7 @@ def _end(record: Record) -> str:
         return ""
     name, status = record.case.doubles, record.outcome.status
     why = "did not fit in memory" if status is Status.OUT_OF_MEMORY else f"ended as {status}"
-    return f"{name}={size(record.case)} {why}"
+    return f"{name}={swept_size(record.case)} {why}"
 
 
 def _plateau(name: str, smaller: Sequence[Record]) -> str:
@@ -88,7 +90,7 @@ def _plateau(name: str, smaller: Sequence[Record]) -> str:
         flat = 0 if rate >= RISE * highest else flat + 1
         highest = max(highest, rate)
         if flat == FLAT:
-            return f"{record.outcome.cost.item}s a second no longer rise at {name}={size(record.case)}"
+            return f"{record.outcome.cost.item}s a second no longer rise at {name}={swept_size(record.case)}"
     return ""
 
 
