@@ -52,16 +52,43 @@ A_FURTHER_MODE = 3  # one of so many workloads outside `CORE` is taken in anothe
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
     **{
-        ("tensorflow", mode, "conv2d_backward", dtype): "of the filters"  # summed in 16 bits
+        ("tensorflow", mode, workload, dtype): tensor  # summed in 16 bits
         for mode in ("function", "eager")
         for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16)
+        for workload, tensor in {
+            "conv2d_backward": "of the filters",
+            "conv2d_backward_data": "of the output",
+            "conv2d_backward_weights": "of the output",
+            "depthwise_conv2d_backward": "of the filters",
+            "conv3d": "of the output",
+            "conv3d_backward": "of the",
+            "conv_transpose2d": "of the output",
+            "conv_transpose2d_backward": "of the",
+        }.items()
+    },
+    **{
+        ("torch", mode, workload, Dtype.FLOAT16): tensor  # a sum of each kernel's elements in 16 bits
+        for mode in ("eager", "compile", "max-autotune-no-cudagraphs")
+        for workload, tensor in {
+            "conv2d_backward": "of the images",
+            "conv2d_backward_data": "of the output",
+            "conv3d_backward": "of the images",
+            "conv_transpose2d": "of the output",
+        }.items()
     },
     **{
         ("tensorflow", mode, "reduction", Dtype.FLOAT16): "of the output"  # summed in 16 bits
         for mode in ("function", "eager")
     },
     ("torch_xla", "lazy", "conv2d", Dtype.FLOAT16): "of the output",  # summed in 16 bits
-    ("torch_xla", "lazy", "conv2d_backward", Dtype.FLOAT16): "of the filters",  # likewise
+    **{
+        ("torch_xla", "lazy", workload, Dtype.FLOAT16): "of the"  # likewise
+        for workload in (
+            *("conv2d_backward", "conv2d_backward_data", "conv2d_backward_weights", "conv3d"),
+            *("conv3d_backward", "conv_transpose2d", "conv_transpose2d_backward"),
+            "depthwise_conv2d_backward",
+        )
+    },
     ("torch_xla", "lazy", "convnet_train", Dtype.FLOAT16): "of the gradient",  # likewise
 }
 LESS_EVERYWHERE: dict[tuple[str, str, str, Dtype | None], str] = {

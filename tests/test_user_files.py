@@ -96,7 +96,7 @@ def test_a_list_holds_what_can_be_imported_and_warns_of_the_rest(tmp_path: Path)
     listed = {row["workload"]: row for row in json.loads(done.stdout)}
     assert "bad" not in listed
     assert listed["good"]["summary"] == "a product"
-    assert listed["good"]["parameters"] == "m=1024 n=1024 k=1024"
+    assert listed["good"]["parameters"] == "m=1024 n=1024 k=1024 transpose_a=false transpose_b=false"
     assert done.stderr.count("warning:") == 1
 
 
@@ -175,7 +175,7 @@ def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError, match="never closed"):
         workload_named("good")
     write(tmp_path, good=GOOD)
-    assert workload_named("good").fields() == {"m": 1024, "n": 1024, "k": 1024}
+    assert workload_named("good").fields() == Gemm.fields()
     own, shipped = workload_at("good", {"m": 2, "n": 3, "k": 4}), Gemm(2, 3, 4)
     assert own.params == shipped.params
     assert own.cost(Dtype.FLOAT16) == shipped.cost(Dtype.FLOAT16)
@@ -194,7 +194,7 @@ def test_a_project_says_where_its_workloads_are_and_what_they_import(
     monkeypatch.delenv("ACCELBENCH_WORKLOADS", raising=False)
     monkeypatch.chdir(below)
     assert user_code().workloads == (str(tmp_path / "mine"),)
-    assert workload_named("good").fields() == {"m": 1024, "n": 1024, "k": 1024}
+    assert workload_named("good").fields() == Gemm.fields()
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", "")
     with pytest.raises(UsageError, match="No workload named 'good'"):
         workload_named("good")

@@ -162,8 +162,10 @@ class Workload(ABC):
     summary: ClassVar[str]
     phase: ClassVar[Phase]
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
+    least: ClassVar[Mapping[str, int]] = {}  # by parameter, where it is neither 1 nor 0
     version: ClassVar[int] = 1  # raised where equal parameters come to mean other work
-    added: ClassVar[frozenset[str]] = frozenset()  # parameters left out of ids and records at their default
+    # Parameters left out of ids and records at their default; those of the classes it derives from, too.
+    added: ClassVar[frozenset[str]] = frozenset()
     # How many times fewer multiplications than are counted an algorithm may do; None: nobody knows.
     multiplications_saved: ClassVar[float | None] = None
     world: ClassVar[int] = 1  # devices that compute a step together
@@ -171,17 +173,18 @@ class Workload(ABC):
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""
         for name, value in dataclasses.asdict(self).items():  # type: ignore[call-overload]
-            least = 0 if name in self.may_be_zero else 1
+            least = self.least.get(name, 0 if name in self.may_be_zero else 1)
             if type(value) is int and value < least:
                 raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
 
     @property
     def params(self) -> dict[str, Scalar]:
         """Name → value, in the order of the fields; without what was `added` and has its default."""
+        added = {name for kind in type(self).__mro__ for name in vars(kind).get("added", ())}
         return {
             name: getattr(self, name)
             for name, default in self.fields().items()
-            if name not in self.added or getattr(self, name) != default
+            if name not in added or getattr(self, name) != default
         }
 
     @classmethod

@@ -1,9 +1,9 @@
-"""C[m×n] = A[m×k] · B[k×n], the product every dense layer comes down to."""
+"""C[m×n] = op(A)[m×k] · op(B)[k×n], the product every dense layer comes down to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gemm(Operation):
-    """Row-major operands, neither transposed."""
+    """Row-major operands. One that is transposed is stored so: A as (k, m), B as (n, k)."""
 
     m: int = 1024
     n: int = 1024
     k: int = 1024
+    transpose_a: bool = False
+    transpose_b: bool = False
 
-    summary = "matrix product C[m,n] = A[m,k] B[k,n]"
+    summary = "matrix product C[m,n] = A[m,k] B[k,n], of A or B as stored or transposed"
+    added = frozenset({"transpose_a", "transpose_b"})
     multiplications_saved = 1.0
 
     def cost(self, dtype: Dtype) -> Cost:
@@ -42,36 +45,53 @@ class Gemm(Operation):
         """Of C."""
         return self.m, self.n
 
-    def tiny(self) -> Gemm:
+    def tiny(self) -> Self:
         """Odd sizes, none equal, so that a swapped axis shows."""
-        return Gemm(m=48, n=33, k=65)
+        return replace(self, m=48, n=33, k=65)
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
-        """A and B."""
-        return {"a": draw.normal("a", self.m, self.k), "b": draw.normal("b", self.k, self.n)}
+        """A and B, as they are stored."""
+        a = (self.k, self.m) if self.transpose_a else (self.m, self.k)
+        b = (self.n, self.k) if self.transpose_b else (self.k, self.n)
+        return {"a": draw.normal("a", *a), "b": draw.normal("b", *b)}
 
     def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Rows of A times columns of B."""
+        """Rows of op(A) times columns of op(B)."""
         import numpy as np
 
-        rows = arrays["a"][index[:, 0]].astype(np.float64)
-        columns = arrays["b"][:, index[:, 1]].T.astype(np.float64)
+        a = arrays["a"].T if self.transpose_a else arrays["a"]
+        b = arrays["b"].T if self.transpose_b else arrays["b"]
+        rows, columns = a[index[:, 0]].astype(np.float64), b[:, index[:, 1]].T.astype(np.float64)
         return np.asarray(np.einsum("sk,sk->s", rows, columns))
 
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """All of C."""
+        a, b = arrays["a"], arrays["b"]
+        return ops.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
+
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.matmul."""
+        """torch.matmul; a transposed operand is a view, which BLAS takes by its flag."""
         import torch
 
-        return Program(torch.matmul, (context.put(arrays["a"]), context.put(arrays["b"])))
+        def step(a: Any, b: Any) -> Any:
+            return torch.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
+
+        return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """tf.matmul."""
+        """tf.matmul, with its flags."""
         import tensorflow as tf
 
-        return Program(tf.matmul, (context.put(arrays["a"]), context.put(arrays["b"])))
+        def step(a: Any, b: Any) -> Any:
+            return tf.matmul(a, b, transpose_a=self.transpose_a, transpose_b=self.transpose_b)
+
+        return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jnp.matmul."""
+        """jnp.matmul; XLA makes a transposed operand part of the product."""
         import jax.numpy as jnp
 
-        return Program(jnp.matmul, (context.put(arrays["a"]), context.put(arrays["b"])))
+        def step(a: Any, b: Any) -> Any:
+            return jnp.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
+
+        return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))

@@ -1,0 +1,167 @@
+"""What convolutions share: shapes, counted cost, inputs, reference and builders; each is a file of its own.
+
+Everything is NC* with filters (outputs, channels of a group, *kernel), as in PyTorch. TensorFlow and JAX take
+channels last, the layout that their users choose and their CPU kernels want.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.workloads.base import Operation, Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+
+    Sizes = tuple[int, ...]  # one per spatial dimension
+
+TO_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # channels: NCHW → NHWC, by the number of axes
+FILTER_LAST = {4: (2, 3, 1, 0), 5: (2, 3, 4, 1, 0)}  # OIHW → HWIO
+AXIS_NAMES = {4: ("NHWC", "HWIO", "NHWC"), 5: ("NDHWC", "DHWIO", "NDHWC")}
+
+
+class Convolution(Operation):
+    """Cross-correlation, as every framework calls convolution; no bias, no dilation."""
+
+    multiplications_saved = 4.0  # by F(4×4, 3×3): Lavin & Gray 2016, "Fast algorithms for CNNs"
+    item = "image"
+
+    @property
+    @abstractmethod
+    def image_shape(self) -> Sizes:
+        """(batch, channels, *sides)."""
+
+    @property
+    @abstractmethod
+    def filter_shape(self) -> Sizes:
+        """(outputs, channels that each of them sees, *kernel)."""
+
+    @property
+    @abstractmethod
+    def strides(self) -> Sizes:
+        """By spatial dimension."""
+
+    @property
+    @abstractmethod
+    def edges(self) -> Sizes:
+        """Zeros on either side, by spatial dimension."""
+
+    def check_kernel(self) -> None:
+        """Raise UsageError for a kernel that is larger than the padded image."""
+        sizes = zip(self.image_shape[2:], self.edges, self.filter_shape[2:], strict=True)
+        for side, edge, kernel in sizes:
+            if kernel > side + 2 * edge:
+                room = side + 2 * edge
+                raise UsageError(
+                    f"kernel={kernel} is larger than the padded image: a side of {side} with padding={edge} "
+                    f"has room for at most {room}.",
+                    f"Choose kernel={room} or less, or a larger side or padding.",
+                )
+
+    @property
+    def groups(self) -> int:
+        """Parts of the channels that do not meet."""
+        return self.image_shape[1] // self.filter_shape[1]
+
+    @property
+    def convolved_shape(self) -> Sizes:
+        """(batch, outputs, *sides of the output)."""
+        sizes = zip(self.image_shape[2:], self.edges, self.filter_shape[2:], self.strides, strict=True)
+        sides = ((side + 2 * edge - kernel) // stride + 1 for side, edge, kernel, stride in sizes)
+        return self.image_shape[0], self.filter_shape[0], *sides
+
+    @property
+    def output_shape(self) -> Sizes:
+        """(batch, outputs, *sides)."""
+        return self.convolved_shape
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """2·N·K·P·Q·C·R·S FLOPs, padding counted as work; images, filters and result move once.
+
+        With groups, C is the channels of one. In three dimensions it is likewise with a further side.
+        """
+        shapes = self.image_shape, self.filter_shape, self.convolved_shape
+        return Cost(
+            flops=2 * prod(self.convolved_shape) * prod(self.filter_shape[1:]),
+            bytes=sum(map(prod, shapes)) * dtype.itemsize,
+            items=self.image_shape[0],
+            item=self.item,
+        )
+
+    @property
+    def reduction(self) -> int:
+        """Each output sums C·R·S products."""
+        return prod(self.filter_shape[1:])
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Images and filters."""
+        return {
+            "images": draw.normal("images", *self.image_shape),
+            "filters": draw.normal("filters", *self.filter_shape),
+        }
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The patch under each sampled output times its filter."""
+        from benchbench.workloads._reference.elements import convolved
+
+        return convolved(arrays["images"], arrays["filters"], index, self.strides, self.edges)
+
+    def torch_function(self) -> Any:
+        """(images, filters) → result, by the functional interface."""
+        import torch.nn.functional as F
+
+        kind = {4: F.conv2d, 5: F.conv3d}[len(self.image_shape)]
+
+        def step(images: Any, filters: Any) -> Any:
+            return kind(images, filters, stride=self.strides, padding=self.edges, groups=self.groups)
+
+        return step
+
+    def jax_function(self) -> Any:
+        """(images, filters) → result, channels last, by lax.conv_general_dilated."""
+        from jax import lax
+
+        def step(images: Any, filters: Any) -> Any:
+            return lax.conv_general_dilated(
+                images,
+                filters,
+                self.strides,
+                [(edge, edge) for edge in self.edges],
+                dimension_numbers=AXIS_NAMES[images.ndim],
+                feature_group_count=self.groups,
+            )
+
+        return step
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """F.conv2d or F.conv3d on channels-last memory; the result's shape stays NC*."""
+        return Program(self.torch_function(), torch_images(context, arrays, "images", "filters"))
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """lax.conv_general_dilated, channels last."""
+        return self.channels_last(self.jax_function(), context, arrays)
+
+    def channels_last(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:
+        """The program of a `step` whose images and result are channels last, its filters *IO."""
+        rank = len(self.image_shape)
+        images = context.put(arrays["images"].transpose(TO_LAST[rank]))
+        filters = context.put(arrays["filters"].transpose(FILTER_LAST[rank]))
+        axes = {"images": TO_LAST[rank], "filters": FILTER_LAST[rank]}
+        return Program(step, (images, filters), axes=TO_LAST[rank], input_axes=axes)
+
+
+def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[Any, ...]:
+    """Tensors of NC* shape in channels-last memory."""
+    import torch
+
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    tensors = [context.put(arrays[name]) for name in names]
+    return tuple(tensor.contiguous(memory_format=formats[tensor.ndim]) for tensor in tensors)

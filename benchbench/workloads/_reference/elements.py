@@ -1,0 +1,78 @@
+"""Single elements of convolutions and their gradients, in float64: what is sampled of a large result.
+
+Images are (N, C, *sides), filters (K, C / groups, *kernel); `index` is (samples, axes of the result).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+    Index = NDArray[np.int64]
+    Sizes = tuple[int, ...]  # one per spatial dimension
+
+EVERY = (slice(None),)  # channel of an image
+
+
+def convolved(
+    images: Array, filters: Array, index: Index, strides: Sizes, edges: Sizes
+) -> NDArray[np.float64]:
+    """Of a convolution: the patch under each element times its filter."""
+    images = padded(images, edges)
+    seen, kernel = filters.shape[1], filters.shape[2:]
+    outputs = len(filters) * seen // images.shape[1]  # of a group of channels
+
+    def patch(image: int, output: int, place: Sizes) -> Any:
+        first = output // outputs * seen
+        sizes = zip(place, strides, kernel, strict=True)
+        under = tuple(slice(at * stride, at * stride + size) for at, stride, size in sizes)
+        return images[image, first : first + seen][EVERY + under]
+
+    patches = np.stack([patch(n, k, tuple(place)) for n, k, *place in index]).astype(float)
+    return np.asarray((patches * filters[index[:, 1]]).reshape(len(index), -1).sum(axis=1))
+
+
+def padded(images: Array, edges: Sizes) -> Array:
+    """With zeros around each image."""
+    return np.pad(images, ((0, 0), (0, 0), *((edge, edge) for edge in edges)))
+
+
+def spread(dy: Array, filters: Array, index: Index, strides: Sizes, edges: Sizes) -> NDArray[np.float64]:
+    """Of the gradient of 2-D images, or of a transposed convolution of `dy`, which is the same.
+
+    The element at h gets dy[p] · filter[i] of all p·stride + i − padding = h (Dumoulin & Visin 2016, "A guide
+    to convolution arithmetic for deep learning", chapter 4). `dy` is (N, K, P, Q), `filters` (K, C, R, S).
+    """
+
+    def reaching(at: int, axis: int) -> tuple[list[int], list[int]]:
+        """The places in `dy` that reach `at`, and each by which element of the kernel."""
+        reached = [divmod(at + edges[axis] - i, strides[axis]) for i in range(filters.shape[2 + axis])]
+        pairs = [(p, i) for i, (p, rest) in enumerate(reached) if rest == 0 <= p < dy.shape[2 + axis]]
+        return [p for p, _ in pairs], [i for _, i in pairs]
+
+    def element(n: int, c: int, *place: int) -> float:
+        (rows, down), (columns, across) = (reaching(at, axis) for axis, at in enumerate(place))
+        given = dy[n][:, rows][:, :, columns].astype(float)
+        return float((given * filters[:, c][:, down][:, :, across]).sum())
+
+    return np.array([element(*at) for at in index])
+
+
+def filter_gradient(
+    images: Array, dy: Array, index: Index, strides: Sizes, edges: Sizes
+) -> NDArray[np.float64]:
+    """Of the gradient of 2-D filters: the pixels that were under an element of the kernel, times `dy`."""
+    images = padded(images, edges)
+    rows, columns = dy.shape[2:]
+
+    def element(k: int, c: int, i: int, j: int) -> float:
+        down = slice(i, i + rows * strides[0], strides[0])
+        across = slice(j, j + columns * strides[1], strides[1])
+        return float(np.vdot(images[:, c, down, across].astype(float), dy[:, k].astype(float)))
+
+    return np.array([element(*at) for at in index])
