@@ -138,7 +138,8 @@ SAME_MEANING = {
     "validate",
     *("list_", "remove"),  # of what the verb before them names
     # the same in each framework
-    *("inference", "training", "conv2d", "dense", "batch_norm", "layer_norm"),
+    *("inference", "training", "dense", "batch_norm", "layer_norm"),
+    *("conv", "conv_transpose", "max_pool"),
     *("attention", "attention_products", "causal_mask"),
     "parse_profile",  # of each trace format
     "main",  # of each program

@@ -22,7 +22,8 @@ from benchbench.worker import verify
 from benchbench.worker.jobs import largest_deviation, verify_in_float32
 from benchbench.worker.program import WrongResult, build
 from benchbench.worker.reference import reference, trained
-from benchbench.workloads._layers import Conv, Dense
+from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
 from benchbench.workloads._reference import rounding
@@ -50,8 +51,8 @@ class Small(Network):
 
     def layers(self) -> Any:
         return (
-            Conv(name="conv1", inputs=3, outputs=8, kernel=3, side=8, bias=True),
-            Conv(name="conv2", inputs=8, outputs=8, kernel=3, side=8, bias=True),
+            Conv(name="conv1", inputs=3, outputs=8, kernel=3, size=8, bias=True),
+            Conv(name="conv2", inputs=8, outputs=8, kernel=3, size=8, bias=True),
             Dense(name="dense1", inputs=128, outputs=32),
             Dense(name="dense2", inputs=32, outputs=10),
         )

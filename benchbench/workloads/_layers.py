@@ -6,110 +6,18 @@ counted of what multiplies: normalisation, activations and look-ups count no FLO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from benchbench.workloads.base import Draw
+from benchbench.workloads._conv_layers import Conv, ConvTranspose, MaxPool
+from benchbench.workloads._weights import Weight, bias_of
 
 EPSILON = 1e-5  # of normalisations: PyTorch's default
 DECAY = 0.9  # of running statistics; PyTorch's momentum is what is left, its default 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
-    """How a weight is drawn, N(mean, scale²), and how it lies in memory."""
-
-    shape: tuple[int, ...]  # PyTorch's
-    scale: float
-    mean: float = 0.0
-    is_learnt: bool = True  # by the optimizer; running statistics are only carried along
-    is_positive: bool = False  # its absolute value is taken
-    axes: tuple[int, ...] = ()  # of TensorFlow and JAX, as PyTorch numbers them; () where they are the same
-    parts: tuple[int, ...] = ()  # what `axes` are of, where an axis of `shape` is several of theirs
-
-    def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
-        """In PyTorch's layout."""
-        import numpy as np
-
-        array = draw.normal(name, *self.shape, scale=self.scale, mean=self.mean)
-        return np.abs(array) if self.is_positive else array
-
-    def channels_last(self, array: NDArray[Any]) -> NDArray[Any]:
-        """As TensorFlow and JAX have it: the input's channels before the output's."""
-        if not self.axes:
-            return array
-        moved = array.reshape(self.parts or self.shape).transpose(self.axes)
-        return moved.reshape(-1, moved.shape[-1]) if self.parts else moved
-
-    def as_in_torch(self, tensor: Any, reshape: Callable[..., Any], transpose: Callable[..., Any]) -> Any:
-        """The inverse of `channels_last`, of a framework's tensor and by its functions."""
-        if not self.axes:
-            return tensor
-        parts = self.parts or self.shape
-        there = reshape(tensor, tuple(parts[axis] for axis in self.axes))
-        return reshape(transpose(there, tuple(map(self.axes.index, range(len(parts))))), self.shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conv:
-    """A square kernel over a square image, padded by half the kernel."""
-
-    name: str
-    inputs: int
-    outputs: int
-    kernel: int
-    side: int  # of the output, in pixels
-    stride: int = 1
-    bias: bool = False
-    gain: float = 1.0  # of the weight, over He's
-    beside: bool = False  # on a branch shorter than the one it is added to
-
-    @property
-    def padding(self) -> int:
-        """Zeros on every edge."""
-        return self.kernel // 2
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the weight: output channels, input channels, height, width."""
-        return self.outputs, self.inputs, self.kernel, self.kernel
-
-    @property
-    def products(self) -> int:
-        """Summed into one output element."""
-        return self.inputs * self.kernel**2
-
-    @property
-    def roundings(self) -> int:
-        """The product, and the sum with the bias."""
-        return 1 + self.bias
-
-    def weights(self) -> dict[str, Weight]:
-        """The kernel is N(0, gain² · 2 / (outputs · kernel²)): He et al. 2015, fan-out."""
-        scale = self.gain * sqrt(2 / (self.outputs * self.kernel**2))
-        kernel = Weight(shape=self.shape, scale=scale, axes=(2, 3, 1, 0))
-        return {f"{self.name}.weight": kernel, **_bias(self.name, self.outputs, self.bias)}
-
-    def pixels(self) -> tuple[int, int]:
-        """Of one image, all channels: read, written."""
-        return self.inputs * (self.side * self.stride) ** 2, self.outputs * self.side**2
-
-    def flops(self, batch: int) -> int:
-        """Of the forward pass."""
-        return 2 * batch * self.products * self.outputs * self.side**2
-
-    def elements(self, batch: int) -> int:
-        """Operand, weight and result, each once."""
-        return batch * sum(self.pixels()) + prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +51,7 @@ class Dense:
         """The matrix is N(0, 1 / inputs); after a flattened image its inputs are ordered as NHWC has them."""
         parts, axes = ((self.outputs, *self.image), (2, 3, 1, 0)) if self.image else ((), (1, 0))
         matrix = Weight(shape=self.shape, scale=1 / sqrt(self.inputs), axes=axes, parts=parts)
-        return {f"{self.name}.weight": matrix, **_bias(self.name, self.outputs, self.bias)}
+        return {f"{self.name}.weight": matrix, **bias_of(self.name, self.outputs, self.bias)}
 
     def flops(self, batch: int) -> int:
         """Of the forward pass."""
@@ -244,12 +152,7 @@ class SelfAttention:
         return 4 * batch * self.length * self.width
 
 
-Layer = Conv | Dense | Norm | Embedding | SelfAttention
-
-
-def _bias(name: str, count: int, there: bool) -> dict[str, Weight]:
-    """One small number per output."""
-    return {f"{name}.bias": Weight(shape=(count,), scale=0.01)} if there else {}
+Layer = Conv | ConvTranspose | MaxPool | Dense | Norm | Embedding | SelfAttention
 
 
 def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:

@@ -9,8 +9,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchbench.workloads._layers import Layer, Weight, weights_of
+from benchbench.workloads._layers import Layer, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss
+from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import DeviceContext, Draw, Workload
 
 if TYPE_CHECKING:

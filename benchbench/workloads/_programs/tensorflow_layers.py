@@ -5,24 +5,36 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchbench.workloads._layers import DECAY, EPSILON, Conv
+from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._layers import DECAY, EPSILON
 
 
-def conv2d(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """Without bias; padding is explicit under a stride, where SAME is lopsided."""
+def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
+    """Of images or videos, with its bias where there is one; SAME is lopsided under a stride."""
     import tensorflow as tf
 
-    pad = [conv.padding, conv.padding]
-    padding = [[0, 0], pad, pad, [0, 0]] if conv.stride > 1 else "SAME"
-    return tf.nn.conv2d(x, weights[f"{conv.name}.weight"], conv.stride, padding)
+    filters, edges = weights[f"{conv.name}.weight"], [[0, 0], *([e, e] for e in conv.padding), [0, 0]]
+    if conv.keeps_size or not any(conv.padding):
+        y = tf.nn.convolution(x, filters, conv.strides, "SAME" if conv.keeps_size else "VALID")
+    elif len(conv.sizes) == 2:
+        y = tf.nn.conv2d(x, filters, conv.strides, edges)
+    else:  # only conv2d takes explicit padding
+        y = tf.nn.convolution(tf.pad(x, edges), filters, conv.strides, "VALID")
+    return _with_bias(y, weights, conv.name)
+
+
+def max_pool(x: Any, window: int) -> Any:
+    """Windows that do not overlap."""
+    import tensorflow as tf
+
+    return tf.nn.max_pool2d(x, window, window, "VALID")
 
 
 def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
     """Product over the last axis, and the bias where there is one."""
     import tensorflow as tf
 
-    y, bias = tf.matmul(x, weights[f"{name}.weight"]), weights.get(f"{name}.bias")
-    return y if bias is None else tf.nn.bias_add(y, tf.cast(bias, y.dtype))
+    return _with_bias(tf.matmul(x, weights[f"{name}.weight"]), weights, name)
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
@@ -107,3 +119,10 @@ def _batch_norm64(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, *, tr
     mean.assign(DECAY * mean + (1 - DECAY) * batch_mean)
     variance.assign(DECAY * variance + (1 - DECAY) * batch_variance)
     return tf.nn.batch_normalization(x, batch_mean, batch_variance, beta, gamma, EPSILON)
+
+
+def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
+    import tensorflow as tf
+
+    bias = weights.get(f"{name}.bias")
+    return y if bias is None else tf.nn.bias_add(y, tf.cast(bias, y.dtype))

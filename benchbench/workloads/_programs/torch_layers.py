@@ -1,8 +1,28 @@
-"""Layers of networks in torch that torch.nn has not."""
+"""Layers of networks in torch: modules of a layer's data, and what torch.nn has not."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._layers import Dense
+
+
+def conv(layer: Conv) -> Any:
+    """nn.Conv2d, or its like in another number of dimensions."""
+    from torch import nn
+
+    kinds = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+    return kinds[len(layer.sizes)](
+        layer.inputs, layer.outputs, layer.kernels, layer.strides, layer.padding, bias=layer.bias
+    )
+
+
+def dense(layer: Dense) -> Any:
+    """nn.Linear."""
+    from torch import nn
+
+    return nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:

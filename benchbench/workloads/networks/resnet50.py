@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._layers import Conv, Dense, Layer, Norm
-from benchbench.workloads._programs import jax_layers, tensorflow_layers
+from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._layers import Dense, Layer, Norm
+from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -112,7 +113,7 @@ class Resnet50(Network):
         import tensorflow as tf
 
         def conv_norm(x: Any, conv: Conv) -> Any:
-            y = tensorflow_layers.conv2d(x, weights, conv)
+            y = tensorflow_layers.conv(x, weights, conv)
             return tensorflow_layers.batch_norm(y, weights, norm(conv).name, training=training)
 
         x = tf.nn.relu(conv_norm(images, stem(self.image)))
@@ -132,7 +133,7 @@ class Resnet50(Network):
         import jax.numpy as jnp
 
         def conv_norm(x: Any, conv: Conv) -> Any:
-            y = jax_layers.conv2d(x, weights, conv)
+            y = jax_layers.conv(x, weights, conv)
             return jax_layers.batch_norm(y, weights, norm(conv).name, training=training)
 
         x = jax.nn.relu(conv_norm(images, stem(self.image)))
@@ -151,7 +152,7 @@ class Resnet50(Network):
 
         def conv_norm(x: Any, conv: Conv) -> Any:
             name = norm(conv).name
-            y = ops.conv2d(x, weights[f"{conv.name}.weight"], stride=conv.stride, padding=conv.padding)
+            y = numpy_layers.conv(ops, x, weights, conv)
             running = weights[f"{name}.running_mean"], weights[f"{name}.running_var"]
             return ops.batch_norm(
                 y, weights[f"{name}.weight"], weights[f"{name}.bias"], None if training else running
@@ -198,7 +199,7 @@ class Resnet50Train(TrainingStep, Resnet50):
 
 def stem(image: int) -> Conv:
     """The convolution before the first block; batch norm, ReLU and a 3 × 3 max-pool of stride 2 follow."""
-    return Conv(name="stem.conv", inputs=3, outputs=64, kernel=7, stride=2, side=image // 2, gain=GAIN)
+    return Conv(name="stem.conv", inputs=3, outputs=64, kernel=7, stride=2, size=image, gain=GAIN)
 
 
 def blocks(image: int, depth: int = 50) -> Iterator[Block]:
@@ -207,9 +208,8 @@ def blocks(image: int, depth: int = 50) -> Iterator[Block]:
     for stage, (count, width) in enumerate(zip(DEPTHS[depth], WIDTHS, strict=True), start=1):
         for index in range(count):
             stride = 2 if stage > 1 and index == 0 else 1
-            side //= stride
             yield _block(f"layer{stage}", index, inputs, width, stride, side)
-            inputs = width * EXPANSION
+            inputs, side = width * EXPANSION, side // stride
 
 
 def _block(stage: str, index: int, inputs: int, width: int, stride: int, side: int) -> Block:
@@ -217,12 +217,12 @@ def _block(stage: str, index: int, inputs: int, width: int, stride: int, side: i
 
     def conv(name: str, **sizes: int) -> Conv:
         named = {"name": f"{stage}.{index}.{name}", "gain": GAIN, "beside": name == "down.conv"}
-        return Conv(**({"kernel": 1, "side": side} | named | sizes))  # type: ignore[arg-type]
+        return Conv(**({"kernel": 1, "size": side} | named | sizes))  # type: ignore[arg-type]
 
     path = (
-        conv("conv1", inputs=inputs, outputs=width, side=side * stride),
+        conv("conv1", inputs=inputs, outputs=width),
         conv("conv2", inputs=width, outputs=width, kernel=3, stride=stride),
-        conv("conv3", inputs=width, outputs=outputs),
+        conv("conv3", inputs=width, outputs=outputs, size=side // stride),
     )
     projection = conv("down.conv", inputs=inputs, outputs=outputs, stride=stride)
     return Block(stage=stage, convs=path, projection=projection if inputs != outputs else None)
@@ -249,18 +249,11 @@ def norm(conv: Conv) -> Norm:
     )
 
 
-def torch_conv(conv: Conv) -> Any:
-    """Without bias: batch norm follows."""
-    from torch import nn
-
-    return nn.Conv2d(conv.inputs, conv.outputs, conv.kernel, conv.stride, conv.padding, bias=False)
-
-
 def torch_conv_norm(conv: Conv) -> Any:
     """A convolution and its batch norm."""
     from torch import nn
 
-    return nn.Sequential(OrderedDict(conv=torch_conv(conv), norm=nn.BatchNorm2d(conv.outputs)))
+    return nn.Sequential(OrderedDict(conv=torch_layers.conv(conv), norm=nn.BatchNorm2d(conv.outputs)))
 
 
 def torch_bottleneck() -> Any:
@@ -272,9 +265,9 @@ def torch_bottleneck() -> Any:
         def __init__(self, block: Block) -> None:
             super().__init__()
             conv1, conv2, conv3 = block.convs
-            self.conv1, self.norm1 = torch_conv(conv1), nn.BatchNorm2d(conv1.outputs)
-            self.conv2, self.norm2 = torch_conv(conv2), nn.BatchNorm2d(conv2.outputs)
-            self.conv3, self.norm3 = torch_conv(conv3), nn.BatchNorm2d(conv3.outputs)
+            self.conv1, self.norm1 = torch_layers.conv(conv1), nn.BatchNorm2d(conv1.outputs)
+            self.conv2, self.norm2 = torch_layers.conv(conv2), nn.BatchNorm2d(conv2.outputs)
+            self.conv3, self.norm3 = torch_layers.conv(conv3), nn.BatchNorm2d(conv3.outputs)
             self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
 
         def forward(self, x: Tensor) -> Tensor:

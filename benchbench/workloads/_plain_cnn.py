@@ -1,0 +1,108 @@
+"""Networks that are a chain of convolutions, max-pools and dense layers, a ReLU after each but the last."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.workloads._conv_layers import Conv, MaxPool
+from benchbench.workloads._layers import Dense
+from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads.network import Network
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Draw
+
+
+class PlainCnn(Network):
+    """A file says its layers; the first dense one takes the flattened image."""
+
+    relu_in_place: ClassVar[bool] = True  # in torch, as torchvision's VGG
+
+    def layers(self) -> Sequence[Conv | MaxPool | Dense]:
+        """In the order in which they are applied, a convolution first and a dense layer last."""
+        raise NotImplementedError
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        """Images, classes."""
+        last = self.layers()[-1]
+        assert isinstance(last, Dense)
+        return self.batch, last.outputs
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Of the channels and the size that the first convolution takes."""
+        first = self.layers()[0]
+        assert isinstance(first, Conv)
+        return {"images": draw.normal("images", self.batch, first.inputs, *first.sizes)}
+
+    def torch(self) -> Any:
+        """`nn.Sequential`."""
+        from torch import nn
+
+        modules: OrderedDict[str, Any] = OrderedDict()
+        for at, layer in enumerate(self.layers()):
+            if isinstance(layer, MaxPool):
+                modules[f"pool{at}"] = nn.MaxPool2d(layer.window)
+                continue
+            if isinstance(layer, Dense) and layer.image:
+                modules["flatten"] = nn.Flatten()
+            modules[layer.name] = (
+                torch_layers.conv(layer) if isinstance(layer, Conv) else torch_layers.dense(layer)
+            )
+            modules[f"relu{at}"] = nn.ReLU(inplace=self.relu_in_place)
+        modules.popitem()  # logits have none
+        return nn.Sequential(modules)
+
+    def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """TensorFlow's operations."""
+        import tensorflow as tf
+
+        x, layers = images, self.layers()
+        for layer in layers:
+            if isinstance(layer, MaxPool):
+                x = tensorflow_layers.max_pool(x, layer.window)
+                continue
+            if isinstance(layer, Conv):
+                x = tensorflow_layers.conv(x, weights, layer)
+            else:
+                x = tf.reshape(x, [x.shape[0], -1]) if layer.image else x
+                x = tensorflow_layers.dense(x, weights, layer.name)
+            x = x if layer is layers[-1] else tf.nn.relu(x)
+        return x
+
+    def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """lax's convolutions."""
+        import jax
+
+        x, layers = images, self.layers()
+        for layer in layers:
+            if isinstance(layer, MaxPool):
+                x = jax_layers.max_pool(x, layer.window)
+                continue
+            if isinstance(layer, Conv):
+                x = jax_layers.conv(x, weights, layer)
+            else:
+                x = x.reshape(len(x), -1) if layer.image else x
+                x = jax_layers.dense(x, weights, layer.name)
+            x = x if layer is layers[-1] else jax.nn.relu(x)
+        return x
+
+    def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """The same in float64."""
+        x, layers = images, self.layers()
+        for layer in layers:
+            if isinstance(layer, MaxPool):
+                x = numpy_layers.max_pool(ops, x, layer.window)
+                continue
+            if isinstance(layer, Conv):
+                x = numpy_layers.conv(ops, x, weights, layer)
+            else:
+                x = x.reshape(len(x), -1) if layer.image else x
+                x = numpy_layers.dense(ops, x, weights, layer.name)
+            x = x if layer is layers[-1] else ops.relu(x)
+        return x

@@ -1,0 +1,26 @@
+"""Layers of networks in the reference: functions of NCHW arrays and of the weights by PyTorch's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchbench.workloads._conv_layers import Conv
+
+
+def conv(ops: Any, x: Any, weights: dict[str, Any], conv: Conv) -> Any:
+    """Of images or videos, with its bias where there is one."""
+    cross_correlation = ops.conv2d if len(conv.sizes) == 2 else ops.conv3d
+    y = cross_correlation(x, weights[f"{conv.name}.weight"], stride=conv.strides, padding=conv.padding)
+    bias = weights.get(f"{conv.name}.bias")
+    return y if bias is None else ops.add_bias(y, bias)
+
+
+def dense(ops: Any, x: Any, weights: dict[str, Any], name: str) -> Any:
+    """Product over the last axis, and the bias where there is one."""
+    return ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+
+def max_pool(ops: Any, x: Any, window: int) -> Any:
+    """Windows that do not overlap; what fills none is cut off."""
+    rows, columns = (side // window * window for side in x.shape[2:])
+    return ops.max_pool2d(x[:, :, :rows, :columns], window)

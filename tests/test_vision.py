@@ -1,0 +1,90 @@
+"""Vision networks: published sizes, torch's own count of their work, and a mutant of each."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.model.case import Dtype
+from benchbench.worker import verify
+from benchbench.worker.reference import reference, trained
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import rounding_to
+from benchbench.workloads.base import Draw, Workload
+from benchbench.workloads.network import Network
+from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
+from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
+from benchbench.workloads.steps import Inference, TrainingStep
+
+
+class AveragePool(Ops):
+    def max_pool2d(self, x: Any, kernel: Any, **options: Any) -> Any:
+        return self.avg_pool2d(x, kernel, **options)
+
+
+class LeakyRelu(Ops):
+    def relu(self, x: Any) -> Any:
+        return self.rounding.result(self.np.where(x > 0, x, 0.01 * x))
+
+
+MUTANTS: dict[Inference | TrainingStep, type[Ops]] = {
+    MnistCnnInfer().tiny(): AveragePool,
+    MnistCnnTrain().tiny(): LeakyRelu,
+    Vgg16Infer().tiny(): AveragePool,
+    Vgg16Train().tiny(): LeakyRelu,
+}
+DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
+
+
+def computed(work: Workload, dtype: Dtype) -> Dtype:
+    """What refuses 16 bits throughout is taken in mixed precision."""
+    return Dtype.AMP_BF16 if work.refuses(dtype) else dtype
+
+
+def ratio(work: Inference | TrainingStep, dtype: Dtype, kind: type[Ops]) -> float:
+    """How many times the tolerance a reference is off that rounds to nearest, by such operations."""
+    ops, arrays = kind(rounding_to(dtype, np.random.default_rng(7), nearest=True)), work.arrays(Draw(dtype))
+    elements = (
+        trained(work, arrays, ops)
+        if isinstance(work, TrainingStep)
+        else work.references(arrays, verify.sample_indices(work), ops)
+    )
+    expected = reference(work, dtype)
+    return verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("work", MUTANTS, ids=repr)
+def test_a_right_step_passes_and_a_mutant_does_not(work: Inference | TrainingStep, dtype: Dtype) -> None:
+    asked = computed(work, dtype)
+    assert ratio(work, asked, Ops) < 0.7
+    if dtype is Dtype.FLOAT32:  # training in less is verified in that, too
+        assert ratio(work, asked, MUTANTS[work]) > 1.5
+
+
+def parameters_of(work: Network) -> int:
+    return sum(prod(weight.shape) for weight in work.weights().values() if weight.is_learnt)
+
+
+def test_networks_have_the_published_number_of_parameters() -> None:
+    assert parameters_of(MnistCnnInfer()) == 93_322
+    assert parameters_of(Vgg16Infer()) == 138_357_544  # torchvision
+
+
+def test_an_image_takes_the_published_work() -> None:
+    assert Vgg16Infer(batch=1).cost(Dtype.FLOAT32).flops == 30_940_528_640  # torchvision
+    shapes = [conv.output_sizes for conv in MnistCnnInfer().layers() if hasattr(conv, "output_sizes")]
+    assert shapes == [(26, 26), (11, 11), (3, 3)]
+
+
+def test_a_side_that_cannot_be_halved_five_times_is_refused() -> None:
+    with pytest.raises(Exception, match="multiple of 32"):
+        Vgg16Train(image=100)
+
+
+def test_a_width_is_left_out_of_ids_where_it_is_the_published_one() -> None:
+    assert Vgg16Train().params == {"batch": 32, "image": 224}
+    assert Vgg16Infer(width=4).params == {"batch": 32, "image": 224, "width": 4}
