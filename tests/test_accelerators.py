@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchbench import registry
 from benchbench.backends.jax import Jax
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import CudaSession, Torch
@@ -19,8 +18,9 @@ from benchbench.launch.transport import Answer
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.workloads.base import Draw, Workload
+from benchbench.workloads.base import Draw
 from tests.factories import a_case
+from tests.tiny import NAMES, tiny
 
 
 class Line:
@@ -115,7 +115,7 @@ def test_the_bytes_of_a_tree_of_arrays_are_those_of_its_leaves() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", registry.entry_names("benchbench.workloads"))
+@pytest.mark.parametrize("name", NAMES)
 def test_all_that_a_torch_builder_makes_is_on_the_session_s_device(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +124,7 @@ def test_all_that_a_torch_builder_makes_is_on_the_session_s_device(
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # it does not know `meta`
     fused = "_get_fused_kernels_supported_devices"
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], fused, lambda: ["meta"])
-    work = registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    work = tiny(name)
     session = CudaSession("meta", Dtype.FLOAT32, "eager")
     program = Torch().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
     output = program.step(*program.state, *program.inputs)

@@ -23,8 +23,8 @@ from benchbench.worker.reference import reference
 from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads.base import Draw, Operation, Program, Training, Workload
 from benchbench.workloads.operations.gemm import Gemm
+from tests.tiny import NAMES, tiny, variants
 
-WORKLOADS = registry.entry_names("benchbench.workloads")
 REAL = ["torch", "tensorflow", "jax"]  # in this process, beside each other; all of them in test_matrix.py
 INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
 THREADS = 2
@@ -35,10 +35,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def workload(name: str) -> Workload:
-    return registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
-
-
 @cache
 def backend(name: str) -> Backend:
     if name not in INSTALLED:
@@ -46,13 +42,6 @@ def backend(name: str) -> Backend:
     loaded = registry.load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
     loaded.load()
     return loaded
-
-
-def variants(name: str) -> list[Workload]:
-    """The tiny workload, and with every truth value it has turned."""
-    tiny = workload(name)
-    flags = [key for key, value in tiny.params.items() if isinstance(value, bool)]
-    return [tiny] + [type(tiny)(**{**tiny.params, flag: not tiny.params[flag]}) for flag in flags]
 
 
 class Built:
@@ -92,7 +81,7 @@ def deviation(built: Built, work: Workload, dtype: Dtype) -> verify.Deviation:
 @pytest.mark.real
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", list(Dtype))
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("framework", REAL)
 def test_every_accelerator_computes_what_float64_computes(framework: str, name: str, dtype: Dtype) -> None:
     found, missing = backend(framework).devices()
@@ -147,22 +136,22 @@ def test_devices_are_named_and_absent_kinds_explained(framework: str) -> None:
     assert all(reason for reason in missing.values())
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
     whole = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
-    tiny = whole.tiny()
-    for work in (whole, tiny):
+    small = whole.tiny()
+    for work in (whole, small):
         cost = work.cost(Dtype.FLOAT32)
         assert min(cost.bytes, cost.items) > 0
         assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
-    small, large = (work.cost(Dtype.FLOAT32) for work in (tiny, whole))
-    assert (small.flops or small.bytes) < (large.flops or large.bytes) / 10
+    little, much = (work.cost(Dtype.FLOAT32) for work in (small, whole))
+    assert (little.flops or little.bytes) < (much.flops or much.bytes) / 10
 
 
 def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
-    backward = {name: workload(name) for name in WORKLOADS if name.endswith("_backward")}
+    backward = {name: tiny(name) for name in NAMES if name.endswith("_backward")}
     for name, work in backward.items():
-        forward = type(workload(name.removesuffix("_backward")))(**work.params).cost(Dtype.FLOAT32)
+        forward = type(tiny(name.removesuffix("_backward")))(**work.params).cost(Dtype.FLOAT32)
         assert work.cost(Dtype.FLOAT32).flops / forward.flops in (2, 3)
         assert work.cost(Dtype.FLOAT32).bytes / forward.bytes in (2, 3)
     assert backward
@@ -172,7 +161,7 @@ SIZES = st.integers(0, 300) | st.integers(0, 9).map(lambda power: 2**power)
 VALUES = {bool: st.booleans(), int: SIZES, str: st.sampled_from([*OPTIMIZERS, "none"])}
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject) -> None:
     kind: Any = registry.load_class("benchbench.workloads", name, Workload)
@@ -185,9 +174,9 @@ def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject
     assert min(work.cost(Dtype.FLOAT32).bytes, work.cost(Dtype.FLOAT32).items) > 0
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", NAMES)
 def test_arrays_are_seeded_normal_and_representable(name: str) -> None:
-    work = workload(name)
+    work = tiny(name)
     first, again = work.arrays(Draw(Dtype.BFLOAT16)), work.arrays(Draw(Dtype.BFLOAT16))
     for key, values in first.items():
         np.testing.assert_array_equal(values, again[key])
@@ -196,9 +185,9 @@ def test_arrays_are_seeded_normal_and_representable(name: str) -> None:
             assert values.std() > 0
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_workload_says_what_it_is_and_is_of_one_phase(name: str) -> None:
-    work = workload(name)
+    work = tiny(name)
     assert work.summary
     assert isinstance(work, Operation) != isinstance(work, Training)
 
@@ -217,7 +206,7 @@ def test_rounding_to_a_dtype_is_to_the_nearest_even() -> None:
 
 
 def test_a_result_that_is_not_finite_is_infinitely_wrong() -> None:
-    work = workload("gemm")
+    work = tiny("gemm")
     assert isinstance(work, Operation)
 
     class Reader:

@@ -27,6 +27,7 @@ from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.run import Settings
 from benchbench.workloads.base import Workload
 from tests.factories import a_case
+from tests.tiny import WORKS, tiny
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
@@ -97,16 +98,6 @@ LESS_EVERYWHERE: dict[tuple[str, str, str, Dtype | None], str] = {
 }
 
 
-def works() -> Iterator[tuple[str, Workload]]:
-    """Every workload at its tiny size, and with every truth value it has turned; by its name."""
-    for name in registry.entry_names("benchbench.workloads"):
-        tiny = registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
-        flags = [key for key, value in tiny.params.items() if isinstance(value, bool)]
-        yield name, tiny
-        for flag in flags:
-            yield name, type(tiny)(**{**tiny.params, flag: not tiny.params[flag]})
-
-
 def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
     """The modes and dtypes that are refused neither by the backend nor by the workload."""
     return [
@@ -135,7 +126,7 @@ def usual(backend: str, kind: type[Backend], name: str, work: Workload) -> set[t
     if name in CORE:
         return {pair for pair in possible if not is_slow(backend, kind, name, work, *pair)}
     first = {(kind.modes[0], Dtype.FLOAT32)}
-    if work.params != type(work)().tiny().params:  # with a truth value turned
+    if work.params != tiny(name).params:  # with a truth value turned
         return first
     turn = crc32(f"{name} {backend}".encode())
     return (
@@ -165,16 +156,15 @@ def another_mode(
 
 def matrix() -> Iterator[tuple[str, Case, bool]]:
     """What is not refused: id, case, and whether it is for `exhaustive`."""
-    for backend, (name, work) in itertools.product(BACKENDS, works()):
+    for backend, (work_id, name, work) in itertools.product(BACKENDS, WORKS):
         kind = registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
         always = usual(backend, kind, name, work)
-        flags = "".join(f"-{key}" for key, value in work.params.items() if value is True)
         for mode, dtype in pairs(kind, work):
             case = a_case(
                 workload=name, params=work.params, dtype=dtype, mode=mode, phase=work.phase,
                 target=backend, backend=backend,
             )  # fmt: skip
-            yield f"{backend}-{mode}-{name}{flags}-{dtype}", case, (mode, dtype) not in always
+            yield f"{backend}-{mode}-{work_id}-{dtype}", case, (mode, dtype) not in always
 
 
 MATRIX = list(matrix())

@@ -279,20 +279,6 @@ def test_the_reference_gradients_are_torchs_in_float64(work: TrainingStep) -> No
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "workload", [Resnet50Infer(batch=1), ConvnetTrain(batch=2), Resnet50Train(batch=1, image=64)]
-)
-def test_torch_counts_the_same_flops(workload: Workload) -> None:
-    pytest.importorskip("torch")
-    from torch.utils.flop_counter import FlopCounterMode
-
-    program = built("torch", workload, workload.arrays(DRAW))
-    with FlopCounterMode(display=False) as counter:
-        program.step(*program.inputs)
-    assert counter.get_total_flops() == workload.cost(Dtype.FLOAT32).flops
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_framework_takes_the_steps_of_the_published_rule(framework: str, name: str) -> None:

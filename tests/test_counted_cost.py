@@ -1,0 +1,84 @@
+"""What a workload counts is what torch's own counter counts of its program, at the tiny size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchbench.backends.torch import Torch
+from benchbench.errors import Unsupported
+from benchbench.model.case import Dtype
+from benchbench.workloads.base import Draw, Workload
+from tests.tiny import WORKS
+
+
+def masked(products: int) -> Callable[[Any], int]:
+    """Of so many products of queries with keys or weights with values: pairs that a mask leaves out."""
+
+    def pairs(work: Any) -> int:
+        width = work.heads * work.dim if hasattr(work, "dim") else work.hidden
+        causal = getattr(work, "causal", True)
+        return int(causal * products * work.batch * width * work.length * (work.length - 1))
+
+    return pairs
+
+
+def first_state(gates: int) -> Callable[[Any], int]:
+    """The gradient of the state before the first step, which is no weight's."""
+    return lambda work: -2 * gates * int(work.batch) * int(work.hidden) ** 2
+
+
+def forward_again(work: Any) -> int:
+    """The forward pass, which no gradient depends on: torch's eager mode computes it all the same."""
+    return int(work.cost(Dtype.FLOAT32).flops) // 2
+
+
+# Where torch's counter is not right, or its program does other work: how many FLOPs more it counts.
+EXCEPTIONS: dict[str, Callable[[Any], int]] = {
+    "attention": masked(2),
+    "attention_backward": masked(6),
+    "conv2d_backward": forward_again,
+    "gru_backward": first_state(3),
+    "lstm_backward": first_state(4),
+    "transformer_infer": masked(2 * 2),  # in each of two layers
+    "transformer_train": masked(2 * 6),
+}
+
+
+def torch_flops(work: Workload) -> int:
+    """Of a step, from the products that it is made of: fused kernels are taken apart."""
+    torch = pytest.importorskip("torch")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    try:
+        session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
+        program = Torch().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    counter = FlopCounterMode(display=False)
+    # Which module an operation is of does not matter, and its hooks allow no torch.autograd.grad.
+    counter.mod_tracker = SimpleNamespace(
+        parents={"Global"}, __enter__=lambda: None, __exit__=lambda *_: None
+    )
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+        program.step(*program.state, *program.inputs)
+    return int(counter.get_total_flops())
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")  # set beside what is switched off
+@pytest.mark.parametrize(("name", "work"), [pytest.param(*rest, id=id_) for id_, *rest in WORKS])
+def test_torch_counts_the_same_flops(name: str, work: Any) -> None:
+    if "torch" not in work.frameworks():
+        pytest.skip("it has no builder for torch")
+    more = EXCEPTIONS[name](work) if name in EXCEPTIONS else 0
+    assert torch_flops(work) == work.cost(Dtype.FLOAT32).flops + more
+
+
+def test_exceptions_are_of_workloads_and_change_what_is_expected() -> None:
+    for name, more in EXCEPTIONS.items():
+        assert any(more(work) for _, own, work in WORKS if own == name), name
