@@ -24,7 +24,12 @@ T = TypeVar("T")
 DRAWN = "ACCELBENCH_DRAWN"  # where the workers of a run keep the numbers they draw
 WORKLOADS = "benchbench.workloads"  # the package whose files may hold several entries
 # By kind, each with entries of the package it is in.
-FOLDERS = (f"{WORKLOADS}.operations", f"{WORKLOADS}.networks", "benchbench.exporters.ci")
+FOLDERS = (
+    f"{WORKLOADS}.operations",
+    f"{WORKLOADS}.networks",
+    f"{WORKLOADS}.transfers",
+    "benchbench.exporters.ci",
+)
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH
 
 

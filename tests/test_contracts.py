@@ -145,7 +145,8 @@ def test_a_tiny_workload_is_smaller_and_counts_its_work(name: str) -> None:
         assert min(cost.bytes, cost.items) > 0
         assert work.cost(Dtype.FLOAT16).bytes * 2 == cost.bytes
     little, much = (work.cost(Dtype.FLOAT32) for work in (small, whole))
-    assert (little.flops or little.bytes) < (much.flops or much.bytes) / 10
+    least = 2 * Dtype.FLOAT32.itemsize  # an element in, an element out: nothing is smaller
+    assert (little.flops or little.bytes) < (much.flops or much.bytes) / 10 or much.bytes == least
 
 
 def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
@@ -182,7 +183,7 @@ def test_arrays_are_seeded_normal_and_representable(name: str) -> None:
         np.testing.assert_array_equal(values, again[key])
         if values.dtype == np.float32:
             assert not (values.view(np.uint32) & 0xFFFF).any()
-            assert values.std() > 0
+            assert values.std() > 0 or values.size == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -103,7 +103,8 @@ def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
     return [
         (mode, dtype)
         for dtype, mode in itertools.product(Dtype, kind.modes)
-        if not kind().refuses(CPU, dtype, mode, Phase(work.phase)) and not work.refuses(dtype)
+        if not (kind().refuses(CPU, dtype, mode, Phase(work.phase)) or work.refuses(dtype))
+        and not work.refused_on_cpu
     ]
 
 

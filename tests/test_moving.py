@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,29 @@ import pytest
 from numpy.typing import NDArray
 
 from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.backends.fake import Fake, FakeSession
+from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.measurement import Cost
+from benchbench.model.status import Status
+from benchbench.plan.cases import Plan, Selection, plan, select
 from benchbench.worker import verify
+from benchbench.worker.jobs import largest_deviation
+from benchbench.worker.program import build
+from benchbench.worker.reference import reference
 from benchbench.worker.tolerance import tolerance
 from benchbench.workloads._vectors import SCALAR
-from benchbench.workloads.base import OUTPUT, Draw, Operation
+from benchbench.workloads.base import OUTPUT, Draw, Operation, Program
+from tests.factories import a_probe
 
 Index = NDArray[np.int64]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
 Wrong = Callable[[Any, Any, Index], Any]  # operation, arrays in float64, index → what a wrong program gives
 
 
@@ -47,6 +63,11 @@ def scaled_by(number: float) -> Wrong:
     return lambda work, arrays, index: number * work.reference(arrays, index)
 
 
+def half(work: Any, arrays: Any, index: Index) -> Any:
+    exact = work.reference(arrays, index)
+    return np.where(index[:, 0] < work.n // 2, exact, 0.0)
+
+
 def without_the_last(work: Any, arrays: Any, index: Index) -> Any:
     kept = np.moveaxis(arrays["x"], work.axis, 0)[:-1].sum(axis=0)
     return kept[index[:, 0]]
@@ -54,7 +75,12 @@ def without_the_last(work: Any, arrays: Any, index: Index) -> Any:
 
 MUTANTS: list[tuple[str, dict[str, Any], str, Wrong]] = [
     ("add", {}, "difference", lambda _, arrays, index: (arrays["x"] - arrays["y"])[index[:, 0]]),
-    ("copy", {}, "scaled", scaled_by(1.01)),
+    ("copy", {}, "a bit", scaled_by(1 + 2**-20)),
+    ("host_to_device", {}, "half", half),
+    ("host_to_device", {}, "a bit", scaled_by(1 + 2**-20)),
+    ("device_to_host", {}, "half", half),
+    ("device_to_host", {}, "a bit", scaled_by(1 + 2**-20)),
+    ("launch", {}, "scaled", scaled_by(1.01)),
     ("scale", {}, "another number", scaled_by(1.01)),
     ("triad", {}, "scaled b", lambda _, arrays, index: (SCALAR * arrays["b"] + arrays["c"])[index[:, 0]]),
     ("reduction", {"axis": 0}, "one less", without_the_last),
@@ -97,3 +123,81 @@ def test_a_wrong_program_is_beyond_half_again_its_tolerance(
 def test_what_multiplies_nothing_is_not_offered_in_ways_to_multiply(name: str, dtype: Dtype) -> None:
     assert tiny(name).refuses(dtype) == f"{dtype} is a way to multiply, and it multiplies nothing"
     assert not tiny("gemm").refuses(dtype)
+
+
+def planned(backend: str, kind: DeviceClass, workload: str, **params: Any) -> Plan:
+    device = Device(name={"cpu": "cpu"}.get(kind, "cuda:0"), device_class=kind, model="")
+    selection = Selection(workloads=(workload,), params={name: [value] for name, value in params.items()})
+    return plan(select([], selection), selection, [a_probe(backend, devices=(device,))])
+
+
+@pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax", "onnxruntime"])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_on_a_cpu_nothing_is_transferred_and_the_plan_says_so(name: str, backend: str, pinned: bool) -> None:
+    there = planned(backend, DeviceClass.ACCELERATOR, name, pinned=pinned)
+    assert [case.params["pinned"] for case in there.cases] == [pinned]
+    here = planned(backend, DeviceClass.CPU, name, pinned=pinned)
+    assert not here.cases
+    assert [each.status for each in here.left_out] == [Status.UNSUPPORTED]
+    assert "a CPU computes in the host's memory" in here.left_out[0].reason
+
+
+@pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
+def test_a_transfer_counts_the_bytes_that_cross_the_link(name: str) -> None:
+    cost = tiny(name, n=1000).cost(Dtype.BFLOAT16)
+    assert cost == Cost(flops=0, bytes=2000, link_bytes=2000, items=1, item="transfer")
+
+
+class Uncompiled(FakeSession):
+    def compile(self, step: Any, state: int) -> Any:
+        raise AssertionError("a transfer is compiled")
+
+
+@pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
+def test_a_transfer_is_never_compiled(name: str) -> None:
+    @dataclass(frozen=True)
+    class Copied(type(tiny(name))):  # type: ignore[misc]
+        def build_fake(self, context: Any, arrays: Any) -> Program:
+            return Program(np.copy, (context.put_on_host(arrays["x"]),), compiles=False)
+
+    work: Any = Copied(n=77)
+    session = Uncompiled("sim:0", Dtype.FLOAT32)
+    runner = build(Fake(), session, work, Dtype.FLOAT32)
+    expected = reference(work, Dtype.FLOAT32)
+    assert set(expected.tolerance.values()) == {0.0}
+    assert largest_deviation(work, runner, session, expected).ratio == 0.0
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+def test_what_arrives_is_what_was_sent_to_the_bit(framework: str, name: str) -> None:
+    """On a CPU the programs copy within its memory, if at all."""
+    pytest.importorskip(framework)
+    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    backend.load()
+    for dtype in (Dtype.FLOAT32, Dtype.BFLOAT16):
+        session = backend.open("cpu", dtype, backend.modes[0], 2)
+        for pinned in (False, True):
+            work = tiny(name, pinned=pinned)
+            if pinned and framework != "jax":
+                with pytest.raises(Unsupported, match="pins memory"):
+                    build(backend, session, work, dtype)
+                continue
+            runner = build(backend, session, work, dtype)
+            output = runner.step()
+            session.wait(output)
+            elements = verify.output_elements(work, runner.program, output, session)
+            assert verify.worst(elements, reference(work, dtype).expected, {OUTPUT: 0.0}).error == 0.0
+
+
+@pytest.mark.real
+def test_onnx_runtime_has_no_step_that_is_no_graph() -> None:
+    pytest.importorskip("onnxruntime")
+    backend = OnnxRuntime()
+    backend.load()
+    session = backend.open("cpu", Dtype.FLOAT32, "graph", 2)
+    work = tiny("host_to_device")
+    with pytest.raises(Unsupported, match="whole graphs only"):
+        backend.program(session, work, work.arrays(Draw(Dtype.FLOAT32)))

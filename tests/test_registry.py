@@ -71,7 +71,9 @@ def test_a_file_that_cannot_be_imported_is_listed_and_fails_when_loaded(folder: 
 
 
 def test_what_the_package_shares_is_no_workload() -> None:
-    assert not {"base", "operations", "networks"} & set(registry.entry_names("benchbench.workloads"))
+    assert not {"base", "operations", "networks", "transfers"} & set(
+        registry.entry_names("benchbench.workloads")
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,10 +65,10 @@ class TorchSession(Session):
         """CPU operations have finished when they return."""
 
     def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Gathered on the device, then widened."""
+        """Gathered where it is, then widened."""
         import torch
 
-        at = tuple(torch.from_numpy(index.T.copy()).to(self.device))
+        at = tuple(torch.from_numpy(index.T.copy()).to(output.device))
         return self.fetch(output[at])
 
     def fetch(self, output: Any) -> NDArray[np.float64]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
+PINNED = "pinned_host"  # JAX's name for the kind of memory
 
 
 class Jax(Backend):
@@ -153,9 +154,9 @@ class JaxSession(Session):
         values = array.astype(self.dtype if floating else np.int32)
         if not pinned:
             return values
-        if "pinned_host" not in {memory.kind for memory in self.device.addressable_memories()}:
+        if PINNED not in {memory.kind for memory in self.device.addressable_memories()}:
             raise Unsupported(f"{self.device.platform} has no pinned host memory")
-        sharding = jax.sharding.SingleDeviceSharding(self.device, memory_kind="pinned_host")
+        sharding = jax.sharding.SingleDeviceSharding(self.device, memory_kind=PINNED)
         return jax.device_put(values, sharding)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
@@ -172,7 +173,11 @@ class JaxSession(Session):
         jax.block_until_ready(output)
 
     def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Gathered on the device."""
+        """Gathered on the device, or on the host from its pinned memory: XLA computes nothing there."""
+        import numpy as np
+
+        if output.sharding.memory_kind == PINNED:
+            return np.asarray(self.fetch(output)[tuple(index.T)])
         return self.fetch(output[tuple(index.T)])
 
     def fetch(self, output: Any) -> NDArray[np.float64]:

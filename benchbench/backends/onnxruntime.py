@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from benchbench.workloads.base import Arrays, Program, Workload
+
 OTHER_PROVIDERS = {
     "CoreMLExecutionProvider": "mps",
     "MIGraphXExecutionProvider": "rocm",
@@ -111,6 +113,13 @@ class OnnxRuntime(Backend):
 
         torch.set_num_threads(threads)
         return OnnxSession(device, dtype, threads)
+
+    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
+        """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
+        program = super().program(session, workload, arrays)
+        if not program.compiles:
+            raise Unsupported("ONNX Runtime runs whole graphs only, and this step is none")
+        return program
 
     def out_of_memory(self, error: BaseException) -> bool:
         """ONNX Runtime's arenas say so in the message."""

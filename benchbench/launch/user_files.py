@@ -51,6 +51,7 @@ class _Workload(msgspec.Struct):
     written_for: list[str]
     multiplications_saved: float | None
     version: int
+    refused_on_cpu: str
 
 
 class _Described(msgspec.Struct):
@@ -108,6 +109,7 @@ class UserWorkload:
         self.name = self.__name__ = told.name
         self.summary, self.phase = told.summary, told.phase
         self.multiplications_saved, self.version = told.multiplications_saved, told.version
+        self.refused_on_cpu = told.refused_on_cpu
         self._told, self._file, self._process = told, file, process
         self._at = lru_cache(maxsize=None)(self._asked)
 

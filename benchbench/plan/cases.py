@@ -318,6 +318,8 @@ def unsupported(case: Case, workload: WorkloadKind, probe: Probe, device: Device
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
         return Status.UNSUPPORTED, reason
+    if device.device_class is DeviceClass.CPU and workload.refused_on_cpu:
+        return Status.UNSUPPORTED, workload.refused_on_cpu
     if reason := instance(case).refuses(case.computes_in):
         return Status.UNSUPPORTED, reason
     if case.mode in missing_modes:

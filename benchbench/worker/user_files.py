@@ -125,6 +125,7 @@ def facts(name: str, kind: type[Workload]) -> Message:
         "written_for": kind.frameworks(),
         "multiplications_saved": kind.multiplications_saved,
         "version": kind.version,
+        "refused_on_cpu": kind.refused_on_cpu,
     }
 
 

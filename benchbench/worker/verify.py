@@ -68,7 +68,9 @@ class Deviation:
     @property
     def ratio(self) -> float:
         """Beyond 1 rounding does not explain it."""
-        return self.error / self.tolerance
+        if self.tolerance:
+            return self.error / self.tolerance
+        return math.inf if self.error else 0.0
 
 
 def worst(

@@ -21,10 +21,8 @@ class OrderedRows(Operation):
     rows: int
     columns: int
 
-    @property
-    def reduction(self) -> int:
-        """Nothing is summed."""
-        return 1
+    reduction = 0  # nothing is summed or rounded: every element is exact
+    roundings = 0
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """x, (rows, columns)."""

@@ -168,6 +168,7 @@ class Workload(ABC):
     added: ClassVar[frozenset[str]] = frozenset()
     # How many times fewer multiplications than are counted an algorithm may do; None: nobody knows.
     multiplications_saved: ClassVar[float | None] = None
+    refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
     world: ClassVar[int] = 1  # devices that compute a step together
 
     def __post_init__(self) -> None:

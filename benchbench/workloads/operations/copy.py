@@ -26,6 +26,8 @@ class Copy(Vectors):
     """
 
     summary = "copy of a large array: memory bandwidth"
+    reduction = 0  # nothing is summed or rounded: every element is exact
+    roundings = 0
 
     def cost(self, dtype: Dtype) -> Cost:
         """x is read and y is written; no FLOPs, an item is one copy."""

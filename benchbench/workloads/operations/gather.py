@@ -25,6 +25,8 @@ class Gather(Operation):
     count: int = 2**20
 
     summary = "rows of a table picked by index"
+    reduction = 0  # nothing is summed or rounded: every element is exact
+    roundings = 0
 
     def cost(self, dtype: Dtype) -> Cost:
         """A row is read and written each time it is picked; its number, far smaller, is not counted.
@@ -33,11 +35,6 @@ class Gather(Operation):
         """
         moved = 2 * self.count * self.width * dtype.storage.itemsize
         return Cost(flops=0, bytes=moved, items=self.count, item="row")
-
-    @property
-    def reduction(self) -> int:
-        """Nothing is summed."""
-        return 1
 
     @property
     def output_shape(self) -> tuple[int, int]:
