@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._conv_layers import Conv, ConvTranspose, MaxPool
 from benchbench.workloads._weights import Weight, bias_of
 
 EPSILON = 1e-5  # of normalisations: PyTorch's default
@@ -152,7 +151,29 @@ class SelfAttention:
         return 4 * batch * self.length * self.width
 
 
-Layer = Conv | ConvTranspose | MaxPool | Dense | Norm | Embedding | SelfAttention
+class Layer(Protocol):
+    """What holds weights or multiplies."""
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is on a branch shorter than the one it is added to."""
+
+    @property
+    def products(self) -> int:
+        """Summed into one output element."""
+
+    @property
+    def roundings(self) -> int:
+        """Times a value is rounded to the case's dtype in it."""
+
+    def weights(self) -> dict[str, Weight]:
+        """By PyTorch's names."""
+
+    def flops(self, batch: int) -> int:
+        """Of the forward pass."""
+
+    def elements(self, batch: int) -> int:
+        """Moved in the forward pass: operand, weight and result, each once."""
 
 
 def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:

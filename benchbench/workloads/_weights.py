@@ -22,6 +22,9 @@ class Weight:
     mean: float = 0.0
     is_learnt: bool = True  # by the optimizer; running statistics are only carried along
     is_positive: bool = False  # its absolute value is taken
+    # Part of its gradient is 0, as of a bias of attention's keys, which softmax does not see: what rounding
+    # leaves of it, Adam makes as large as the rest.
+    is_partly_idle: bool = False
     axes: tuple[int, ...] = ()  # of TensorFlow and JAX, as PyTorch numbers them; () where they are the same
     parts: tuple[int, ...] = ()  # what `axes` are of, where an axis of `shape` is several of theirs
 

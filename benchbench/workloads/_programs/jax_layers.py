@@ -34,7 +34,7 @@ def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
     return _with_bias(x @ weights[f"{name}.weight"], weights, name)
 
 
-def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
     """In float32 at least, as Flax does."""
     import jax.numpy as jnp
     from jax import lax
@@ -44,7 +44,7 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
     wide = x.astype(real)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = (centred * centred).mean(axis=-1, keepdims=True)
-    return (centred * lax.rsqrt(variance + EPSILON) * gamma + beta).astype(x.dtype)
+    return (centred * lax.rsqrt(variance + epsilon) * gamma + beta).astype(x.dtype)
 
 
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:

@@ -37,7 +37,7 @@ def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
     return _with_bias(tf.matmul(x, weights[f"{name}.weight"]), weights, name)
 
 
-def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
     """In float32 at least, as Keras does under mixed precision."""
     import tensorflow as tf
 
@@ -45,7 +45,7 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
     wide = tf.cast(x, real)
     gamma, beta = (tf.cast(weights[f"{name}.{part}"], real) for part in ("weight", "bias"))
     mean, variance = tf.nn.moments(wide, [-1], keepdims=True)
-    return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, EPSILON), x.dtype)
+    return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, epsilon), x.dtype)
 
 
 def gelu(x: Any) -> Any:

@@ -18,11 +18,11 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     import torch
 
     model = load_module(network, context, arrays).eval()
-    # torch_xla's tensors have no version counter, which inference mode would set.
-    without_gradients = torch.no_grad if context.device.type == "xla" else torch.inference_mode
+    is_xla = context.device.type == "xla"
 
     def step(*inputs: Any) -> Any:
-        with without_gradients():
+        # Inference mode sets a version counter, which torch_xla's tensors and compiled views have not.
+        with torch.no_grad() if is_xla or torch.compiler.is_compiling() else torch.inference_mode():
             return model(*inputs)
 
     return Program(step, inputs_of(network, context, arrays))
