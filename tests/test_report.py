@@ -15,6 +15,7 @@ from benchbench.exporters._text import foot
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Cache, Case, Dtype
 from benchbench.model.measurement import Memory
+from benchbench.model.note import NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Status
@@ -213,6 +214,22 @@ def test_others_on_the_device_are_told_in_the_cell_at_the_top_and_in_the_plots(
     assert str(made.conclusions[0]) == "which is fastest cannot be told in any of 1"
     bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
     assert {bar.label for bar in bars[0]} == {"torch eager, contended", "jax jit"}
+
+
+def test_what_is_not_ranked_is_shown_with_the_reason_and_compared_with_nothing() -> None:
+    told = note(NoteKind.UNRANKED, reason="interpreted")
+    rounds = [
+        a_record(a_measurement(block_s=(5.0,) * 5, notes=(told,)), case=TORCH, round=number)
+        for number in range(3)
+    ]
+    slower = [*some_rounds(0.99, 1, 1.01, case=TENSORFLOW), *some_rounds(1.99, 2, 2.01, case=JAX)]
+    made = of_one_work(*rounds, *slower)
+    assert names(made) == ("tensorflow function", "jax jit", "torch eager")
+    assert texts(made, "ratio") == ("1.00×", "2.00×", "")
+    assert str(made.conclusions[0]) == "tensorflow is fastest in 1 of 1"
+    assert "not ranked: interpreted" in [text for cell in made.tables[0].cells for text in cell.footnotes]
+    bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
+    assert {bar.label for bar in bars[0]} == {"tensorflow function", "jax jit"}
 
 
 def test_nobody_is_fastest_where_the_processes_of_one_disagree() -> None:

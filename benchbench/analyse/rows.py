@@ -87,6 +87,11 @@ class Row:
         """Without a value where the case has none."""
         return self.metrics.get(name, UNKNOWN)
 
+    @property
+    def unranked(self) -> bool:
+        """Whether its speed says nothing beside others'; its notes say why."""
+        return any(each.kind is NoteKind.UNRANKED for each in self.notes)
+
     def value(self, name: str) -> float | None:
         """Of a metric, in its unit."""
         return self.metric(name).value

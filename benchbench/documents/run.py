@@ -73,6 +73,7 @@ def report_document(
     places = {_place(row) for row in made[: len(run.info.plan)]}
     shown = [row for row in made if _place(row) in places and not is_needless(row)]
     found = works(shown)
+    ranked = works([row for row in shown if not row.unranked])
     tables = (*_tables(shown, found, columns, by), *doubling_tables(made))
     flat = tuple(flatten(row) for row in made)
     return RunReport(
@@ -80,9 +81,9 @@ def report_document(
         title=f"Run {run.info.id}",
         facts=tuple(_facts(run, made)),
         tables=tables,
-        plots=run_plots(run, found),
+        plots=run_plots(run, ranked),
         notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
-        conclusions=tuple(fastest_lines(found)),
+        conclusions=tuple(fastest_lines(ranked)),
         data={"schema": SCHEMA, "run": _run_fields(run.info) | {"notes": _run_notes(run)}, "rows": flat},
         records=Records(COLUMNS, flat),
         run=run,

@@ -100,13 +100,13 @@ def _latency(row: Row, _: Row | None) -> Cell:
 
 def _speed(row: Row, base: Row | None) -> Cell:
     own, least = latency_s(row), base and latency_s(base)
-    return Cell((Gauge(least / own),)) if own and least else Cell()
+    return Cell((Gauge(least / own),)) if own and least and not row.unranked else Cell()
 
 
 def _ratio(row: Row, base: Row | None) -> Cell:
     """Times as long; surely so only where the two can be told apart."""
     own, least = latency_s(row), base and latency_s(base)
-    if base is None or not own or not least:
+    if base is None or not own or not least or row.unranked:
         return Cell()
     times = (Number(own / least, "×"),)
     if row is base and not row.contended:

@@ -9,6 +9,7 @@ from benchbench.documents.document import Cell, Column, Layout, Number, Table, T
 from benchbench.documents.run_columns import ReportColumn, latency_s, told_apart
 from benchbench.documents.run_works import Work, value_of, value_text
 
+UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
 INLINE = 40  # a longer reason becomes a footnote
 TIMED = ("latency", "speed", "rate", "FLOP/s")  # columns that say no more than the latency
 Line = tuple[Cell | None, ...]
@@ -28,7 +29,8 @@ def _lines(work: Work, columns: Sequence[ReportColumn]) -> list[Line]:
             lines.append((float("inf"), (name, _reason(row), *[None] * (len(columns) - 1))))
             continue
         cells = [column.cell(row, work.fastest) for column in columns]
-        lines.append((latency, (name, _noted(cells[0], row), *cells[1:])))
+        place = UNRANKED if row.unranked else latency
+        lines.append((place, (name, _noted(cells[0], row), *cells[1:])))
     return [line for _, line in sorted(lines, key=lambda item: item[0])]
 
 

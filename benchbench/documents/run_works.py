@@ -30,7 +30,7 @@ class Work:
     @property
     def fastest(self) -> Row | None:
         """With what others are compared; a single one is compared with nothing."""
-        measured = [row for row in self.rows if latency_s(row)]
+        measured = [row for row in self.rows if latency_s(row) and not row.unranked]
         return min(measured, key=_latency) if len(measured) > 1 else None
 
 

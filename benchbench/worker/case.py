@@ -76,6 +76,8 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         with stage(stages, "plausible"):
             check_waited(workload, runner, session, session.timer(), long_enough(samples))
     notes += (*session.notes, *filter(None, [runner.note]))
+    if runner.program.unranked:
+        notes += (note(NoteKind.UNRANKED, reason=runner.program.unranked),)
     if cold_caches:
         notes += (note(NoteKind.CLEARING_IN_PEAKS, bytes=CLEARING * session.cache_bytes()),)
     if samples.recompiled:

@@ -70,6 +70,7 @@ class Program:
     gradients: Callable[..., Mapping[str, Any]] | None = None
     compiles: bool = True  # False: the step is called as it is in every mode
     simulated: bool = False  # nothing is computed, so there is nothing to verify
+    unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
 
     def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
