@@ -44,6 +44,7 @@ EXCEPTIONS: dict[str, Callable[[Any], int]] = {
     "depthwise_conv2d_backward": of_all_groups,
     "gru_backward": first_state(3),
     "lstm_backward": first_state(4),
+    "rnn_backward": first_state(1),
     "transformer_infer": masked(2 * 2),  # in each of two layers
     "transformer_train": masked(2 * 6),
 }

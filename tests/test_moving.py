@@ -25,6 +25,8 @@ from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
 from benchbench.worker.tolerance import tolerance
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads._vectors import SCALAR
 from benchbench.workloads.base import OUTPUT, Draw, Operation, Program
 from tests.factories import a_probe
@@ -123,6 +125,38 @@ def test_a_wrong_program_is_beyond_half_again_its_tolerance(
 def test_what_multiplies_nothing_is_not_offered_in_ways_to_multiply(name: str, dtype: Dtype) -> None:
     assert tiny(name).refuses(dtype) == f"{dtype} is a way to multiply, and it multiplies nothing"
     assert not tiny("gemm").refuses(dtype)
+
+
+class ReluForTanh(Ops):
+    def tanh(self, x: Any) -> Any:
+        return self.relu(x)
+
+
+class NoBias(Ops):
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return super().linear(x, weight)
+
+
+class NoState(Ops):
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return super().linear(x, weight, bias) if bias is not None else 0.0 * super().linear(x, weight)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
+@pytest.mark.parametrize("name", ["rnn", "rnn_backward"])
+@pytest.mark.parametrize("wrong", [ReluForTanh, NoBias, NoState])
+def test_a_wrong_recurrent_layer_is_beyond_half_again_its_tolerance(
+    name: str, wrong: type[Ops], dtype: Dtype
+) -> None:
+    work = tiny(name)
+    arrays, indices = work.arrays(Draw(dtype)), verify.sample_indices(work)
+    expected = reference(work, dtype)
+    found = work.references(arrays, indices, wrong())
+    assert verify.worst(found, expected.expected, expected.tolerance).ratio > 1.5
+    nearest = work.references(
+        arrays, indices, Ops(rounding_to(dtype, np.random.default_rng(0), nearest=True))
+    )
+    assert verify.worst(nearest, expected.expected, expected.tolerance).ratio < 0.7
 
 
 def planned(backend: str, kind: DeviceClass, workload: str, **params: Any) -> Plan:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads.base import Operation, reference_of_samples
+from benchbench.workloads.base import Operation, Program, reference_of_samples
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays, Draw
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 # Ours → PyTorch's, whose second bias is 0.
 TORCH_NAMES = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0", "bias": "bias_ih_l0"}
@@ -81,3 +81,31 @@ class Recurrent(Operation):
     def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """Of the sequences that are asked for."""
         return reference_of_samples(self, arrays, index, ["x"])
+
+
+def torch_program(workload: Recurrent, kind: Any, context: DeviceContext, arrays: Arrays) -> Program:
+    """A layer of `kind`, a class of torch.nn, that holds the weights; its second bias is 0."""
+    import torch
+
+    with torch.device("meta"):
+        layer = kind(workload.inputs, workload.hidden, batch_first=True)
+    state = {theirs: context.put(arrays[ours]) for ours, theirs in TORCH_NAMES.items()}
+    state["bias_hh_l0"] = torch.zeros_like(state["bias_ih_l0"])
+    layer.load_state_dict(state, assign=True)
+    layer = layer.to(context.device).train(workload.differentiated).requires_grad_(workload.differentiated)
+    layer.flatten_parameters()
+    held = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
+    return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), held=held)
+
+
+def keras_layer(workload: Recurrent, kind: Any, context: DeviceContext, weights: list[Any]) -> Any:
+    """A layer of `kind`, a class of keras.layers, that gives every step and holds the weights."""
+    import tensorflow as tf
+
+    given = {"kernel_initializer": "zeros", "recurrent_initializer": "zeros"}  # overwritten below
+    with tf.device(context.device):
+        layer = kind(workload.hidden, return_sequences=True, dtype=context.dtype.name, **given)
+        layer.build((workload.batch, workload.length, workload.inputs))
+        for variable, array in zip(layer.trainable_variables, weights, strict=True):
+            variable.assign(context.put(array))
+    return layer

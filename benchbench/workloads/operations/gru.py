@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._recurrent import TORCH_NAMES, Recurrent
+from benchbench.workloads._recurrent import Recurrent, keras_layer, torch_program
 from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Program
 
@@ -44,31 +44,17 @@ class Gru(Recurrent):
         """torch.nn.GRU, which is cuDNN's on a GPU; PyTorch's second bias is 0."""
         import torch
 
-        with torch.device("meta"):
-            layer = torch.nn.GRU(self.inputs, self.hidden, batch_first=True)
-        state = {theirs: context.put(arrays[ours]) for ours, theirs in TORCH_NAMES.items()}
-        state["bias_hh_l0"] = torch.zeros_like(state["bias_ih_l0"])
-        layer.load_state_dict(state, assign=True)
-        layer = layer.to(context.device).train(self.differentiated).requires_grad_(self.differentiated)
-        layer.flatten_parameters()
-        held = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
-        return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), held=held)
+        return torch_program(self, torch.nn.GRU, context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Keras' GRU, which is cuDNN's on a GPU unless XLA compiles it; its second bias is 0."""
         import keras
         import numpy as np
-        import tensorflow as tf
 
         theirs = np.arange(GATES * self.hidden).reshape(GATES, -1)[[1, 0, 2]].reshape(-1)  # its own inverse
-        with tf.device(context.device):
-            given = {"kernel_initializer": "zeros", "recurrent_initializer": "zeros"}  # overwritten below
-            layer = keras.layers.GRU(self.hidden, return_sequences=True, dtype=context.dtype.name, **given)
-            layer.build((self.batch, self.length, self.inputs))
-            bias = np.stack([arrays["bias"][theirs], np.zeros_like(arrays["bias"])])
-            weights = [arrays["weight_ih"][theirs].T, arrays["weight_hh"][theirs].T, bias]
-            for variable, array in zip(layer.trainable_variables, weights, strict=True):
-                variable.assign(context.put(array))
+        bias = np.stack([arrays["bias"][theirs], np.zeros_like(arrays["bias"])])
+        weights = [arrays["weight_ih"][theirs].T, arrays["weight_hh"][theirs].T, bias]
+        layer = keras_layer(self, keras.layers.GRU, context, weights)
         held = tuple(variable.value for variable in layer.trainable_variables)
 
         def transposed(index: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._recurrent import TORCH_NAMES, Recurrent
+from benchbench.workloads._recurrent import Recurrent, keras_layer, torch_program
 from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Program
 
@@ -41,28 +41,14 @@ class Lstm(Recurrent):
         """torch.nn.LSTM, which is cuDNN's on a GPU; PyTorch's second bias is 0."""
         import torch
 
-        with torch.device("meta"):
-            layer = torch.nn.LSTM(self.inputs, self.hidden, batch_first=True)
-        state = {theirs: context.put(arrays[ours]) for ours, theirs in TORCH_NAMES.items()}
-        state["bias_hh_l0"] = torch.zeros_like(state["bias_ih_l0"])
-        layer.load_state_dict(state, assign=True)
-        layer = layer.to(context.device).train(self.differentiated).requires_grad_(self.differentiated)
-        layer.flatten_parameters()
-        held = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
-        return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), held=held)
+        return torch_program(self, torch.nn.LSTM, context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Keras' LSTM, which is cuDNN's on a GPU unless XLA compiles it."""
         import keras
-        import tensorflow as tf
 
-        with tf.device(context.device):
-            given = {"kernel_initializer": "zeros", "recurrent_initializer": "zeros"}  # overwritten below
-            layer = keras.layers.LSTM(self.hidden, return_sequences=True, dtype=context.dtype.name, **given)
-            layer.build((self.batch, self.length, self.inputs))
-            weights = [arrays["weight_ih"].T, arrays["weight_hh"].T, arrays["bias"]]
-            for variable, array in zip(layer.trainable_variables, weights, strict=True):
-                variable.assign(context.put(array))
+        weights = [arrays["weight_ih"].T, arrays["weight_hh"].T, arrays["bias"]]
+        layer = keras_layer(self, keras.layers.LSTM, context, weights)
         held = tuple(variable.value for variable in layer.trainable_variables)
         axes = {"weight_ih": (1, 0), "weight_hh": (1, 0)}
         return Program(layer, (context.put(arrays["x"]),), held=held, input_axes=axes)
