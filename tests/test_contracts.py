@@ -159,7 +159,7 @@ def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
 
 
 SIZES = st.integers(0, 300) | st.integers(0, 9).map(lambda power: 2**power)
-VALUES = {bool: st.booleans(), int: SIZES, str: st.sampled_from([*OPTIMIZERS, "none"])}
+VALUES = {bool: st.booleans(), int: SIZES, str: st.sampled_from([*OPTIMIZERS, "small", "none"])}
 
 
 @pytest.mark.parametrize("name", NAMES)

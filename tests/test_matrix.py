@@ -33,7 +33,12 @@ CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
 NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
 # What a framework has no operation for: pattern of the case's id → part of the reason it gives.
-UNSUPPORTED: dict[str, str] = {}
+UNSUPPORTED: dict[str, str] = {
+    "jax-*-update-float*": "XLA fuses",  # what is not `fused`
+    "jax-*-update-bfloat*": "XLA fuses",
+    "torch_xla-*-update-float*": "XLA fuses",
+    "torch_xla-*-update-bfloat*": "XLA fuses",
+}
 # Taken in every dtype and mode: the six of `--suite full`, and two of phase `backward`.
 CORE = frozenset(
     {
@@ -52,6 +57,8 @@ A_FURTHER_MODE = 3  # one of so many workloads outside `CORE` is taken in anothe
 # CPU kernels that may compute in less than is asked for (docs/backends.md): where they do, the case is
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
+    # Compiled, Adam that is not fused corrects its bias in float32.
+    **{("torch", mode, "update", Dtype.FLOAT64): "of the" for mode in ("compile", TUNED)},
     **{
         ("tensorflow", mode, workload, dtype): tensor  # summed in 16 bits
         for mode in ("function", "eager")

@@ -354,7 +354,7 @@ class TorchHalf(CrossEntropy):
 
 @dataclass(frozen=True)
 class TorchStale(Momentum):
-    def torch(self, parameters: Any) -> Any:
+    def torch(self, parameters: Any, *, fused: bool = True) -> Any:
         import torch
 
         class Forgetful(torch.optim.SGD):  # type: ignore[misc]

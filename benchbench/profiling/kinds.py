@@ -24,7 +24,7 @@ class Kind(StrEnum):
 # after all that it fuses, and the costliest is meant.
 PARTS = {
     Kind.COMMUNICATION: "nccl all.?reduce all.?gather reduce.?scatter all.?to.?all collective",
-    Kind.OPTIMIZER: "optimizer apply(momentum|adam|gradient|rms|ada) _fused_(sgd|adam) _foreach_",
+    Kind.OPTIMIZER: "optimizer apply(momentum|adam|gradient|rms|ada) _fused_(sgd|ada) _foreach_",
     Kind.CONVOLUTION: "conv(?!ert) <dgrad> <wgrad>",
     Kind.PRODUCT: "gemm gemv matmul attention <(add|b|badd)?b?mm> <dot> <linear>",
     Kind.NORMALISATION: "norm(?!al(?!i))",

@@ -32,9 +32,10 @@ from benchbench.worker.program import (
     build,
     open_case,
     other_inputs,
+    poisoned_inputs,
     require_accuracy,
 )
-from benchbench.workloads.base import Operation, Workload
+from benchbench.workloads.base import Operation, Training, Workload
 
 DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
 OTHER_BATCHES = 3
@@ -138,6 +139,7 @@ def check_other_inputs(
 
     An operation's output must be that of the other inputs. A training step's loss must change by more than
     it does from step to step: at some other batch of `OTHER_BATCHES`, since one may happen to be as hard.
+    An update alone has no loss: see `check_every_input`.
     """
     if isinstance(workload, Operation):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
@@ -147,6 +149,9 @@ def check_other_inputs(
         name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
         require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
         return
+    if isinstance(workload, Training) and not workload.has_loss:
+        check_every_input(backend, workload, case, runner, session)
+        return
     before, same = (loss_of(runner.step(), session) for _ in range(2))
     for batch in range(1, OTHER_BATCHES + 1):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
@@ -155,6 +160,23 @@ def check_other_inputs(
         ):  # or is not a number
             return
     raise WrongResult("after timing, other batches have the loss of the one before", None)
+
+
+def check_every_input(
+    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
+) -> None:
+    """Raise WrongResult where a parameter is still a number after an update by what is none.
+
+    That law holds whatever the optimizer has kept so far, and in every dtype.
+    """
+    import numpy as np
+
+    assert runner.program.parameters
+    runner.inputs = repeat(poisoned_inputs(backend, session, workload, case.computes_in, runner))
+    session.wait(runner.step())
+    for name, parameter in runner.program.parameters(*runner.state).items():
+        if not np.isnan(verify.sampled_elements(name, session.fetch(parameter))).all():
+            raise WrongResult(f"after timing, {name} does not follow from its gradient", None)
 
 
 def check_waited(workload: Workload, runner: Runner, session: Session, timer: Timer, iterations: int) -> None:

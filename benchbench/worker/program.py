@@ -63,6 +63,20 @@ def other_inputs(
     return session.exchange(runner.program.inputs, others)
 
 
+def poisoned_inputs(
+    backend: Backend, session: Session, workload: Workload, dtype: Dtype, runner: Runner
+) -> tuple[Any, ...]:
+    """The arguments of the runner's shapes in which nothing is a number."""
+    import numpy as np
+
+    arrays = workload.arrays(Draw(dtype, standard=random_cache.cached_normal))
+    blank = {
+        name: np.full_like(array, np.nan) if workload.is_input(name) else array
+        for name, array in arrays.items()
+    }
+    return session.exchange(runner.program.inputs, backend.program(session, workload, blank).inputs)
+
+
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
     """The case, its workload and an open session; precision is read back before anything is built."""
     case = case_of(job["case"])

@@ -24,11 +24,10 @@ from benchbench.worker.verify import (
     sampled_elements,
     training_elements,
 )
-from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, Stored, rounding_to
-from benchbench.workloads.base import Draw, Operation, Workload
-from benchbench.workloads.steps import DRAWS_TOLERATED, TrainingStep
+from benchbench.workloads.base import Draw, Operation, Training, Workload
+from benchbench.workloads.steps import DRAWS_TOLERATED
 
 if TYPE_CHECKING:
     from benchbench.worker.verify import Tensors
@@ -44,7 +43,7 @@ VERIFIABLE = 0.5  # relative error of a draw beyond which a tensor tells nothing
 def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None) -> Reference:
     """Of `checked_at(workload)`, whose inputs and weights `standard` draws."""
     workload = checked_at(workload)
-    if isinstance(workload, TrainingStep):
+    if isinstance(workload, Training):
         plain = None if dtype in FULL else asdict(_cached(workload, Dtype.FLOAT32, standard))
         return replace(_cached(workload, dtype, standard), plain=plain)
     assert isinstance(workload, Operation)
@@ -81,13 +80,13 @@ def drawn_tolerance(workload: Operation, dtype: Dtype, standard: Standard | None
     return {name: tolerated(errors[name], workload.draws_tolerated, dtype) for name in exact}
 
 
-def _cached(workload: TrainingStep, dtype: Dtype, standard: Standard | None) -> Reference:
+def _cached(workload: Training, dtype: Dtype, standard: Standard | None) -> Reference:
     """That in float32 is asked for again with each narrower dtype."""
     name = f"{dtype} {type(workload).__module__} {workload}"
     return Reference(**cached_result(name, lambda: asdict(of_training(workload, dtype, standard))))
 
 
-def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None = None) -> Reference:
+def of_training(workload: Training, dtype: Dtype, standard: Standard | None = None) -> Reference:
     """Without the tensors that rounding alone takes too far in this dtype."""
     arrays = workload.arrays(Draw(dtype, standard=standard))
     exact = trained(workload, arrays, Ops(Stored(storage=PRECISIONS[dtype].storage)))
@@ -95,7 +94,7 @@ def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None 
     errors = {name: [relative_error(draw[name], exact[name], SPARED) for draw in draws] for name in exact}
     for name, error in storage_errors(arrays, exact, PRECISIONS[dtype].storage.unit_roundoff).items():
         errors[name].append(error)
-    idle = idle_updates(workload)
+    idle = {f"update of {name}" for name in workload.idle}
     kept = [name for name in exact if max(errors[name]) <= VERIFIABLE and name not in idle]
     return Reference(
         expected={name: exact[name].tolist() for name in kept},
@@ -105,21 +104,14 @@ def of_training(workload: TrainingStep, dtype: Dtype, standard: Standard | None 
     )
 
 
-def idle_updates(workload: TrainingStep) -> set[str]:
-    """Tensors whose error three draws do not foretell: rounding, divided by its own size."""
-    if not workload.update.averages:
-        return set()
-    return {f"update of {name}" for name, weight in workload.weights().items() if weight.is_partly_idle}
-
-
-def trained(workload: TrainingStep, arrays: Arrays, ops: Ops) -> Tensors:
+def trained(workload: Training, arrays: Arrays, ops: Ops) -> Tensors:
     """Sampled elements of what `STEPS` steps leave, by the reference's operations `ops`."""
     import numpy as np
 
     def sampled(tensors: Tensors) -> Tensors:
         return {name: sampled_elements(name, tensor) for name, tensor in tensors.items()}
 
-    steps = list(islice(training(workload, workload.update, arrays, ops), STEPS))
+    steps = list(islice(workload.steps(arrays, ops), STEPS))
     start = sampled({name: arrays[name].astype(float) for name in steps[0].parameters})
     losses = np.array([step.loss for step in steps])
     return training_elements(

@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from benchbench.errors import UsageError, unknown
+from benchbench.model.case import Dtype
+
+NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
 Slots = Mapping[str, Any]  # what an optimizer keeps of one parameter, by name
 
 
@@ -23,6 +27,7 @@ class Optimizer(ABC):
     counts: ClassVar[bool] = False  # whether its rule depends on t
     is_signed: ClassVar[bool] = True  # False: its state tells only how large the gradient was
     averages: ClassVar[bool] = True  # slowly, of squares: more than 16 bits can hold
+    fused_in: ClassVar[frozenset[str]] = frozenset({"torch", "tensorflow"})  # frameworks with a kernel for it
 
     @property
     def moves(self) -> int:
@@ -34,12 +39,21 @@ class Optimizer(ABC):
         """The next parameter and slots, `xp` being NumPy or JAX's NumPy."""
 
     @abstractmethod
-    def torch(self, parameters: Sequence[Any]) -> Any:
-        """An instance of torch.optim."""
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
+        """An instance of torch.optim; `fused`: by the kernel for it, where torch has one."""
 
     @abstractmethod
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """Assign the next values to the variables p and slots."""
+
+    def tensorflow_plainly(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
+        """The same by plain operations: the published rule."""
+        import tensorflow as tf
+
+        after, kept = self.rule(tf, None if t is None else tf.cast(t, p.dtype), p, g, slots)
+        p.assign(after)
+        for name, value in kept.items():
+            slots[name].assign(value)
 
     def gradient(self, slots: Slots) -> Any:
         """The first step's gradient, or where not `is_signed` its magnitude, from the slots after it."""
@@ -63,11 +77,11 @@ class Sgd(Optimizer):
         """As published."""
         return p - self.learning_rate * g, {}
 
-    def torch(self, parameters: Sequence[Any]) -> Any:
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """Without momentum."""
         import torch
 
-        return torch.optim.SGD(parameters, lr=self.learning_rate)
+        return torch.optim.SGD(parameters, lr=self.learning_rate, **_fused(parameters, fused))
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """The fused kernel."""
@@ -91,11 +105,13 @@ class Momentum(Optimizer):
         v = self.momentum * slots["v"] + g
         return p - self.learning_rate * v, {"v": v}
 
-    def torch(self, parameters: Sequence[Any]) -> Any:
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """SGD with momentum."""
         import torch
 
-        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
+        return torch.optim.SGD(
+            parameters, lr=self.learning_rate, momentum=self.momentum, **_fused(parameters, fused)
+        )
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """The fused kernel."""
@@ -129,14 +145,13 @@ class Adam(Optimizer):
         mean, square = m / (1 - self.beta1**t), v / (1 - self.beta2**t)
         return p - self.learning_rate * mean / (xp.sqrt(square) + self.epsilon), {"m": m, "v": v}
 
-    def torch(self, parameters: Sequence[Any]) -> Any:
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """Fused where torch has it."""
         import torch
 
         betas = self.beta1, self.beta2
-        return torch.optim.Adam(
-            parameters, lr=self.learning_rate, betas=betas, eps=self.epsilon, **_fused(parameters)
-        )
+        settings = {"betas": betas, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
+        return torch.optim.Adam(parameters, lr=self.learning_rate, **settings, **_fused(parameters, fused))
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """The fused kernel, whose epsilon is added before the bias is corrected: ε √(1 − β₂ᵗ)."""
@@ -164,12 +179,14 @@ class AdamW(Adam):
         """As PyTorch orders it: first the decay."""
         return super().rule(xp, t, p * (1 - self.learning_rate * self.decay), g, slots)
 
-    def torch(self, parameters: Sequence[Any]) -> Any:
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """Fused where torch has it."""
         import torch
 
-        settings = {"betas": (self.beta1, self.beta2), "eps": self.epsilon, "weight_decay": self.decay}
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, **settings, **_fused(parameters))
+        betas = self.beta1, self.beta2
+        settings = {"betas": betas, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
+        settings |= {"weight_decay": self.decay, **_fused(parameters, fused)}
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, **settings)
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """The decay, then Adam's fused kernel."""
@@ -191,11 +208,13 @@ class Adagrad(Optimizer):
         s = slots["s"] + g * g
         return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
 
-    def torch(self, parameters: Sequence[Any]) -> Any:
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """torch.optim.Adagrad."""
         import torch
 
-        return torch.optim.Adagrad(parameters, lr=self.learning_rate, eps=self.epsilon)
+        return torch.optim.Adagrad(
+            parameters, lr=self.learning_rate, eps=self.epsilon, **_fused(parameters, fused)
+        )
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """The fused kernel."""
@@ -220,6 +239,7 @@ class Adadelta(Optimizer):
     epsilon: float = 1e-6
     slots: ClassVar[Mapping[str, str]] = {"s": "square_avg", "d": "acc_delta"}
     is_signed = False
+    fused_in = frozenset({"tensorflow"})
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         """As published."""
@@ -228,11 +248,12 @@ class Adadelta(Optimizer):
         d = self.rho * slots["d"] + (1 - self.rho) * delta * delta
         return p - self.learning_rate * delta, {"s": s, "d": d}
 
-    def torch(self, parameters: Sequence[Any]) -> Any:
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """torch.optim.Adadelta."""
         import torch
 
-        return torch.optim.Adadelta(parameters, lr=self.learning_rate, rho=self.rho, eps=self.epsilon)
+        settings = {"rho": self.rho, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
+        return torch.optim.Adadelta(parameters, lr=self.learning_rate, **settings)
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """The fused kernel."""
@@ -258,17 +279,19 @@ class RmsProp(Optimizer):
     epsilon: float = 1e-8
     slots: ClassVar[Mapping[str, str]] = {"s": "square_avg"}
     is_signed = False
+    fused_in = frozenset()
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         """As published."""
         s = self.rho * slots["s"] + (1 - self.rho) * g * g
         return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
 
-    def torch(self, parameters: Sequence[Any]) -> Any:
+    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """torch.optim.RMSprop."""
         import torch
 
-        return torch.optim.RMSprop(parameters, lr=self.learning_rate, alpha=self.rho, eps=self.epsilon)
+        settings = {"alpha": self.rho, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
+        return torch.optim.RMSprop(parameters, lr=self.learning_rate, **settings)
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """Plain operations: the fused kernel has its epsilon under the root."""
@@ -293,9 +316,31 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-def _fused(parameters: Sequence[Any]) -> dict[str, bool]:
-    """torch's fused kernels, which can be captured in a CUDA graph too; XLA fuses by itself."""
+def optimizer_named(name: str) -> Optimizer:
+    """Of the table. Raises UsageError."""
+    if name not in OPTIMIZERS:
+        hint = unknown("optimizers", name, list(OPTIMIZERS))
+        raise UsageError(f"No optimizer named {name!r}.", hint)
+    return OPTIMIZERS[name]
+
+
+def refusal(name: str, dtype: Dtype) -> str:
+    """Why the optimizer cannot keep its state in `dtype`, else "".
+
+    Slow averages of squares in 16 bits: 1 − 0.999 is lost in bfloat16, small squares in float16.
+    """
+    if optimizer_named(name).averages and dtype in NARROW:
+        return f"{name} keeps averages that {dtype} cannot hold: ask for mixed precision"
+    return ""
+
+
+def _fused(parameters: Sequence[Any], fused: bool) -> dict[str, bool]:
+    """torch's fused kernels. XLA fuses by itself; on the CPU SGD's skips 16-bit ones (pytorch#191763)."""
     kind = parameters[0].device.type
-    if kind == "xla":
-        return {}
-    return {"fused": True, "capturable": kind == "cuda"}
+    works = kind != "xla" and not (kind == "cpu" and parameters[0].element_size() == 2)
+    return {"fused": True} if fused and works else {}
+
+
+def _on_cuda(parameters: Sequence[Any]) -> bool:
+    """Where a CUDA graph may capture the step: its count is then kept on the device."""
+    return bool(parameters[0].device.type == "cuda")

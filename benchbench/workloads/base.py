@@ -7,9 +7,11 @@ dtype to put arrays) and the seeded arrays, and returns a `Program`: a function 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from zlib import crc32
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[np.generic]]
+    Tensors = dict[str, NDArray[np.float64]]
     Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], NDArray[Any]]
 
 SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
@@ -320,11 +323,39 @@ def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> 
     return np.stack([source.integers(0, size, size=count) for size in shape], axis=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step: its loss, the gradients it was updated by, and the parameters after it, by name.
+
+    `told`: the gradients as the optimizer's state tells them, true after the first step; if it has a state.
+    """
+
+    loss: float
+    gradients: Tensors
+    parameters: Tensors
+    told: Tensors
+
+    @property
+    def norm(self) -> float:
+        """Euclidean, of all gradients together."""
+        return math.sqrt(sum(float((gradient**2).sum()) for gradient in self.gradients.values()))
+
+
 class Training(Workload):
-    """Forward, backward, update: loss and gradient norm of the first steps verified at a small size."""
+    """Forward, backward, update, or the update alone: the first steps are verified at a small size."""
 
     phase = Phase.TRAIN
+    has_loss: ClassVar[bool] = True  # False: what a step returns is the last parameter
+
+    @property
+    def idle(self) -> set[str]:
+        """Parameters whose update three draws do not foretell: rounding, divided by its own size."""
+        return set()
 
     @abstractmethod
+    def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
+        """In float64, without end; `ops` may round (`_reference/ops.py`)."""
+
     def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
         """(loss, gradient norm) of the first `steps` steps, in float64."""
+        return [(step.loss, step.norm) for step in islice(self.steps(arrays), steps)]

@@ -10,20 +10,21 @@ Casting for mixed precision, the loss, the way back, the update, and what verifi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from benchbench.errors import UsageError, unknown
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._layers import forward_cost, training_cost
-from benchbench.workloads._optimizers import OPTIMIZERS, Optimizer
+from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
 from benchbench.workloads._programs import jax, tensorflow, torch
 from benchbench.workloads.base import (
     DeviceContext,
     Draw,
     Operation,
     Program,
+    Step,
     Training,
     reference_of_samples,
 )
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
 DRAWS_TOLERATED = 6.0  # times the largest error of a draw: depth amplifies what differs between them
-NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,16 @@ class TrainingStep(Network, Training):
     def __post_init__(self) -> None:
         """Raise UsageError also for an optimizer that is not in the table."""
         super().__post_init__()
-        if self.optimizer not in OPTIMIZERS:
-            hint = unknown("optimizers", self.optimizer, list(OPTIMIZERS))
-            raise UsageError(f"No optimizer named {self.optimizer!r}.", hint)
+        optimizer_named(self.optimizer)
 
     @property
     def update(self) -> Optimizer:
         """The optimizer of that name."""
-        return OPTIMIZERS[self.optimizer]
+        return optimizer_named(self.optimizer)
 
     def refuses(self, dtype: Dtype) -> str:
-        """Slow averages of squares in 16 bits: 1 − 0.999 is lost in bfloat16, small squares in float16."""
-        if self.update.averages and dtype in NARROW:
-            return f"{self.optimizer} keeps averages that {dtype} cannot hold: ask for mixed precision"
-        return ""
+        """What the optimizer cannot keep."""
+        return refusal(self.optimizer, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
         """Counted over the layers; see `training_cost`."""
@@ -121,13 +117,17 @@ class TrainingStep(Network, Training):
         """On the longest path, forward and back."""
         return 2 * super().roundings
 
-    def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
-        """(loss, gradient norm) of the first steps."""
-        from itertools import islice
+    @property
+    def idle(self) -> set[str]:
+        """Partly without a gradient, where the optimizer divides it by its own size."""
+        averages = self.update.averages
+        return {name for name, weight in self.weights().items() if averages and weight.is_partly_idle}
 
+    def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
+        """Forward, backward, and the published rule."""
         from benchbench.workloads._programs.numpy import training
 
-        return [(step.loss, step.norm) for step in islice(training(self, self.update, arrays), steps)]
+        return training(self, self.update, arrays, ops)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module` and torch.optim, channels last."""

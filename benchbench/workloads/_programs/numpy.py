@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads.base import Step
 from benchbench.workloads.network import Network
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from benchbench.workloads.base import Arrays
-
-    Tensors = dict[str, NDArray[np.float64]]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step: its loss, the gradients it was updated by, and the parameters after it, by name.
-
-    `told`: the gradients as the optimizer's state tells them, true after the first step; if it has a state.
-    """
-
-    loss: float
-    gradients: Tensors
-    parameters: Tensors
-    told: Tensors
-
-    @property
-    def norm(self) -> float:
-        """Euclidean, of all gradients together."""
-        return math.sqrt(sum(float((gradient**2).sum()) for gradient in self.gradients.values()))
+    from benchbench.workloads.base import Arrays, Tensors
 
 
 def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
@@ -70,6 +48,33 @@ def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = 
         }
         told = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
         yield Step(loss, gradients, parameters, told)
+
+
+def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any = None) -> Iterator[Step]:
+    """Updates alone, by the same gradients without end: `told` is all that the optimizer keeps.
+
+    The loss is the first element of the last parameter. `ops` may round: every operation of the rule, and
+    hyper-parameters to float32, in which TensorFlow's kernels subtract them from 1.
+    """
+    import numpy as np
+
+    from benchbench.workloads._reference.ops import Ops
+    from benchbench.workloads._reference.rounding import Elementwise
+
+    rounding = (ops or Ops()).rounding
+    real = np.float32 if rounding.updates_in_float32 else np.float64
+    settings: dict[str, Any] = {key: real(value) for key, value in asdict(optimizer).items()}
+    optimizer = replace(optimizer, **settings)
+    slots = {name: dict.fromkeys(optimizer.slots, np.zeros_like(p)) for name, p in weights.items()}
+    for t in count(1):
+        for name, p in weights.items():
+            kept = {key: Elementwise(s, rounding) for key, s in slots[name].items()}
+            given = Elementwise(p, rounding), Elementwise(gradients[name], rounding)
+            after, kept = optimizer.rule(np, real(t), *given, kept)
+            slots[name] = {key: rounding.stored(s.values) for key, s in kept.items()}
+            weights = weights | {name: rounding.stored(after.values)}
+        told = {f"{name} ({key})": s for name, own in slots.items() for key, s in own.items()}
+        yield Step(float(list(weights.values())[-1].flat[0]), gradients, weights, told)
 
 
 def gradients_of(

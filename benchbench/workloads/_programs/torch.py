@@ -34,7 +34,8 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
 
     model = load_module(network, context, arrays).train()
     named = dict(model.named_parameters())
-    update = optimizer.torch(list(named.values()))
+    # Fused SGD on CUDA moves its momentum in steps that the scaler skips.
+    update = optimizer.torch(list(named.values()), fused=optimizer.averages or not amp.is_scaled(context))
     kind, mixed = context.device.type, context.compute is not None
     scaler = torch.amp.GradScaler(
         kind, amp.SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(context)

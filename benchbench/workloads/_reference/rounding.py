@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from benchbench.model.case import Dtype
 from benchbench.workloads._amp import SCALE
@@ -262,6 +263,19 @@ class Rounded(Exact):
         moved += bits
         moved &= ~cut
         return np.asarray(moved.view(np.float64))
+
+
+class Elementwise(NDArrayOperatorsMixin):
+    """An array whose every elementwise operation, NumPy's functions among them, has its result rounded."""
+
+    def __init__(self, values: Array, rounding: Exact) -> None:
+        self.values = values
+        self._rounding = rounding
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any) -> Elementwise:
+        """Of plain numbers or of others of its kind."""
+        plain = [each.values if isinstance(each, Elementwise) else each for each in inputs]
+        return Elementwise(self._rounding.result(getattr(function, method)(*plain)), self._rounding)
 
 
 def _drawn(x: Array) -> int:

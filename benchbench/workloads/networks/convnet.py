@@ -47,3 +47,4 @@ class ConvnetTrain(TrainingStep, Convnet):
     """Forward, backward and update."""
 
     summary = "train a small CNN: 2 convolutions and 2 dense layers, 32 × 32 images"
+    version = 2  # torch's update is fused

@@ -181,6 +181,7 @@ class Resnet50Train(TrainingStep, Resnet50):
     """Forward, backward and update."""
 
     summary = "train ResNet-50 v1.5"
+    version = 2  # torch's update is fused
     added = frozenset({"depth", "optimizer"})
 
     def __post_init__(self) -> None:

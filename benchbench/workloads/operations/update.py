@@ -1,0 +1,255 @@
+"""An optimizer's update alone: all parameters of a network moved once by gradients that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from math import prod
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+from benchbench.errors import Unsupported, UsageError, unknown
+from benchbench.model.case import AMP, Dtype
+from benchbench.model.measurement import Cost
+from benchbench.workloads import networks
+from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
+from benchbench.workloads._weights import Weight
+from benchbench.workloads.base import Draw, Program, Step, Training
+from benchbench.workloads.steps import TrainingStep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, DeviceContext
+
+DRAWN = 2**20  # elements of a tensor; the rest repeats them, since drawing takes longer than updating
+SMALL = {
+    "weight": Weight(shape=(37, 19), scale=0.1),
+    "bias": Weight(shape=(37,), scale=0.1),
+}
+WIDTH, LAYERS, TOKENS, POSITIONS = 768, 12, 50_257, 1024  # of GPT-2, the smallest (Radford et al. 2019)
+
+
+@dataclass(frozen=True)
+class Update(Training):
+    """Of the network that `networks/` trains under the name `of`, or of a few `small` tensors.
+
+    `fused`: by the framework's one kernel for it, where it has one; else by its plain operations, which are
+    torch.optim's default and what Keras' optimizers do. Parameters are as PyTorch has them everywhere.
+    """
+
+    optimizer: str = "adam"
+    of: str = "resnet50"
+    fused: bool = True
+
+    summary = "an optimizer's update of all parameters of a network"
+    has_loss = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an optimizer or a network that is not there."""
+        super().__post_init__()
+        optimizer_named(self.optimizer)
+        parameters_of(self.of)
+
+    @property
+    def rule(self) -> Optimizer:
+        """The optimizer of that name."""
+        return optimizer_named(self.optimizer)
+
+    @property
+    def parameters(self) -> dict[str, Weight]:
+        """By PyTorch's names."""
+        return parameters_of(self.of)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of the last parameter, which a step returns."""
+        return list(self.parameters.values())[-1].shape
+
+    @property
+    def reduction(self) -> int:
+        """Nothing is summed."""
+        return 1
+
+    def refuses(self, dtype: Dtype) -> str:
+        """What the optimizer cannot keep; TF32 and mixed precision are of products, and here are none."""
+        if dtype in (Dtype.TF32, *AMP):
+            return f"an update multiplies no matrices: {dtype} would be float32"
+        return refusal(self.optimizer, dtype)
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Gradient read, parameter and state read and written; no FLOPs; an item is a parameter."""
+        count = sum(prod(weight.shape) for weight in self.parameters.values())
+        size = dtype.storage.itemsize
+        return Cost(flops=0, bytes=self.rule.moves * size * count, items=count, item="parameter")
+
+    def tiny(self) -> Update:
+        """Two tensors of odd sizes."""
+        return replace(self, of="small")
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """The parameters, and a gradient N(0, 1) of each."""
+        import numpy as np
+
+        def drawn(name: str, shape: tuple[int, ...], **normal: float) -> NDArray[np.generic]:
+            return np.resize(draw.normal(name, min(prod(shape), DRAWN), **normal), shape)
+
+        held = {
+            name: drawn(name, weight.shape, scale=weight.scale, mean=weight.mean)
+            for name, weight in self.parameters.items()
+        }
+        given = {_gradient(name): drawn(_gradient(name), array.shape) for name, array in held.items()}
+        return {**held, **given}
+
+    def is_input(self, name: str) -> bool:
+        """The gradients."""
+        return name not in self.parameters
+
+    def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
+        """By the published rule."""
+        from benchbench.workloads._programs.numpy import updates
+
+        held = {name: arrays[name].astype(float) for name in self.parameters}
+        given = {name: arrays[_gradient(name)].astype(float) for name in held}
+        return updates(self.rule, held, given, ops)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """torch.optim."""
+        if context.device.type == "xla" and not self.fused:
+            raise Unsupported("XLA fuses an update's operations by itself")
+        self._require_two_forms("torch")
+        rule, held = self.rule, self._held(context, arrays)
+        parameters = [tensor.requires_grad_() for tensor in held.values()]
+        update = rule.torch(parameters, fused=self.fused)
+
+        def step(*gradients: Any) -> Any:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            update.step()
+            return parameters[-1].detach()
+
+        def state() -> dict[str, Any]:
+            kept = {name: update.state[p] for name, p in held.items()}
+            return {f"{n} ({slot})": own[key] for n, own in kept.items() for slot, key in rule.slots.items()}
+
+        return Program(
+            step,
+            self._given(context, arrays),
+            parameters=lambda: held,
+            gradients=state if rule.slots else None,
+        )
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """The kernels of TensorFlow's own optimizers, or the rule on variables, as Keras has it."""
+        import tensorflow as tf
+
+        self._require_two_forms("tensorflow")
+        rule = self.rule
+        with tf.device(context.device):
+            held = {name: tf.Variable(array) for name, array in self._held(context, arrays).items()}
+            slots = {
+                name: {slot: tf.Variable(tf.zeros_like(p)) for slot in rule.slots} for name, p in held.items()
+            }
+            count = tf.Variable(0, dtype=tf.int64) if rule.counts else None
+        update = rule.tensorflow if self.fused else rule.tensorflow_plainly
+
+        def step(*gradients: Any) -> Any:
+            t = None if count is None else count.assign_add(1)
+            for (name, p), gradient in zip(held.items(), gradients, strict=True):
+                update(t, p, gradient, slots[name])
+            return p.read_value()
+
+        return Program(
+            step,
+            self._given(context, arrays),
+            parameters=lambda: held,
+            gradients=(lambda: _named(slots)) if rule.slots else None,
+        )
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """The rule, as a function of parameters and state that XLA fuses."""
+        import jax.numpy as jnp
+
+        if not self.fused:
+            raise Unsupported("XLA fuses an update's operations by itself")
+        rule, held = self.rule, self._held(context, arrays)
+        *_, name_of_last = held
+
+        def step(now: Any, slots: Any, count: Any, *gradients: Any) -> Any:
+            t = count + 1 if rule.counts else None
+            after = {
+                name: rule.rule(jnp, t, now[name], gradient, slots[name])
+                for name, gradient in zip(self.parameters, gradients, strict=True)
+            }
+            moved, kept = ({name: both[part] for name, both in after.items()} for part in (0, 1))
+            return moved, kept, t, moved[name_of_last]
+
+        slots = {name: {slot: jnp.zeros_like(p) for slot in rule.slots} for name, p in held.items()}
+        return Program(
+            step,
+            self._given(context, arrays),
+            (held, slots, jnp.int32(0) if rule.counts else None),
+            parameters=lambda now, _slots, _count: now,
+            gradients=(lambda _now, kept, _count: _named(kept)) if rule.slots else None,
+        )
+
+    def _held(self, context: DeviceContext, arrays: Arrays) -> dict[str, Any]:
+        return {name: context.put(arrays[name]) for name in self.parameters}
+
+    def _given(self, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
+        return tuple(context.put(arrays[_gradient(name)]) for name in self.parameters)
+
+    def _require_two_forms(self, framework: str) -> None:
+        """Raise Unsupported where plain operations are all there is, and so what `fused` means."""
+        if not self.fused and framework not in self.rule.fused_in:
+            raise Unsupported(f"{framework} has no kernel for {self.optimizer}: fused=true is the same")
+
+
+def parameters_of(network: str) -> dict[str, Weight]:
+    """What is learnt of it, by PyTorch's names. Raises UsageError."""
+    if network == "small":
+        return SMALL
+    if network == "gpt2":
+        return _gpt2()
+    names = [module.name for module in iter_modules(networks.__path__) if not module.name.startswith("_")]
+    if network in names and (weights := _trained(network)):
+        return {name: weight for name, weight in weights.items() if weight.is_learnt}
+    hint = unknown("networks", network, ["gpt2", "small", *filter(_trained, names)])
+    raise UsageError(f"No network named {network!r} whose parameters are updated.", hint)
+
+
+def _gpt2() -> dict[str, Weight]:
+    """124,439,808 parameters, the embedding tied to the output; matrices as inputs × outputs."""
+    layer = {
+        "ln_1": (WIDTH,),
+        "attn.c_attn": (WIDTH, 3 * WIDTH),
+        "attn.c_proj": (WIDTH, WIDTH),
+        "ln_2": (WIDTH,),
+        "mlp.c_fc": (WIDTH, 4 * WIDTH),
+        "mlp.c_proj": (4 * WIDTH, WIDTH),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (TOKENS, WIDTH), "wpe.weight": (POSITIONS, WIDTH)}
+    for name in [*(f"h.{index}.{part}" for index in range(LAYERS) for part in layer), "ln_f"]:
+        shape = layer.get(name.partition(".")[2].partition(".")[2], (WIDTH,))
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[-1:]}
+    return {name: Weight(shape=shape, scale=0.02) for name, shape in shapes.items()}
+
+
+def _trained(network: str) -> dict[str, Weight]:
+    """The weights of the network that a file trains, at its default size; {} where it trains none."""
+    module = import_module(f"{networks.__name__}.{network}")
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, TrainingStep) and kind.__module__ == module.__name__:
+            found: TrainingStep = kind()
+            return found.weights()
+    return {}
+
+
+def _gradient(name: str) -> str:
+    return f"gradient of {name}"
+
+
+def _named(slots: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {f"{name} ({slot})": value for name, own in slots.items() for slot, value in own.items()}

@@ -1,0 +1,125 @@
+"""An optimizer's update alone: its rule, its forms, what it moves, and that a wrong one is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import pytest
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.errors import Unsupported, UsageError
+from benchbench.model.case import Dtype
+from benchbench.worker import verify
+from benchbench.worker.case import check_every_input
+from benchbench.worker.jobs import largest_deviation
+from benchbench.worker.program import Runner, WrongResult, build
+from benchbench.worker.reference import reference, trained
+from benchbench.workloads._optimizers import OPTIMIZERS
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads.base import Draw
+from benchbench.workloads.operations.update import Update, parameters_of
+from tests.factories import a_case
+
+MARGIN = 0.7  # of its tolerance, that a right program keeps within
+CAUGHT = 1.5  # times its tolerance, that a wrong one is at least off
+SIXTEEN_BITS = [Dtype.BFLOAT16, Dtype.FLOAT16]
+
+
+def small(optimizer: str, **parameters: Any) -> Update:
+    return Update(optimizer=optimizer, of="small", **parameters)
+
+
+def opened(framework: str, work: Update, dtype: Dtype = Dtype.FLOAT32) -> tuple[Any, Any, Runner]:
+    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    session = backend.open("cpu", dtype, backend.modes[0], 1)
+    return backend, session, build(backend, session, work, dtype)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_parameters_and_state_after_three_steps_are_those_of_the_rule(
+    framework: str, optimizer: str, fused: bool
+) -> None:
+    pytest.importorskip(framework)
+    work = small(optimizer, fused=fused)
+    forms = {"torch", "tensorflow"} & OPTIMIZERS[optimizer].fused_in
+    if not fused and framework not in forms:
+        with pytest.raises(Unsupported, match=r"no kernel for|fuses"):
+            opened(framework, work)
+        return
+    for dtype in [Dtype.FLOAT64, Dtype.FLOAT32, *SIXTEEN_BITS]:
+        if not work.refuses(dtype):
+            _, session, runner = opened(framework, work, dtype)
+            assert largest_deviation(work, runner, session, reference(work, dtype)).ratio < MARGIN
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_another_constant_is_noticed_whichever_it_is(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, work = OPTIMIZERS[optimizer], small(optimizer)
+    expected = reference(work, Dtype.FLOAT32)
+    constants = {key: value for key, value in vars(right).items() if key != "epsilon"}
+    for key, value in constants.items():
+        monkeypatch.setitem(OPTIMIZERS, optimizer, replace(right, **{key: 0.9 * value}))
+        elements = trained(work, work.arrays(Draw(Dtype.FLOAT32)), Ops())
+        assert verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio > CAUGHT
+
+
+def test_what_is_kept_is_verified_all_of_it() -> None:
+    tensors = reference(small("adadelta"), Dtype.FLOAT32).expected
+    assert {f"optimizer's state of weight ({slot})" for slot in "sd"} <= tensors.keys()
+
+
+@pytest.mark.parametrize(("network", "parameters"), [("resnet50", 25_557_032), ("gpt2", 124_439_808)])
+def test_the_parameters_are_as_many_as_published(network: str, parameters: int) -> None:
+    work = Update(of=network)
+    assert work.cost(Dtype.FLOAT32).items == parameters
+    assert sum(prod(weight.shape) for weight in parameters_of(network).values()) == parameters
+
+
+@pytest.mark.parametrize(("optimizer", "moves"), [("sgd", 3), ("momentum", 5), ("adam", 7), ("adagrad", 5)])
+def test_gradients_are_read_and_parameters_and_state_read_and_written(optimizer: str, moves: int) -> None:
+    cost = small(optimizer).cost(Dtype.FLOAT32)
+    assert (cost.flops, cost.bytes) == (0, moves * 4 * (37 * 19 + 37))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [({"of": "resnet5"}, "No network named 'resnet5'"), ({"optimizer": "adm"}, "No optimizer named 'adm'")],
+)
+def test_what_is_not_there_is_refused_with_what_is(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        Update(**parameters)
+    assert refused.value.hint.startswith("Did you mean")
+
+
+def test_precisions_of_products_are_refused() -> None:
+    assert "float32" in Update().refuses(Dtype.TF32)
+    assert "float32" in Update().refuses(Dtype.AMP_BF16)
+    assert "averages" in Update().refuses(Dtype.BFLOAT16)
+    assert not Update(optimizer="momentum").refuses(Dtype.BFLOAT16)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_gradient_that_is_no_number_reaches_every_parameter(optimizer: str) -> None:
+    pytest.importorskip("torch")
+    work = small(optimizer)
+    backend, session, runner = opened("torch", work)
+    check_every_input(backend, work, a_case(), runner, session)
+
+
+@pytest.mark.real
+def test_an_update_that_does_not_read_its_gradients_is_noticed() -> None:
+    pytest.importorskip("torch")
+    work = small("sgd")
+    backend, session, runner = opened("torch", work)
+    step, own = runner.compiled, runner.program.inputs
+    runner.compiled = lambda *_: step(*own)
+    with pytest.raises(WrongResult, match="after timing, weight does not follow from its gradient"):
+        check_every_input(backend, work, a_case(), runner, session)
