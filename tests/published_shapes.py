@@ -18,7 +18,7 @@ from benchbench.model.case import Dtype
 SUITES = Path(__file__).parent.parent / "suites"
 SHAPES = SUITES / "shapes"
 FEATURES = 8  # of a recurrent layer's input: what tensor cores want a multiple of
-CELLS = {"lstm": "lstm", "gru": "gru"}
+CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 SETS = {"train": "training_set", "server": "inference_server_set", "device": "inference_device_set"}
 PHASES = {  # of DeepBench's training set; the others are forward only
     "gemm": ("",),
@@ -65,7 +65,7 @@ def flops(workload: str, params: Params) -> int:
 
 def published() -> Iterator[Published]:
     for kind in KINDS:
-        rows = [row for row in read(f"deepbench_{kind}.csv") if row.get("cell", "lstm") in CELLS]
+        rows = read(f"deepbench_{kind}.csv")
         for name, published in SETS.items():
             phases = PHASES[kind] if name == "train" else ("",)
             own = tuple(row for row in rows if row["set"] == published)
