@@ -140,7 +140,7 @@ SAME_MEANING = {
     # the same in each framework
     *("inference", "training", "dense", "batch_norm", "layer_norm"),
     *("conv", "conv_transpose", "max_pool"),
-    *("attention", "attention_products", "causal_mask"),
+    *("attention", "attention_products", "causal_mask", "generation", "attend", "gelu_tanh"),
     "parse_profile",  # of each trace format
     "main",  # of each program
 }

@@ -110,20 +110,6 @@ def test_decoding_is_the_last_row_of_attention() -> None:
     )
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("work", [Attention().tiny(), replace(GROUPED, causal=False), DECODE])
-def test_torch_counts_the_flops_of_attention(work: Operation) -> None:
-    """As products: the counter knows no fused kernel of the CPU, and no mask."""
-    pytest.importorskip("torch")
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
-
-    program = built("torch", work, work.arrays(Draw(Dtype.FLOAT32)))
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        program.step(*program.inputs)
-    assert counter.get_total_flops() == work.cost(Dtype.FLOAT32).flops
-
-
 def test_heads_that_cannot_be_grouped_are_refused() -> None:
     with pytest.raises(UsageError, match="heads=8 must be a multiple of kv_heads=3"):
         Attention(kv_heads=3)

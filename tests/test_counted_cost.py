@@ -20,7 +20,7 @@ def masked(products: int) -> Callable[[Any], int]:
     """Of so many products of queries with keys or weights with values: pairs that a mask leaves out."""
 
     def pairs(work: Any) -> int:
-        width = work.heads * work.dim if hasattr(work, "dim") else work.hidden
+        width = work.heads * work.dim if hasattr(work, "dim") else getattr(work, "width", None) or work.hidden
         causal = getattr(work, "causal", True)
         return int(causal * products * work.batch * width * work.length * (work.length - 1))
 
@@ -37,11 +37,20 @@ def of_all_groups(work: Any) -> int:
     return int((work.channels - 1) * work.cost(Dtype.FLOAT32).flops // 2)
 
 
+def empty_places(work: Any) -> int:
+    """Of the cache, behind the new token: a query meets them before they are masked."""
+    *_, places, head = work.cache_shape
+    return int(4 * work.batch * work.depth * work.heads * head * (places - work.length))
+
+
 # Where torch's counter is not right, or its program does other work: how many FLOPs more it counts.
 EXCEPTIONS: dict[str, Callable[[Any], int]] = {
     "attention": masked(2),
     "attention_backward": masked(6),
     "depthwise_conv2d_backward": of_all_groups,
+    "gpt2_decode": empty_places,
+    "gpt2_prefill": masked(2 * 2),  # in each of two layers
+    "gpt2_train": masked(2 * 6),
     "gru_backward": first_state(3),
     "lstm_backward": first_state(4),
     "rnn_backward": first_state(1),

@@ -320,8 +320,12 @@ def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path
     import torch
 
     class Exported(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = step  # a module's buffers are then its own, and may change
+
         def forward(self, *arguments: Any) -> Any:
-            return step(*arguments)
+            return self.step(*arguments)
 
     path = folder / "model.onnx"
     with torch.no_grad():

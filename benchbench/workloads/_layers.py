@@ -68,7 +68,7 @@ class Norm:
     name: str
     channels: int
     scale: tuple[float, float] = (1.0, 0.1)  # mean and spread
-    shift: tuple[float, float] = (0.0, 0.1)
+    shift: tuple[float, float] | None = (0.0, 0.1)  # None: it has none
     variance: float | None = None  # of what is normalised, so about which the running variance lies
     beside: bool = False
     products: ClassVar[int] = 0
@@ -77,9 +77,9 @@ class Norm:
     def weights(self) -> dict[str, Weight]:
         """Scale, shift, and the running statistics of batch normalisation."""
         shape, name = (self.channels,), self.name
-        scale = Weight(shape=shape, mean=self.scale[0], scale=self.scale[1])
-        shift = Weight(shape=shape, mean=self.shift[0], scale=self.shift[1])
-        learnt = {f"{name}.weight": scale, f"{name}.bias": shift}
+        learnt = {f"{name}.weight": Weight(shape=shape, mean=self.scale[0], scale=self.scale[1])}
+        if self.shift:
+            learnt[f"{name}.bias"] = Weight(shape=shape, mean=self.shift[0], scale=self.shift[1])
         if self.variance is None:
             return learnt
         mean = Weight(shape=shape, scale=0.1, is_learnt=False)
@@ -104,13 +104,14 @@ class Embedding:
     count: int
     width: int
     rows: int  # looked up for one sample
+    scale: float = 1.0
     beside: ClassVar[bool] = False
     products: ClassVar[int] = 0
     roundings: ClassVar[int] = 0
 
     def weights(self) -> dict[str, Weight]:
-        """The table, N(0, 1)."""
-        return {f"{self.name}.weight": Weight(shape=(self.count, self.width), scale=1.0)}
+        """The table, N(0, scale²)."""
+        return {f"{self.name}.weight": Weight(shape=(self.count, self.width), scale=self.scale)}
 
     def flops(self, batch: int) -> int:
         """None."""

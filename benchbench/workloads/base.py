@@ -117,7 +117,14 @@ class Draw:
             values *= real(scale)
         if mean:
             values += real(mean)
-        return rounded(values, self._dtype)
+        return self.rounded(values)
+
+    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """`values`, which nobody draws, as the dtype has them: float64 or float32."""
+        import numpy as np
+
+        real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
+        return rounded(values.astype(real), self._dtype)
 
     def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
         """int64 class indices of shape (count,)."""

@@ -35,16 +35,17 @@ def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """In float32 at least, as Flax does."""
+    """In float32 at least, as Flax does; with a bias where there is one."""
     import jax.numpy as jnp
     from jax import lax
 
     real = jnp.promote_types(x.dtype, jnp.float32)
-    gamma, beta = (weights[f"{name}.{part}"].astype(real) for part in ("weight", "bias"))
+    gamma, beta = weights[f"{name}.weight"].astype(real), weights.get(f"{name}.bias")
     wide = x.astype(real)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = (centred * centred).mean(axis=-1, keepdims=True)
-    return (centred * lax.rsqrt(variance + epsilon) * gamma + beta).astype(x.dtype)
+    y = centred * lax.rsqrt(variance + epsilon) * gamma
+    return (y if beta is None else y + beta.astype(real)).astype(x.dtype)
 
 
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:

@@ -38,12 +38,13 @@ def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
 
 
 def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """In float32 at least, as Keras does under mixed precision."""
+    """In float32 at least, as Keras does under mixed precision; with a bias where there is one."""
     import tensorflow as tf
 
     real = tf.float64 if x.dtype == tf.float64 else tf.float32
     wide = tf.cast(x, real)
-    gamma, beta = (tf.cast(weights[f"{name}.{part}"], real) for part in ("weight", "bias"))
+    gamma, beta = tf.cast(weights[f"{name}.weight"], real), weights.get(f"{name}.bias")
+    beta = None if beta is None else tf.cast(beta, real)
     mean, variance = tf.nn.moments(wide, [-1], keepdims=True)
     return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, epsilon), x.dtype)
 
@@ -55,6 +56,16 @@ def gelu(x: Any) -> Any:
     if x.dtype != tf.float64:
         return tf.nn.gelu(x)
     return 0.5 * x * (1 + tf.math.erf(x * tf.constant(math.sqrt(0.5), x.dtype)))
+
+
+def gelu_tanh(x: Any) -> Any:
+    """GELU by tanh. tf.nn.gelu has its constant in float32, whatever x is in."""
+    import tensorflow as tf
+
+    if x.dtype != tf.float64:
+        return tf.nn.gelu(x, approximate=True)
+    constant = tf.constant(0.044715, x.dtype)
+    return 0.5 * x * (1 + tf.tanh(tf.constant(math.sqrt(2 / math.pi), x.dtype) * (x + constant * x**3)))
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:

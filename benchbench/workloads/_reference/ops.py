@@ -96,6 +96,11 @@ class Ops:
 
         return self.rounding.result(x * 0.5 * (1 + erf(x / math.sqrt(2))))
 
+    def gelu_tanh(self, x: Any) -> Any:
+        """GELU with tanh for the error function (Hendrycks & Gimpel 2016, section 2)."""
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return self.rounding.result(0.5 * x * (1 + anp.tanh(inner)))
+
     def tanh(self, x: Any) -> Any:
         """Elementwise."""
         return self.rounding.result(anp.tanh(x))

@@ -1,0 +1,117 @@
+"""What a decoder is: a network of causal blocks, which may have a cache of keys and values.
+
+What is measured of it is training (`steps.py`), and what `generation.py` says.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from benchbench.errors import UsageError
+from benchbench.workloads._decoder_layers import CausalAttention, TiedLogits
+from benchbench.workloads._layers import Embedding, Layer
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import Network
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CACHE_MULTIPLE = 8  # to which a cache's length is rounded up, so that its rows are aligned
+
+
+class Decoder(Network):
+    """A language model of causal blocks, whose logits are products with its table of tokens.
+
+    Its forward functions take, besides the weights and the tokens, a `cache` of keys and values by block and
+    the tokens' `positions`; without them the tokens are the whole sequence.
+    """
+
+    length: int  # tokens of a sample
+    width: int
+    depth: int  # blocks
+    heads: int
+    kv_heads: int  # of keys and values
+    vocabulary: int
+
+    input_names: ClassVar[tuple[str, ...]] = ("tokens",)
+    images = frozenset()
+    item = "token"
+    multiplications_saved = 1.0
+    embedding_scale: ClassVar[float] = 0.02  # Radford et al. 2019
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a width or heads that cannot be divided."""
+        super().__post_init__()
+        for name, value, divisor in (
+            ("width", self.width, self.heads),
+            ("heads", self.heads, self.kv_heads),
+        ):
+            if value % divisor:
+                raise UsageError(f"{name}={value} must be a multiple of {divisor}.")
+
+    @abstractmethod
+    def block(self, name: str) -> Iterator[Layer]:
+        """The layers of a block."""
+
+    @property
+    def head(self) -> int:
+        """The width of one."""
+        return self.width // self.heads
+
+    @property
+    def rows(self) -> int:
+        """Tokens of a sample that a step computes with."""
+        return self.length
+
+    @property
+    def logits(self) -> int:
+        """Of the last how many of them the next token is asked for."""
+        return self.rows
+
+    @property
+    def blocks(self) -> list[str]:
+        """Their names."""
+        return [f"layers.{index}" for index in range(self.depth)]
+
+    @property
+    def items(self) -> int:
+        """Tokens."""
+        return self.batch * self.rows
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Samples, tokens, vocabulary."""
+        return self.batch, self.logits, self.vocabulary
+
+    def table(self, name: str, count: int) -> Embedding:
+        """Of tokens or of positions."""
+        return Embedding(name=name, count=count, width=self.width, rows=self.rows, scale=self.embedding_scale)
+
+    @property
+    def attention(self) -> CausalAttention:
+        """Of a block."""
+        return CausalAttention(
+            rows=self.rows,
+            length=self.length,
+            width=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+        )
+
+    @property
+    def tied_logits(self) -> TiedLogits:
+        """Of the tokens that are asked for."""
+        return TiedLogits(width=self.width, vocabulary=self.vocabulary, rows=self.logits)
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Any token is as likely as any other."""
+        return {"tokens": draw.integers("tokens", self.batch, self.rows, below=self.vocabulary)}
+
+    @property
+    def cache_shape(self) -> tuple[int, int, int, int]:
+        """Of a block's keys, and of its values: batch, heads, positions, width of a head."""
+        positions = -(-self.length // CACHE_MULTIPLE) * CACHE_MULTIPLE
+        return self.batch, self.kv_heads, positions, self.head

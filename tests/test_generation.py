@@ -1,0 +1,201 @@
+"""Decoders: their size and work, that generating is reading a longer prompt, and that mistakes are caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.worker.reference import reference, trained
+from benchbench.worker.verify import SPARED, relative_error, sample_indices
+from benchbench.workloads._decoder_layers import CausalAttention
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads.base import Draw, Program
+from benchbench.workloads.decoder import Decoder
+from benchbench.workloads.generation import Decode, Prefill
+from benchbench.workloads.networks.gpt2 import Gpt2Decode, Gpt2Prefill, Gpt2Train
+from tests.test_networks import FRAMEWORKS, built, compiled
+
+DRAW = Draw(Dtype.FLOAT32)
+PAIRS = [(Gpt2Prefill(), Gpt2Decode())]
+GENERATIONS = [work.tiny() for pair in PAIRS for work in pair]
+
+
+def parameters_of(work: Decoder) -> int:
+    return sum(prod(weight.shape) for weight in work.weights().values() if weight.is_learnt)
+
+
+def full_attention(work: Decoder) -> int:
+    """FLOPs of one pass without what a causal mask saves."""
+    pairs = work.length**2
+    return sum(
+        4 * work.batch * pairs * layer.width
+        if isinstance(layer, CausalAttention)
+        else layer.flops(work.batch)
+        for layer in work.layers()
+    )
+
+
+def test_gpt2_has_the_published_parameters_and_flops() -> None:
+    """karpathy/nanoGPT, transformer_sizing.ipynb: without biases, attention not masked."""
+    assert parameters_of(Gpt2Train()) == 124_337_664
+    assert full_attention(Gpt2Train()) == 291_648_307_200
+    saved = 12 * 4 * 768 * (1024 * 1023 // 2)
+    assert Gpt2Train().cost(Dtype.FLOAT32).flops == 3 * (291_648_307_200 - saved)
+
+
+@pytest.mark.parametrize(("prefill", "decode"), PAIRS)
+def test_a_token_reads_every_weight_and_the_cache(prefill: Prefill, decode: Decode) -> None:
+    work: Any = replace(decode)
+    weights = parameters_of(work)
+    cache = 2 * work.depth * work.length * work.kv_heads * work.head
+    assert work.cost(Dtype.FLOAT32).bytes / 4 == pytest.approx(weights + cache, rel=0.02)
+    assert work.cost(Dtype.FLOAT32).items == 1
+    assert prefill.cost(Dtype.FLOAT32).items == prefill.batch * prefill.length
+
+
+def flops(work: Any, **sizes: int) -> int:
+    return int(replace(work, **sizes).cost(Dtype.FLOAT32).flops)
+
+
+@pytest.mark.parametrize(("prefill", "decode"), PAIRS)
+@given(st.integers(2, 13), st.integers(1, 3))
+def test_a_prompt_costs_its_tokens_but_for_their_logits(
+    prefill: Prefill, decode: Decode, length: int, batch: int
+) -> None:
+    whole, last = prefill.tiny(), decode.tiny()
+    first = flops(whole, batch=batch, length=1)
+    further = sum(flops(last, batch=batch, length=seen) for seen in range(2, length + 1))
+    logits = last.tied_logits.flops(batch)
+    assert first + further == flops(whole, batch=batch, length=length) + (length - 1) * logits
+
+
+@pytest.mark.parametrize(("prefill", "decode"), PAIRS)
+def test_generating_is_reading_the_longer_prompt(prefill: Prefill, decode: Decode) -> None:
+    whole, last = prefill.tiny(), decode.tiny()
+    arrays: Any = last.arrays(DRAW)
+    tokens = np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
+    indices = sample_indices(last)
+    np.testing.assert_array_equal(
+        whole.references({**arrays, "tokens": tokens}, indices)["output"],
+        last.references(arrays, indices)["output"],
+    )
+
+
+def logits_of(framework: str, program: Program, steps: int = 1) -> Any:
+    step, state = compiled(framework, program), program.state
+    for _ in range(steps):
+        result = step(*state, *program.inputs)
+        state, output = (result[:-1], result[-1]) if program.state else ((), result)
+    return np.asarray(output).astype(float)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("prefill", "decode"), PAIRS)
+def test_every_framework_generates_what_it_reads(framework: str, prefill: Prefill, decode: Decode) -> None:
+    """Also after further steps, which write the same place of the cache again."""
+    whole, last = prefill.tiny(), decode.tiny()
+    arrays: Any = last.arrays(DRAW)
+    tokens = np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
+    read = logits_of(framework, built(framework, whole, {**arrays, "tokens": tokens}))
+    generated = [logits_of(framework, built(framework, last, arrays), steps) for steps in (1, 3)]
+    for logits in generated:
+        assert relative_error(logits, read) < reference(last, Dtype.FLOAT32).tolerance["output"]
+
+
+class SigmoidGelu(Ops):
+    def gelu_tanh(self, x: Any) -> Any:
+        return self.multiply(x, self.sigmoid(1.702 * x))
+
+
+class Unmasked(Ops):
+    def attention(self, q: Any, k: Any, v: Any, **_options: Any) -> Any:
+        return super().attention(q, k, v)
+
+
+class ShiftedTokens(Ops):
+    """By one place, as positions off by one would have them."""
+
+    def embedding(self, table: Any, index: Any) -> Any:
+        return super().embedding(table, self.np.roll(index, 1, axis=1))
+
+
+class EmptyPlaceSeen(Ops):
+    """What a cache's mask off by one lets in: a key and a value of zeros."""
+
+    def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
+        none = self.np.zeros_like(k[:, :1])
+        q, k, v = (
+            self.np.concatenate([first, x], axis=1)
+            for first, x in zip((q[:, :1], none, none), (q, k, v), strict=True)
+        )
+        return super().attention(q, k, v, **options)[:, 1:]
+
+
+class DroppedBranch(Ops):
+    def add(self, a: Any, b: Any) -> Any:
+        return a if a.shape == b.shape and b.shape[-1] > 1 else super().add(a, b)
+
+
+MUTANTS = [SigmoidGelu, Unmasked, ShiftedTokens, EmptyPlaceSeen, DroppedBranch]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "dtype"),
+    [
+        *((mutant, Dtype.FLOAT32) for mutant in MUTANTS),
+        *((mutant, Dtype.BFLOAT16) for mutant in (Unmasked, ShiftedTokens, DroppedBranch)),
+    ],
+)
+@pytest.mark.parametrize("work", GENERATIONS)
+def test_a_mistake_in_a_logit_is_beyond_its_tolerance(work: Any, mutant: Any, dtype: Dtype) -> None:
+    arrays, indices = work.arrays(Draw(dtype)), sample_indices(work)
+    wrong = work.references(arrays, indices, mutant())["output"]
+    exact = reference(work, dtype)
+    error = relative_error(wrong, exact.expected["output"])
+    assert error > 1.5 * exact.tolerance["output"]
+
+
+class UntiedLogits(Ops):
+    """The table's gradient as the logits' alone, or as the look-up's."""
+
+    def embedding(self, table: Any, index: Any) -> Any:
+        from autograd.tracer import getval
+
+        return super().embedding(getval(table), index)
+
+
+@pytest.mark.parametrize("mutant", [*MUTANTS, UntiedLogits])
+@pytest.mark.parametrize("work", [Gpt2Train().tiny()])
+def test_a_mistake_in_training_is_beyond_its_tolerance(work: Any, mutant: Any) -> None:
+    wrong = trained(work, work.arrays(DRAW), mutant())
+    exact = reference(work, Dtype.FLOAT32)
+    ratios = [
+        relative_error(wrong[name], values, SPARED) / exact.tolerance[name]
+        for name, values in exact.expected.items()
+    ]
+    assert max(ratios) > 1.5
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    for wrong, message in (
+        ({"width": 100}, "width=100 must be a multiple of 12"),
+        ({"length": 1025}, "length=1025 must be at most context=1024"),
+        ({"length": 1}, "leaves no prompt"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Gpt2Decode(**wrong)
+
+
+def test_the_published_size_is_left_out_of_the_parameters() -> None:
+    assert Gpt2Decode(batch=8).params == {"batch": 8, "length": 1024}
+    assert Gpt2Train(width=96, optimizer="adam").params["width"] == 96
+    assert "optimizer" not in Gpt2Train().params
