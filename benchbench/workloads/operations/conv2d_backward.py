@@ -20,12 +20,23 @@ if TYPE_CHECKING:
 NHWC, HWIO = TO_LAST[4], FILTER_LAST[4]
 
 
+class _Gradient(Sizes2d):
+    phase = Phase.BACKWARD
+
+    def torch_gradients(self, images: Any, filters: Any, upstream: Any, asked: tuple[bool, ...]) -> Any:
+        """Of images, filters and bias, those that are asked for; torch.nn.grad's copy to another layout."""
+        import torch
+
+        return torch.ops.aten.convolution_backward(
+            upstream, images, filters, None, self.strides, self.edges, (1, 1), False, (0, 0), 1, asked
+        )
+
+
 @dataclass(frozen=True)
-class Conv2dBackwardData(Sizes2d):
+class Conv2dBackwardData(_Gradient):
     """Of the images alone, from the filters and the gradient of the output; no forward pass."""
 
     summary = "gradient of a 2-D convolution by its images"
-    phase = Phase.BACKWARD
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -61,11 +72,14 @@ class Conv2dBackwardData(Sizes2d):
         return grad(along_upstream)(ops.np.ones(self.image_shape))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.nn.grad.conv2d_input: the kernel that autograd calls, asked for one gradient."""
-        from torch.nn.grad import conv2d_input
+        """What autograd calls, asked for one gradient; of the images it takes shape and memory layout."""
+        import torch
+
+        images = torch.empty(self.image_shape, dtype=context.dtype, device=context.device)
+        images = images.contiguous(memory_format=torch.channels_last)
 
         def step(filters: Any, upstream: Any) -> Any:
-            return conv2d_input(self.image_shape, filters, upstream, stride=self.strides, padding=self.edges)
+            return self.torch_gradients(images, filters, upstream, asked=(True, False, False))[0]
 
         return Program(step, torch_images(context, arrays, "filters", UPSTREAM))
 
@@ -96,11 +110,10 @@ class Conv2dBackwardData(Sizes2d):
 
 
 @dataclass(frozen=True)
-class Conv2dBackwardWeights(Sizes2d):
+class Conv2dBackwardWeights(_Gradient):
     """Of the filters alone, from the images and the gradient of the output; no forward pass."""
 
     summary = "gradient of a 2-D convolution by its filters"
-    phase = Phase.BACKWARD
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -136,11 +149,14 @@ class Conv2dBackwardWeights(Sizes2d):
         return grad(along_upstream)(ops.np.ones(self.filter_shape))
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.nn.grad.conv2d_weight."""
-        from torch.nn.grad import conv2d_weight
+        """What autograd calls, asked for one gradient; of the filters it takes shape and memory layout."""
+        import torch
+
+        filters = torch.empty(self.filter_shape, dtype=context.dtype, device=context.device)
+        filters = filters.contiguous(memory_format=torch.channels_last)
 
         def step(images: Any, upstream: Any) -> Any:
-            return conv2d_weight(images, self.filter_shape, upstream, stride=self.strides, padding=self.edges)
+            return self.torch_gradients(images, filters, upstream, asked=(False, True, False))[1]
 
         return Program(step, torch_images(context, arrays, "images", UPSTREAM))
 
