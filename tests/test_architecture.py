@@ -138,9 +138,10 @@ SAME_MEANING = {
     "validate",
     *("list_", "remove"),  # of what the verb before them names
     # the same in each framework
-    *("inference", "training", "dense", "batch_norm", "layer_norm"),
+    *("inference", "training", "dense", "batch_norm", "layer_norm", "rms_norm"),
     *("conv", "conv_transpose", "max_pool"),
     *("attention", "attention_products", "causal_mask", "generation", "attend", "gelu_tanh"),
+    *("CrossEntropy", "Embedding", "RmsNorm"),  # part of a network, and the operation by itself
     "parse_profile",  # of each trace format
     "main",  # of each program
 }

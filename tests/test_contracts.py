@@ -73,8 +73,8 @@ def deviation(built: Built, work: Workload, dtype: Dtype) -> verify.Deviation:
         output = built.step()
         built.session.wait(output)
         elements = verify.output_elements(work, built.program, output, built.session)
-    else:
-        elements = verify.trained_elements(built.program, built.step, lambda: built.state, built.session)
+        return verify.output_deviation(work, elements, expected.expected, expected.tolerance)
+    elements = verify.trained_elements(built.program, built.step, lambda: built.state, built.session)
     return verify.worst(elements, expected.expected, expected.tolerance, expected.spared)
 
 
@@ -153,13 +153,21 @@ def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
     backward = {name: tiny(name) for name in NAMES if name.endswith("_backward")}
     for name, work in backward.items():
         forward = type(tiny(name.removesuffix("_backward")))(**work.params).cost(Dtype.FLOAT32)
-        assert work.cost(Dtype.FLOAT32).flops / forward.flops in (2, 3)
-        assert work.cost(Dtype.FLOAT32).bytes / forward.bytes in (2, 3)
+        cost = work.cost(Dtype.FLOAT32)
+        if forward.flops:
+            assert (cost.flops / forward.flops, cost.bytes / forward.bytes) in {(2, 2), (3, 3)}
+        else:  # what is memory-bound moves the gradients besides
+            assert (cost.flops, cost.bytes > forward.bytes) == (0, True)
     assert backward
 
 
 SIZES = st.integers(0, 300) | st.integers(0, 9).map(lambda power: 2**power)
-VALUES = {bool: st.booleans(), int: SIZES, str: st.sampled_from([*OPTIMIZERS, "small", "none"])}
+VALUES = {
+    bool: st.booleans(),
+    int: SIZES,
+    float: st.floats(0, 1),
+    str: st.sampled_from([*OPTIMIZERS, "small", "none"]),
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,7 +179,7 @@ def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject
         work = kind(**drawn)
     except UsageError:
         return
-    assert min(work.output_shape) > 0
+    assert min(work.output_shape, default=1) > 0
     assert min(work.cost(Dtype.FLOAT32).bytes, work.cost(Dtype.FLOAT32).items) > 0
 
 

@@ -88,6 +88,10 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
         ("tensorflow", mode, "reduction", Dtype.FLOAT16): "of the output"  # summed in 16 bits
         for mode in ("function", "eager")
     },
+    **{
+        ("torch", "eager", "layer_norm_backward", dtype): "of the"  # scale's and shift's summed in 16 bits
+        for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16)
+    },
     ("torch_xla", "lazy", "conv2d", Dtype.FLOAT16): "of the output",  # summed in 16 bits
     **{
         ("torch_xla", "lazy", workload, Dtype.FLOAT16): "of the"  # likewise
@@ -104,6 +108,10 @@ LESS_EVERYWHERE: dict[tuple[str, str, str, Dtype | None], str] = {
     ("torch_xla", "lazy", "transformer_train", Dtype.FLOAT64): "of the",  # likewise
     ("onnxruntime", "graph", "gpt2_prefill", Dtype.FLOAT64): "of the output",  # likewise
     ("onnxruntime", "graph", "gpt2_decode", Dtype.FLOAT64): "of the output",  # likewise
+    **{
+        ("onnxruntime", "graph", workload, Dtype.FLOAT64): "of the output"  # an attribute of ONNX is float32
+        for workload in ("batch_norm", "dropout", "layer_norm", "rms_norm")
+    },
 }
 
 

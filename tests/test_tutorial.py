@@ -26,13 +26,13 @@ ONCE = ["--quick", "--rounds", "1"]
 def typed(folder: Path, *parts: str) -> None:
     """Into the file, as often as the page says."""
     (folder / "mine").mkdir(exist_ok=True)
-    (folder / "mine/layer_norm.py").write_text("\n".join(parts))
+    (folder / "mine/group_norm.py").write_text("\n".join(parts))
 
 
 def test_the_operation_is_listed_and_simulated(tmp_path: Path) -> None:
     typed(tmp_path, OPERATION)
     listed = accelbench(*LISTED, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine").stdout
-    assert "layer normalisation of every row" in listed
+    assert "group normalisation of sequences" in listed
     accelbench(*SIMULATED, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
     assert [row["status"] for row in rows(tmp_path)] == ["ok", "ok"]
 
@@ -50,7 +50,7 @@ def test_every_framework_gives_the_operation_and_its_gradients(tmp_path: Path) -
     for framework in ("torch", "tensorflow", "jax"):
         pytest.importorskip(framework)
     typed(tmp_path, OPERATION, RIGHT, GRADIENTS)
-    named = [word.replace("layer_norm", "layer_norm,layer_norm_backward") for word in ALL]
-    assert [word.replace("layer_norm", "layer_norm_backward") for word in ALL] == BACKWARD
+    named = [word.replace("group_norm", "group_norm,group_norm_backward") for word in ALL]
+    assert [word.replace("group_norm", "group_norm_backward") for word in ALL] == BACKWARD
     accelbench(*named, *ONCE, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
     assert [row["status"] for row in rows(tmp_path)] == ["ok"] * 6

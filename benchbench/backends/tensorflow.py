@@ -194,11 +194,11 @@ class TensorFlowSession(Session):
             tf.test.experimental.sync_devices()
 
     def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Gathered on the device."""
+        """Gathered on the device; a number is none to gather from."""
         import tensorflow as tf
 
         with tf.device(self.device):
-            return self.fetch(tf.gather_nd(output, index))
+            return self.fetch(tf.gather_nd(output, index) if output.shape.rank else output)
 
     def fetch(self, output: Any) -> NDArray[np.float64]:
         """Widened on the host."""

@@ -121,7 +121,8 @@ def verify_output(
     if isinstance(workload, Operation):
         elements = verify.output_elements(workload, runner.program, output, session)
         reference = verify.Reference(**job["reference"])
-        return require_accuracy(verify.worst(elements, reference.expected, reference.tolerance)), ()
+        deviation = verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
+        return require_accuracy(deviation), ()
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
     return job["verified"], ()
@@ -145,7 +146,7 @@ def check_other_inputs(
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
         elements = verify.output_elements(workload, runner.program, runner.step(), session)
         reference = verify.Reference(**job["reference"])
-        deviation = verify.worst(elements, reference.others, reference.tolerance)
+        deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
         name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
         require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
         return

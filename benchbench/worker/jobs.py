@@ -132,11 +132,10 @@ def largest_deviation(
     workload: Workload, runner: Runner, session: Session, reference: verify.Reference
 ) -> verify.Deviation:
     """Of the tensor that is furthest from the reference."""
-    elements = (
-        verify.output_elements(workload, runner.program, runner.step(), session)
-        if isinstance(workload, Operation)
-        else verify.trained_elements(runner.program, runner.step, lambda: runner.state, session)
-    )
+    if isinstance(workload, Operation):
+        elements = verify.output_elements(workload, runner.program, runner.step(), session)
+        return verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
+    elements = verify.trained_elements(runner.program, runner.step, lambda: runner.state, session)
     return verify.worst(elements, reference.expected, reference.tolerance, reference.spared)
 
 

@@ -56,15 +56,17 @@ def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) 
 
     def output(draw: Draw) -> dict[str, list[float]]:
         elements = workload.references(workload.arrays(draw), indices)
-        return {name: values.tolist() for name, values in elements.items()}
+        found = {name: values.tolist() for name, values in elements.items()}
+        return found | {name: [expectation] for name, (expectation, _) in workload.chance.items()}
 
+    by_chance = {name: bound for name, (_, bound) in workload.chance.items()}
     drawn = workload.draws_tolerated and dtype is not Dtype.INT8
     return Reference(
         expected=output(Draw(dtype, standard=standard)),
         tolerance=(
             drawn_tolerance(workload.rounding_size(), dtype, standard)
             if drawn
-            else dict.fromkeys(indices, tolerance(workload, dtype))
+            else dict.fromkeys(indices, tolerance(workload, dtype)) | by_chance
         ),
         others=output(Draw(dtype, standard=standard, renewed=workload.is_input)),
         stretch=UNCALIBRATED if dtype is Dtype.INT8 else 1.0,

@@ -129,6 +129,19 @@ def output_elements(workload: Operation, program: Program, output: Any, reader: 
     }
 
 
+def output_deviation(
+    workload: Operation,
+    measured: Tensors,
+    expected: Mapping[str, Sequence[float]],
+    tolerance: Mapping[str, float],
+) -> Deviation:
+    """Of the output, or the statistic of one that is drawn, that exceeds its tolerance most."""
+    import numpy as np
+
+    exact = {name: np.asarray(values) for name, values in expected.items()}
+    return worst(workload.compared(dict(measured), exact), expected, tolerance)
+
+
 def trained_elements(
     program: Program,
     step: Callable[[], Any],

@@ -9,8 +9,9 @@ The operation must give `forward` and a builder for each of torch, TensorFlow an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +34,7 @@ class Backward(Operation):
     phase = Phase.BACKWARD
     differentiated = True
     needs_forward: ClassVar[bool] = True  # False: no gradient depends on the output
+    constants: ClassVar[frozenset[str]] = frozenset()  # inputs of floating type that get no gradient
 
     def cost(self, dtype: Dtype) -> Cost:
         """Twice the operation's, and once more where the output enters a gradient."""
@@ -56,8 +58,9 @@ class Backward(Operation):
         return {name: arrays[name].shape for name in self.gradient_names(arrays)}
 
     def gradient_names(self, arrays: Arrays) -> list[str]:
-        """The inputs that have a gradient: all of floating type."""
-        return [name for name, array in arrays.items() if array.dtype.kind == "f" and name != UPSTREAM]
+        """The inputs that have a gradient: of floating type, and not `constants`."""
+        others = {UPSTREAM, *self.constants}
+        return [name for name, array in arrays.items() if array.dtype.kind == "f" and name not in others]
 
     @property
     def reduction(self) -> int:
@@ -101,25 +104,29 @@ class Backward(Operation):
         import torch
 
         forward: Program = super().build_torch(context, _without_upstream(arrays))  # type: ignore[misc]
+        varied = self._varied(arrays, forward)
 
         def step(upstream: Any, *inputs: Any) -> Any:
-            leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-            return torch.autograd.grad(forward.step(*leaves), (*leaves, *forward.held), upstream)
+            leaves = [tensor.detach().requires_grad_() for tensor in compress(inputs, varied)]
+            output = forward.step(*_merged(leaves, inputs, varied))
+            return _alone(torch.autograd.grad(output, (*leaves, *forward.held), upstream))
 
         return _backward(step, context, arrays, forward)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """A gradient tape."""
+        """A gradient tape; the gradient of a table that is looked up in is made dense, as elsewhere."""
         import tensorflow as tf
 
         forward: Program = super().build_tensorflow(context, _without_upstream(arrays))  # type: ignore[misc]
+        varied = self._varied(arrays, forward)
 
         def step(upstream: Any, *inputs: Any) -> Any:
-            sources = [*inputs, *forward.held]
+            sources = [*compress(inputs, varied), *forward.held]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(sources)
                 output = forward.step(*inputs)
-            return tuple(tape.gradient(output, sources, upstream))
+            gradients = tape.gradient(output, sources, tf.cast(upstream, output.dtype))
+            return _alone([tf.convert_to_tensor(gradient) for gradient in gradients])
 
         return _backward(step, context, arrays, forward)
 
@@ -128,12 +135,32 @@ class Backward(Operation):
         import jax
 
         forward: Program = super().build_jax(context, _without_upstream(arrays))  # type: ignore[misc]
+        varied = self._varied(arrays, forward)
 
         def step(upstream: Any, *inputs: Any) -> Any:
-            _, back = jax.vjp(forward.step, *inputs)
-            return back(upstream)
+            def of_leaves(*leaves: Any) -> Any:
+                return forward.step(*_merged(leaves, inputs, varied))
+
+            output, back = jax.vjp(of_leaves, *compress(inputs, varied))
+            return _alone(back(upstream.astype(output.dtype)))
 
         return _backward(step, context, arrays, forward)
+
+    def _varied(self, arrays: Arrays, forward: Program) -> list[bool]:
+        """Whether each of the program's inputs, which come in the order of the arrays, gets a gradient."""
+        names = self.gradient_names(arrays)
+        return [name in names for name in list(arrays)[: len(forward.inputs)]]
+
+
+def _merged(leaves: Sequence[Any], inputs: Sequence[Any], varied: Sequence[bool]) -> list[Any]:
+    """The inputs, with the leaves in place of those that vary."""
+    remaining = iter(leaves)
+    return [next(remaining) if varies else given for given, varies in zip(inputs, varied, strict=True)]
+
+
+def _alone(gradients: Sequence[Any]) -> Any:
+    """The only gradient; a tuple of several."""
+    return tuple(gradients) if len(gradients) > 1 else gradients[0]
 
 
 def _without_upstream(arrays: Arrays) -> Arrays:
@@ -144,7 +171,7 @@ def _backward(step: Any, context: DeviceContext, arrays: Arrays, forward: Progra
     import numpy as np
 
     upstream = arrays[UPSTREAM]
-    if forward.axes:
+    if forward.axes and upstream.ndim:
         upstream = np.ascontiguousarray(upstream.transpose(forward.axes))
     inputs = (context.put(upstream), *forward.inputs)
     return Program(step, inputs, input_axes=forward.input_axes, input_index=forward.input_index)

@@ -112,7 +112,7 @@ class Draw:
         import numpy as np
 
         real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
-        values = self._standard(self._key(name), shape, real)
+        values = np.asarray(self._standard(self._key(name), shape, real))
         if scale != 1.0:
             values *= real(scale)
         if mean:
@@ -159,7 +159,7 @@ def rounded(values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
     if dtype is Dtype.BFLOAT16:  # the upper half of a float32
         bits = values.view(np.uint32)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-        return bits.view(np.float32)
+        return np.asarray(bits.view(np.float32))
     return values
 
 
@@ -297,8 +297,25 @@ class Operation(Workload):
         """Output → its elements at `indices`, in float64; with `ops`, which may round, by `forward`."""
         if ops is None:
             return {OUTPUT: self.reference(arrays, indices[OUTPUT])}
+        import numpy as np
+
         output = self.forward(ops, {name: wide(array) for name, array in arrays.items()})
-        return {OUTPUT: output[tuple(indices[OUTPUT].T)]}
+        return {OUTPUT: np.atleast_1d(output[tuple(indices[OUTPUT].T)])}
+
+    @property
+    def chance(self) -> dict[str, tuple[float, float]]:
+        """Name of a statistic → its expectation, and the relative error that chance explains.
+
+        What is verified besides outputs that are drawn.
+        """
+        return {}
+
+    def compared(self, measured: Tensors, expected: Tensors) -> Tensors:
+        """What is held against the expected elements, of those measured: themselves, and of `chance`.
+
+        Where an output is drawn, an element that chance allows counts as the expected one.
+        """
+        return measured
 
 
 def reference_of_samples(
@@ -324,9 +341,14 @@ def wide(array: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-    """`count` elements of `shape`, each equally likely: their indices, (count, len(shape))."""
+    """`count` elements of `shape`, each equally likely: their indices, (count, len(shape)).
+
+    A shape of no axes has one element.
+    """
     import numpy as np
 
+    if not shape:
+        return np.zeros((1, 0), np.int64)
     return np.stack([source.integers(0, size, size=count) for size in shape], axis=1)
 
 

@@ -48,6 +48,16 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSI
     return (y if beta is None else y + beta.astype(real)).astype(x.dtype)
 
 
+def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+    """In float32 at least, as Flax does."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    scale = lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + EPSILON)
+    return (wide * scale * weights[f"{name}.weight"].astype(wide.dtype)).astype(x.dtype)
+
+
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
     """In float32 at least, as Flax does; training puts the next running statistics into `weights`.
 

@@ -49,6 +49,16 @@ def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSI
     return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, epsilon), x.dtype)
 
 
+def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+    """In float32 at least, as Keras does."""
+    import tensorflow as tf
+
+    real = tf.float64 if x.dtype == tf.float64 else tf.float32
+    wide = tf.cast(x, real)
+    scale = tf.math.rsqrt(tf.reduce_mean(tf.square(wide), -1, keepdims=True) + EPSILON)
+    return tf.cast(wide * scale * tf.cast(weights[f"{name}.weight"], real), x.dtype)
+
+
 def gelu(x: Any) -> Any:
     """x·Φ(x). tf.nn.gelu has its √2 in float32, whatever x is in."""
     import tensorflow as tf

@@ -148,6 +148,11 @@ class Ops:
         deviation = anp.sqrt(anp.mean(centred**2, axis=-1, keepdims=True) + epsilon)
         return self.rounding.result(centred / deviation * weight + bias)
 
+    def rms_norm(self, x: Any, weight: Any, epsilon: float = EPSILON) -> Any:
+        """Over the last axis (Zhang & Sennrich 2019)."""
+        scale = 1 / anp.sqrt(anp.mean(x**2, axis=-1, keepdims=True) + epsilon)
+        return self.rounding.result(x * scale * weight)
+
     def max_pool2d(self, x: Any, kernel: Size, *, stride: Size | None = None, padding: Size = 0) -> Any:
         """The largest of each window: a selection, which rounds nothing."""
         return primitives.max_pool2d(x, _pair(kernel), _pair(stride or kernel), _pair(padding))
@@ -169,6 +174,10 @@ class Ops:
         """Mean of −log softmax(logits)[label] over all but the last axis, in what accumulates."""
         rows = _log_softmax(logits, -1).reshape(-1, logits.shape[-1])
         return -anp.mean(rows[anp.arange(len(rows)), labels.reshape(-1)])
+
+    def mse(self, x: Any, targets: Any) -> Any:
+        """Mean of (x − target)², in what accumulates."""
+        return anp.mean((x - targets) ** 2)
 
     def reused(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Weights of a recurrent layer, for its next step: their gradients are summed step by step."""

@@ -1,0 +1,190 @@
+"""Operations whose time goes into moving their operands: what a file says of one, and what follows from it.
+
+A file gives the shapes of the inputs, the step in each framework, and `forward` for the reference; `relu.py`
+is the shortest. Cost, arrays, programs and the gradients' reference follow.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.workloads.backward import UPSTREAM, Backward
+from benchbench.workloads.base import OUTPUT, Operation, Program, reference_of_samples
+from benchbench.workloads.network import NHWC_OF_NCHW, nhwc
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+
+    Step = Callable[..., Any]
+
+
+class MemoryBound(Operation):
+    """No FLOPs are counted: elementwise work, sums and look-ups hide behind the bytes that they move."""
+
+    item: ClassVar[str] = "element"
+    # Inputs whose first axis is the batch, of which each sample's output is its own; () where samples meet.
+    batched: ClassVar[tuple[str, ...]] = ("x",)
+    images: ClassVar[frozenset[str]] = frozenset()  # inputs that are NCHW in torch and NHWC elsewhere
+    drawn: ClassVar[Mapping[str, tuple[float, float]]] = {}  # mean and spread of inputs that are not N(0, 1)
+
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the inputs of floating type, by name, in the order in which the step takes them."""
+
+    @property
+    def items(self) -> int:
+        """Elements of the first input, unless an item is something else."""
+        return prod(next(iter(self.shapes().values())))
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """No FLOPs; each input and the result move once. Integers, such as labels, are not counted."""
+        elements = sum(map(prod, self.shapes().values())) + prod(self.output_shape)
+        return Cost(flops=0, bytes=elements * dtype.storage.itemsize, items=self.items, item=self.item)
+
+    @property
+    def reduction(self) -> int:
+        """Nothing is summed, unless said otherwise."""
+        return 1
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """As the first input's, unless said otherwise."""
+        return next(iter(self.shapes().values()))
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """N(0, 1), unless `drawn` says otherwise."""
+        spread = {name: self.drawn.get(name, (0.0, 1.0)) for name in self.shapes()}
+        return {
+            name: draw.normal(name, *shape, mean=spread[name][0], scale=spread[name][1])
+            for name, shape in self.shapes().items()
+        }
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Of the samples that are asked for; of all where they meet."""
+        if self.batched:
+            return reference_of_samples(self, arrays, index, self.batched)
+        from benchbench.workloads._reference.ops import Ops
+
+        return self.references(arrays, {OUTPUT: index}, Ops())[OUTPUT]
+
+    @abstractmethod
+    def torch(self) -> Step:
+        """The step in torch, of images in channels-last memory."""
+
+    @abstractmethod
+    def tensorflow(self) -> Step:
+        """The step in TensorFlow, of NHWC images."""
+
+    @abstractmethod
+    def jax(self) -> Step:
+        """The step in JAX, of NHWC images."""
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Inputs on the device, images in channels-last memory."""
+        import torch
+
+        last = torch.channels_last
+        inputs = (
+            context.put(array).contiguous(memory_format=last) if name in self.images else context.put(array)
+            for name, array in arrays.items()
+        )
+        return Program(self.torch(), tuple(inputs))
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Inputs on the device, images NHWC."""
+        return self._channels_last(self.tensorflow(), context, arrays)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Inputs on the device, images NHWC."""
+        return self._channels_last(self.jax(), context, arrays)
+
+    def _channels_last(self, step: Step, context: DeviceContext, arrays: Arrays) -> Program:
+        inputs = tuple(
+            context.put(nhwc(array) if name in self.images else array) for name, array in arrays.items()
+        )
+        axes = NHWC_OF_NCHW if self.images else None
+        return Program(step, inputs, axes=axes, input_axes=dict.fromkeys(self.images, NHWC_OF_NCHW))
+
+
+class MemoryBoundBackward(Backward, MemoryBound):
+    """Stands before the operation in the list of base classes."""
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """No FLOPs; each input, the gradient of the output and the gradients of the inputs move once."""
+        forward = MemoryBound.cost(self, dtype)
+        gradients = dtype.storage.itemsize * sum(map(prod, self.output_shapes.values()))
+        return replace(forward, bytes=forward.bytes + gradients)
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the gradients, which are named after the inputs."""
+        return {name: shape for name, shape in self.shapes().items() if name not in self.constants}
+
+    def references(
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """Of the samples that are asked for; of all where they meet."""
+        if not self.batched:
+            return super().references(arrays, indices, ops)
+        import numpy as np
+
+        samples = np.unique(np.concatenate([index[:, 0] for index in indices.values()]))
+        batched = (*self.batched, *([UPSTREAM] if self.output_shape else []))
+        asked = {name: array[samples] if name in batched else array for name, array in arrays.items()}
+        places = {
+            name: np.column_stack([np.searchsorted(samples, index[:, 0]), index[:, 1:]])
+            for name, index in indices.items()
+        }
+        return super().references(asked, places, ops)
+
+
+@dataclass(frozen=True)
+class Pointwise(MemoryBound):
+    """A function of each of n elements."""
+
+    n: int = 2**24
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """A vector."""
+        return {"x": (self.n,)}
+
+    def tiny(self) -> Self:
+        """An odd size."""
+        return replace(self, n=1021)
+
+
+@dataclass(frozen=True)
+class Rowwise(MemoryBound):
+    """A function of each row of a matrix."""
+
+    rows: int = 4096
+    width: int = 1024
+
+    item = "row"
+
+    @property
+    def items(self) -> int:
+        """Rows."""
+        return self.rows
+
+    @property
+    def reduction(self) -> int:
+        """A row."""
+        return self.width
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """A matrix."""
+        return {"x": (self.rows, self.width)}
+
+    def tiny(self) -> Self:
+        """Odd sizes."""
+        return replace(self, rows=13, width=37)

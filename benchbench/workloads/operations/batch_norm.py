@@ -1,0 +1,118 @@
+"""Batch normalisation of images, in training and in inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from benchbench.workloads._layers import EPSILON
+from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward
+
+if TYPE_CHECKING:
+    from benchbench.workloads._memory_bound import Step
+
+RUNNING = "running_mean", "running_var"
+
+
+@dataclass(frozen=True)
+class BatchNorm(MemoryBound):
+    """Each channel to mean 0 and variance 1, then scaled and shifted (Ioffe & Szegedy 2015).
+
+    In training by the batch's own mean and biased variance; running statistics are not kept. Else by
+    running ones, which are given.
+    """
+
+    batch: int = 8
+    channels: int = 64
+    height: int = 56
+    width: int = 56
+    training: bool = True
+
+    summary = "batch normalisation of images, by the batch's statistics or by running ones"
+    item = "image"
+    batched = ()
+    images = frozenset({"x"})
+    # Off centre, and of a spread that is small enough that epsilon shows.
+    drawn: ClassVar = {
+        "x": (0.05, 0.1),
+        "weight": (1.0, 0.1),
+        "bias": (0.0, 0.1),
+        "running_mean": (0.05, 0.01),
+        "running_var": (0.01, 0.001),
+    }
+
+    @property
+    def items(self) -> int:
+        """Images."""
+        return self.batch
+
+    @property
+    def reduction(self) -> int:
+        """A channel of the batch."""
+        return prod(self.output_shape) // self.channels
+
+    @property
+    def roundings(self) -> int:
+        """Torch also keeps the statistics in the dtype of the images."""
+        return 2
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """NCHW, and numbers for each channel."""
+        names = ("weight", "bias", *(() if self.training else RUNNING))
+        image = self.batch, self.channels, self.height, self.width
+        return {"x": image, **dict.fromkeys(names, (self.channels,))}
+
+    def tiny(self) -> Self:
+        """Odd sizes."""
+        return replace(self, batch=3, channels=17, height=7, width=9)
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """Over the second axis."""
+        running = None if self.training else tuple(arrays[name] for name in RUNNING)
+        return ops.batch_norm(arrays["x"], arrays["weight"], arrays["bias"], running, EPSILON)
+
+    def torch(self) -> Step:
+        """F.batch_norm."""
+        import torch.nn.functional as F
+
+        def step(x: Any, weight: Any, bias: Any, mean: Any = None, variance: Any = None) -> Any:
+            return F.batch_norm(x, mean, variance, weight, bias, training=self.training, eps=EPSILON)
+
+        return step
+
+    def tensorflow(self) -> Step:
+        """The fused kernel, whose parameters and statistics are float32; it has none for float64."""
+        import tensorflow as tf
+
+        def step(x: Any, weight: Any, bias: Any, *running: Any) -> Any:
+            if x.dtype == tf.float64:
+                mean, variance = running or tf.nn.moments(x, [0, 1, 2])
+                return tf.nn.batch_normalization(x, mean, variance, bias, weight, EPSILON)
+            wide = [tf.cast(each, tf.float32) for each in (weight, bias, *running)]
+            options = {"epsilon": EPSILON, "is_training": self.training}
+            return tf.compat.v1.nn.fused_batch_norm(x, *wide, **options)[0]
+
+        return step
+
+    def jax(self) -> Step:
+        """In float32 at least, as Flax does; the variance is E[x²] − E[x]², which reads x once."""
+        import jax.numpy as jnp
+        from jax import lax
+
+        def step(x: Any, *others: Any) -> Any:
+            real = jnp.promote_types(x.dtype, jnp.float32)
+            wide, (weight, bias, *running) = x.astype(real), (each.astype(real) for each in others)
+            mean, variance = running or (wide.mean((0, 1, 2)), jnp.square(wide).mean((0, 1, 2)))
+            variance = jnp.maximum(variance - mean * mean, 0) if self.training else variance
+            return ((wide - mean) * (weight * lax.rsqrt(variance + EPSILON)) + bias).astype(x.dtype)
+
+        return step
+
+
+@dataclass(frozen=True)
+class BatchNormBackward(MemoryBoundBackward, BatchNorm):
+    """Of the images, the scale and the shift."""
+
+    summary = "gradients of batch normalisation"
+    constants = frozenset(RUNNING)

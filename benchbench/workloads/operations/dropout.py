@@ -1,0 +1,103 @@
+"""Dropout: elements that chance drops, and the others scaled up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
+from typing import TYPE_CHECKING, Any, Self
+
+from benchbench.errors import UsageError
+from benchbench.workloads._memory_bound import Pointwise
+from benchbench.workloads.base import OUTPUT, SEED, Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads._memory_bound import Step
+    from benchbench.workloads.base import Arrays, DeviceContext, Tensors
+
+SHARE = "share of zeros"
+COUNTED = 4096  # elements, or all of fewer: the share of zeros among them tells a rate of 0.1 from 0.15
+SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 exp(−6²/2), as in tolerance.py
+
+
+@dataclass(frozen=True)
+class Dropout(Pointwise):
+    """In training: each element 0 with probability `rate`, else x / (1 − rate) (Srivastava et al. 2014).
+
+    Which elements are dropped is each framework's own to draw, anew in each step. So a zero is right where
+    chance explains the share of zeros.
+    """
+
+    rate: float = 0.1
+
+    summary = "dropout as in training, random numbers drawn by the framework"
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a rate that drops nothing or everything."""
+        super().__post_init__()
+        if not 0 < self.rate < 1:
+            raise UsageError(f"rate={self.rate} must be between 0 and 1.")
+
+    def tiny(self) -> Self:
+        """Elements enough to count zeros."""
+        return replace(self, n=COUNTED + 3)
+
+    @property
+    def roundings(self) -> int:
+        """The scale and the result."""
+        return 2
+
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+        """More than of other outputs, and none twice: their zeros are counted."""
+        return {OUTPUT: source.choice(self.n, min(self.n, COUNTED), replace=False)[:, None]}
+
+    @property
+    def chance(self) -> dict[str, tuple[float, float]]:
+        """The share of zeros: σ = √(p (1 − p) / N) of the binomial distribution, over p."""
+        sigma = sqrt((1 - self.rate) / (self.rate * min(self.n, COUNTED)))
+        return {SHARE: (self.rate, SIGMAS * sigma)}
+
+    def compared(self, measured: Tensors, expected: Tensors) -> Tensors:
+        """A zero counts as the element that might have been kept; how many there are is compared apart."""
+        import numpy as np
+
+        dropped = measured[OUTPUT] == 0
+        kept = np.where(dropped, expected[OUTPUT], measured[OUTPUT])
+        return {OUTPUT: kept, SHARE: np.array([dropped.mean()])}
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """As if nothing were dropped."""
+        return ops.multiply(arrays["x"], 1 / (1 - self.rate))
+
+    def torch(self) -> Step:
+        """F.dropout."""
+        import torch.nn.functional as F
+
+        return partial(F.dropout, p=self.rate)
+
+    def tensorflow(self) -> Step:
+        """tf.nn.dropout."""
+        import tensorflow as tf
+
+        return partial(tf.nn.dropout, rate=self.rate)
+
+    def jax(self) -> Step:
+        """As Flax has it, with a key that is split in each step."""
+        import jax
+        import jax.numpy as jnp
+
+        def step(key: Any, x: Any) -> Any:
+            key, now = jax.random.split(key)
+            kept = jax.random.bernoulli(now, 1 - self.rate, x.shape)
+            return key, jnp.where(kept, x / (1 - self.rate), jnp.zeros_like(x))
+
+        return step
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """The key is the program's state."""
+        import jax
+
+        return replace(super().build_jax(context, arrays), state=(jax.random.key(SEED),))

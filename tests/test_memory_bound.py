@@ -1,0 +1,184 @@
+"""Small operations: each is told from a wrong one, in every dtype, and what they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.registry import load_class
+from benchbench.worker import verify
+from benchbench.worker.reference import reference
+from benchbench.workloads._reference.ops import EPSILON, Ops
+from benchbench.workloads._reference.rounding import rounding_to
+from benchbench.workloads.base import OUTPUT, Draw, Operation, Workload
+from benchbench.workloads.operations.dropout import COUNTED, SHARE, Dropout
+
+DTYPES = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16]
+
+
+class LeakyRelu(Ops):
+    def relu(self, x: Any) -> Any:
+        return self.np.where(x > 0, x, 0.02 * x)
+
+
+class SigmoidGelu(Ops):
+    def gelu(self, x: Any) -> Any:
+        return self.rounding.result(x * 0.5 * (self.np.tanh(0.851 * x) + 1))
+
+
+class ColumnSoftmax(Ops):
+    def softmax(self, x: Any, axis: int = -1) -> Any:
+        return super().softmax(x, axis=0)
+
+
+class UnbiasedLayerNorm(Ops):
+    def layer_norm(self, x: Any, weight: Any, bias: Any, epsilon: float = EPSILON) -> Any:
+        width = x.shape[-1]
+        return super().layer_norm(x, weight * (1 - 1 / width) ** 0.5, bias, epsilon)
+
+
+class CentredRmsNorm(Ops):
+    def rms_norm(self, x: Any, weight: Any, epsilon: float = EPSILON) -> Any:
+        return self.layer_norm(x, weight, 0.0, epsilon)
+
+
+class AnotherEpsilon(Ops):
+    def batch_norm(
+        self, x: Any, weight: Any, bias: Any, running: Any = None, epsilon: float = EPSILON
+    ) -> Any:
+        return super().batch_norm(x, weight, bias, running, 1e-3)
+
+
+class ZeroPadding(Ops):
+    """Zeros where nothing should be larger than what is there."""
+
+    def max_pool2d(self, x: Any, kernel: Any, *, padding: Any = 0, **options: Any) -> Any:
+        edges = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+        return super().max_pool2d(self.np.pad(x, edges, "constant"), kernel, **options)
+
+
+class LargerWindow(Ops):
+    """A mean over one element more than there are."""
+
+    def avg_pool2d(self, x: Any, kernel: Any, **options: Any) -> Any:
+        return super().avg_pool2d(x * kernel**2 / (kernel**2 + 1), kernel, **options)
+
+
+class NextRow(Ops):
+    def embedding(self, table: Any, index: Any) -> Any:
+        return super().embedding(table, (index + 1) % len(table))
+
+
+class NextLabel(Ops):
+    def cross_entropy(self, logits: Any, labels: Any) -> Any:
+        return super().cross_entropy(logits, (labels + 1) % logits.shape[-1])
+
+
+class HalfMse(Ops):
+    def mse(self, x: Any, targets: Any) -> Any:
+        return 0.5 * super().mse(x, targets)
+
+
+MUTANTS: dict[str, type[Ops]] = {
+    "relu": LeakyRelu,
+    "gelu": SigmoidGelu,
+    "softmax": ColumnSoftmax,
+    "layer_norm": UnbiasedLayerNorm,
+    "rms_norm": CentredRmsNorm,
+    "batch_norm": AnotherEpsilon,
+    "max_pool2d": ZeroPadding,
+    "avg_pool2d": LargerWindow,
+    "embedding": NextRow,
+    "cross_entropy": NextLabel,
+    "mse": HalfMse,
+}
+CASES = [(name + suffix, mutant) for name, mutant in MUTANTS.items() for suffix in ("", "_backward")]
+
+
+def load(name: str) -> Operation:
+    """At its tiny size."""
+    work = load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    assert isinstance(work, Operation)
+    return work
+
+
+def ratio(work: Operation, dtype: Dtype, ops: type[Ops]) -> float:
+    """How many times the tolerance it is off whose operations are `ops`, rounded as frameworks round."""
+    rounding = rounding_to(dtype, np.random.default_rng(7), nearest=True)
+    measured = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops(rounding))
+    made = reference(work, dtype)
+    return verify.output_deviation(work, measured, made.expected, made.tolerance).ratio
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "mutant"), CASES)
+def test_a_small_operation_is_told_from_a_wrong_one(name: str, mutant: type[Ops], dtype: Dtype) -> None:
+    assert ratio(load(name), dtype, Ops) < 0.7
+    assert ratio(load(name), dtype, mutant) > 1.5
+
+
+def dropped(rate: float, scale: float, dtype: Dtype, seed: int = 0) -> float:
+    """How many times the tolerance of dropout at 0.1 an output is off that drops and scales otherwise."""
+    work = load("dropout")
+    made = reference(work, dtype)
+    kept = np.asarray(made.expected[OUTPUT]) * (1 - 0.1) * scale
+    output = np.where(np.random.default_rng(seed).random(COUNTED) < rate, 0.0, kept)
+    return verify.output_deviation(work, {OUTPUT: output}, made.expected, made.tolerance).ratio
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dropout_is_told_from_another_rate_or_scale(dtype: Dtype) -> None:
+    assert max(dropped(0.1, 1 / 0.9, dtype, seed) for seed in range(20)) < 1
+    mutants = {
+        "not scaled": (0.1, 1.0),
+        "scaled down": (0.1, 0.9),
+        "scaled for another rate": (0.1, 1 / 0.85),
+        "nothing dropped": (0.0, 1 / 0.9),
+        "half the rate": (0.05, 1 / 0.9),
+        "a larger rate": (0.16, 1 / 0.9),
+        "the others dropped": (0.9, 1 / 0.9),
+        "all dropped": (1.0, 1 / 0.9),
+    }
+    for name, (rate, scale) in mutants.items():
+        assert dropped(rate, scale, dtype) > 1.5, name
+
+
+def test_the_bound_of_dropouts_zeros_is_six_standard_deviations_of_their_share() -> None:
+    expectation, bound = Dropout(n=100, rate=0.2).chance[SHARE]
+    assert expectation == 0.2
+    assert bound == pytest.approx(6 * (0.2 * 0.8 / 100) ** 0.5 / 0.2)
+
+
+def test_zeros_are_counted_of_distinct_elements() -> None:
+    index = verify.sample_indices(load("dropout"))[OUTPUT]
+    assert len(np.unique(index)) == len(index) == COUNTED
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "told"),
+    [
+        ("dropout", {"rate": 0.0}, "between 0 and 1"),
+        ("dropout", {"rate": 1.0}, "between 0 and 1"),
+        ("max_pool2d", {"kernel": 3, "padding": 2}, "at most half"),
+        ("avg_pool2d", {"kernel": 9, "height": 8}, "larger than the padded image"),
+    ],
+)
+def test_sizes_that_mean_nothing_are_refused(name: str, parameters: dict[str, Any], told: str) -> None:
+    kind: Any = type(load(name))
+    with pytest.raises(UsageError, match=told):
+        kind(**parameters)
+
+
+def test_what_a_small_operation_moves_is_counted_once() -> None:
+    vector = 4 * 1021
+    assert load("relu").cost(Dtype.FLOAT32).bytes == 2 * vector
+    assert load("relu_backward").cost(Dtype.FLOAT32).bytes == 3 * vector
+    assert load("mse").cost(Dtype.FLOAT32).bytes == 2 * vector + 4
+    assert load("mse_backward").cost(Dtype.FLOAT32).bytes == 3 * vector + 4
+    rows, table = 4 * 2 * 13 * 7, 4 * 31 * 7
+    assert load("embedding").cost(Dtype.FLOAT32).bytes == 2 * rows
+    assert load("embedding_backward").cost(Dtype.FLOAT32).bytes == rows + table
