@@ -7,12 +7,14 @@ channels last, the layout that their users choose and their CPU kernels want.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
@@ -156,6 +158,26 @@ class Convolution(Operation):
         filters = context.put(arrays["filters"].transpose(FILTER_LAST[rank]))
         axes = {"images": TO_LAST[rank], "filters": FILTER_LAST[rank]}
         return Program(step, (images, filters), axes=TO_LAST[rank], input_axes=axes)
+
+
+class ConvolutionBackward(Backward, Convolution):
+    """Gradients of images and filters, neither of which depends on the output; sampled as results are."""
+
+    needs_forward = False
+
+    def references(
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """The sampled elements alone: unfolding all of a large batch takes more memory than there is."""
+        from benchbench.workloads._reference.elements import filter_gradient, spread
+
+        if ops is not None:
+            return super().references(arrays, indices, ops)
+        dy, sizes = arrays[UPSTREAM], (self.strides, self.edges, self.groups)
+        return {
+            "images": spread(dy, arrays["filters"], indices["images"], *sizes),
+            "filters": filter_gradient(arrays["images"], dy, indices["filters"], *sizes),
+        }
 
 
 def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
     Sizes = tuple[int, ...]  # one per spatial dimension
 
-EVERY = (slice(None),)  # channel of an image
+EVERY = (slice(None),)  # image, or channel of one
 
 
 def convolved(
@@ -42,37 +42,43 @@ def padded(images: Array, edges: Sizes) -> Array:
     return np.pad(images, ((0, 0), (0, 0), *((edge, edge) for edge in edges)))
 
 
-def spread(dy: Array, filters: Array, index: Index, strides: Sizes, edges: Sizes) -> NDArray[np.float64]:
-    """Of the gradient of 2-D images, or of a transposed convolution of `dy`, which is the same.
+def spread(
+    dy: Array, filters: Array, index: Index, strides: Sizes, edges: Sizes, groups: int = 1
+) -> NDArray[np.float64]:
+    """Of the gradient of images, or of a transposed convolution of `dy`, which is the same.
 
     The element at h gets dy[p] · filter[i] of all p·stride + i − padding = h (Dumoulin & Visin 2016, "A guide
-    to convolution arithmetic for deep learning", chapter 4). `dy` is (N, K, P, Q), `filters` (K, C, R, S).
+    to convolution arithmetic for deep learning", chapter 4). `dy` is (N, K, *sides of the output).
     """
+    (seen, *kernel), outputs = filters.shape[1:], len(filters) // groups
 
-    def reaching(at: int, axis: int) -> tuple[list[int], list[int]]:
+    def reaching(axis: int, at: int) -> tuple[list[int], list[int]]:
         """The places in `dy` that reach `at`, and each by which element of the kernel."""
-        reached = [divmod(at + edges[axis] - i, strides[axis]) for i in range(filters.shape[2 + axis])]
+        reached = [divmod(at + edges[axis] - i, strides[axis]) for i in range(kernel[axis])]
         pairs = [(p, i) for i, (p, rest) in enumerate(reached) if rest == 0 <= p < dy.shape[2 + axis]]
         return [p for p, _ in pairs], [i for _, i in pairs]
 
     def element(n: int, c: int, *place: int) -> float:
-        (rows, down), (columns, across) = (reaching(at, axis) for axis, at in enumerate(place))
-        given = dy[n][:, rows][:, :, columns].astype(float)
-        return float((given * filters[:, c][:, down][:, :, across]).sum())
+        first = c // seen * outputs
+        of_group = list(range(first, first + outputs))
+        places, offsets = zip(*(reaching(axis, at) for axis, at in enumerate(place)), strict=True)
+        given = dy[n][np.ix_(of_group, *places)].astype(float)
+        return float((given * filters[:, c % seen][np.ix_(of_group, *offsets)]).sum())
 
     return np.array([element(*at) for at in index])
 
 
 def filter_gradient(
-    images: Array, dy: Array, index: Index, strides: Sizes, edges: Sizes
+    images: Array, dy: Array, index: Index, strides: Sizes, edges: Sizes, groups: int = 1
 ) -> NDArray[np.float64]:
-    """Of the gradient of 2-D filters: the pixels that were under an element of the kernel, times `dy`."""
+    """Of the gradient of filters: the pixels that were under an element of the kernel, times `dy`."""
     images = padded(images, edges)
-    rows, columns = dy.shape[2:]
+    seen, outputs = images.shape[1] // groups, dy.shape[1] // groups
 
-    def element(k: int, c: int, i: int, j: int) -> float:
-        down = slice(i, i + rows * strides[0], strides[0])
-        across = slice(j, j + columns * strides[1], strides[1])
-        return float(np.vdot(images[:, c, down, across].astype(float), dy[:, k].astype(float)))
+    def element(k: int, c: int, *offset: int) -> float:
+        sizes = zip(offset, dy.shape[2:], strides, strict=True)
+        under = tuple(slice(first, first + side * stride, stride) for first, side, stride in sizes)
+        pixels = images[:, k // outputs * seen + c][EVERY + under]
+        return float((pixels.astype(float) * dy[:, k]).sum())
 
     return np.array([element(*at) for at in index])

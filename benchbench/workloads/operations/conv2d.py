@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads._conv2d import Sizes2d, explicit_padding
-from benchbench.workloads.backward import Backward
+from benchbench.workloads._convolution import ConvolutionBackward
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class Conv2d(Sizes2d):
 
 
 @dataclass(frozen=True)
-class Conv2dBackward(Backward, Conv2d):
-    """Of images and filters, neither of which depends on the output."""
+class Conv2dBackward(ConvolutionBackward, Conv2d):
+    """Of images and filters."""
 
     summary = "gradients of a 2-D convolution"
-    needs_forward = False

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.workloads._convolution import Convolution
-from benchbench.workloads.backward import Backward
+from benchbench.workloads._convolution import Convolution, ConvolutionBackward
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -83,8 +82,7 @@ class Conv3d(Convolution):
 
 
 @dataclass(frozen=True)
-class Conv3dBackward(Backward, Conv3d):
-    """Of clips and filters, neither of which depends on the output."""
+class Conv3dBackward(ConvolutionBackward, Conv3d):
+    """Of clips and filters."""
 
     summary = "gradients of a 3-D convolution"
-    needs_forward = False

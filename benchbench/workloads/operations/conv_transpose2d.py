@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +11,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._convolution import AXIS_NAMES, TO_LAST, torch_images
-from benchbench.workloads.backward import Backward
+from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
@@ -148,3 +149,17 @@ class ConvTranspose2dBackward(Backward, ConvTranspose2d):
 
     summary = "gradients of a 2-D transposed convolution"
     needs_forward = False
+
+    def references(
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """The sampled elements alone: the gradient of the images is a convolution."""
+        from benchbench.workloads._reference.elements import convolved, filter_gradient
+
+        if ops is not None:
+            return super().references(arrays, indices, ops)
+        dy, sizes = arrays[UPSTREAM], ((self.stride, self.stride), (self.padding, self.padding))
+        return {
+            "images": convolved(dy, arrays["filters"], indices["images"], *sizes),
+            "filters": filter_gradient(dy, arrays["images"], indices["filters"], *sizes),
+        }

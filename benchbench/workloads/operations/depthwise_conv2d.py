@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.workloads._convolution import TO_LAST, Convolution
-from benchbench.workloads.backward import Backward
+from benchbench.workloads._convolution import TO_LAST, Convolution, ConvolutionBackward
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ class DepthwiseConv2d(Convolution):
 
 
 @dataclass(frozen=True)
-class DepthwiseConv2dBackward(Backward, DepthwiseConv2d):
-    """Of images and filters, neither of which depends on the output."""
+class DepthwiseConv2dBackward(ConvolutionBackward, DepthwiseConv2d):
+    """Of images and filters."""
 
     summary = "gradients of a 2-D convolution of each channel by itself"
-    needs_forward = False
