@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -61,12 +62,25 @@ def load_class(package: str, name: str, base: type[T]) -> type[T]:
 
 def find_class(package: str, name: str, base: type[T]) -> type[T] | None:
     """The same, or None where no file defines it; imports only files whose name it begins with."""
+    for loaded in _loaded(package, name):  # no folder is read again for what a plan asks thousands of times
+        if entry := entries_of(loaded, base).get(name):
+            return entry
     modules = _modules(package, import_module(package).__path__)
     named = [module for module in modules if f"{name}_".startswith(f"{_stem(module)}_")]
     for module in sorted(named, key=lambda each: -len(_stem(each))):
         if entry := entries_of(import_module(module), base).get(name):
             return entry
     return None
+
+
+def _loaded(package: str, name: str) -> Iterator[ModuleType]:
+    """The files that have been imported and may hold the entry, the longest name first."""
+    folders = [package, *(folder for folder in FOLDERS if folder.startswith(f"{package}."))]
+    words = name.split("_")
+    for count in range(len(words), 0, -1):
+        for folder in folders:
+            if module := sys.modules.get(f"{folder}.{'_'.join(words[:count])}"):
+                yield module
 
 
 def module_names(package: str) -> list[str]:

@@ -74,7 +74,11 @@ def test_a_case_is_contended_when_others_use_a_tenth_of_a_core_or_a_fiftieth_of_
     cpus: int, others: float, contended: bool
 ) -> None:
     found = [n.text for n in conditions.condition_notes([watched(cpus=cpus, busy_s=rising(1.5 + others))])]
-    assert found == ([f"contended: other processes used {others:.1f} of a core"] if contended else [])
+    assert found == (
+        [f"contended: other processes used {others:.1f} {'cores' if others > 1 else 'of a core'}"]
+        if contended
+        else []
+    )
 
 
 def test_the_hypervisor_is_a_neighbour_too() -> None:

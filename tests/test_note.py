@@ -36,6 +36,14 @@ def test_a_clause_leaves_out_what_the_note_is_called() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("cores", "shown"),
+    [(0.53, "0.5 of a core"), (0.94, "0.9 of a core"), (0.96, "1.0 cores"), (1.62, "1.6 cores")],
+)
+def test_cores_are_a_part_of_one_or_a_number_of_them(cores: float, shown: str) -> None:
+    assert note(NoteKind.STOLEN_TIME, cores=cores).clause == f"the hypervisor withheld {shown}"
+
+
 def test_braces_in_a_sentence_are_not_taken_for_data() -> None:
     assert plain("{count} of {rounds}").text == "{count} of {rounds}"
 

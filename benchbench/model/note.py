@@ -78,11 +78,17 @@ def plain(text: str) -> Note:
     return Note(NoteKind.TEXT, {"text": text})
 
 
+def _cores(count: float) -> str:
+    """`0.5 of a core`, `1.6 cores`."""
+    return f"{count:.1f} of a core" if count < 0.95 else f"{count:.1f} cores"
+
+
 FORMATS: Mapping[str, Callable[[float], str]] = {
     "share": percent,
     "limit": percent,
     "times": ratio,
     "bytes": size,
+    "cores": _cores,
 }
 PREFIXES = {
     NoteKind.UNRANKED: "not ranked: ",
@@ -119,8 +125,8 @@ CLAUSES = {
     NoteKind.THROTTLED: "{share} of {samples} samples ({causes})",
     NoteKind.POWER_CAP: "at the GPU's power limit in {share} of {samples} samples, as large products usually "
     "are: compare only with the same limit",
-    NoteKind.OTHER_PROCESSES: "other processes used {cores:.1f} of a core",
-    NoteKind.STOLEN_TIME: "the hypervisor withheld {cores:.1f} of a core",
+    NoteKind.OTHER_PROCESSES: "other processes used {cores}",
+    NoteKind.STOLEN_TIME: "the hypervisor withheld {cores}",
     NoteKind.SHARED_GPU: "up to {processes} processes computed on the GPU at once",
     NoteKind.SHORT_OF_MEMORY: "tasks waited {share} of the time",
     NoteKind.DRIFTED: "steps became {share} {what} from the first round to the last, "

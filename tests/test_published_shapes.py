@@ -1,0 +1,87 @@
+"""Published shapes: each row is a case of its suite, and its FLOPs are those that are counted."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.launch.catalogue import workload_at
+from benchbench.plan.sizes import points
+from benchbench.plan.suite import load_suite
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads.operations.gemm import Gemm
+from tests import published_shapes
+from tests.published_shapes import CASES, FEATURES, SUITES, Published, flops, published, read
+
+PUBLISHED = {suite.name: suite for suite in published()}
+
+
+@pytest.mark.parametrize("suite", PUBLISHED.values(), ids=PUBLISHED)
+def test_a_suite_is_what_the_published_list_makes(suite: Published) -> None:
+    assert (SUITES / f"{suite.name}.toml").read_text() == published_shapes.toml(suite)
+
+
+@pytest.mark.parametrize("suite", PUBLISHED.values(), ids=PUBLISHED)
+def test_every_row_is_a_case_on_cpus_and_accelerators_and_nothing_else_is(suite: Published) -> None:
+    for entry in load_suite(suite.name).cases:
+        cases = suite.entries()[entry.workload]
+        assert planned(entry.accelerator) == in_order(cases)
+        assert planned(entry.cpu) == in_order(suite.on_cpu(entry.workload, cases)) != []
+
+
+def planned(tables: list[Any]) -> list[str]:
+    return in_order([point for axes in tables for point in points(axes)])
+
+
+def in_order(cases: list[dict[str, Any]]) -> list[str]:
+    return sorted(str(sorted(case.items())) for case in cases)
+
+
+def test_no_row_is_lost() -> None:
+    for kind, count in {"gemm": 248, "conv": 217, "rnn": 125}.items():
+        suites = [suite for suite in PUBLISHED.values() if suite.kind == kind]
+        assert sum(len(suite.rows) for suite in suites) == len(read(f"deepbench_{kind}.csv")) == count
+    assert len(PUBLISHED["gemm-models"].rows) == 220
+
+
+@pytest.mark.parametrize("row", read("deepbench_gemm.csv"), ids=str)
+def test_a_products_flops_are_those_published(row: dict[str, Any]) -> None:
+    assert flops(*CASES["gemm"](row)) == row["flops"]
+
+
+@pytest.mark.parametrize("row", read("deepbench_conv.csv"), ids=str)
+def test_a_convolutions_flops_and_sides_are_those_published(row: dict[str, Any]) -> None:
+    workload, params = CASES["conv"](row)
+    convolution: Any = workload_at(workload, params)
+    assert convolution.output_shape == (row["n"], row["k"], row["out_h"], row["out_w"])
+    assert {flops(workload + phase, params) for phase in published_shapes.PHASES["conv"]} == {
+        row["fwd_flops"]
+    }
+
+
+@pytest.mark.parametrize("row", read("deepbench_rnn.csv"), ids=str)
+def test_a_recurrent_products_flops_are_those_published(row: dict[str, Any]) -> None:
+    hidden = row["hidden"]
+    counted = flops(*CASES["rnn"](row))
+    assert counted * hidden == row["fwd_flops_recurrent_only"] * (hidden + FEATURES)
+
+
+@pytest.mark.parametrize(("a_t", "b_t"), [*itertools.product((False, True), repeat=2)])
+def test_a_column_major_product_is_the_row_major_one_of_its_memory(a_t: bool, b_t: bool) -> None:
+    """What cuBLAS computes, on matrices that are stored by columns, against ours on the same memory."""
+    row = {"m": 3, "n": 4, "k": 5, "a_t": str(a_t).lower(), "b_t": str(b_t).lower()}
+    source = np.random.default_rng(0)
+    a = np.asfortranarray(source.standard_normal((5, 3) if a_t else (3, 5)))
+    b = np.asfortranarray(source.standard_normal((4, 5) if b_t else (5, 4)))
+    c = (a.T if a_t else a) @ (b.T if b_t else b)
+    _, params = CASES["gemm"](row)
+    ours = Gemm(**params).forward(Ops(), {"a": by_rows(b), "b": by_rows(a)})
+    np.testing.assert_allclose(ours, by_rows(np.asfortranarray(c)))
+
+
+def by_rows(matrix: Any) -> Any:
+    """The memory of a column-major matrix, read by rows."""
+    return matrix.ravel(order="K").reshape(matrix.shape[::-1])
