@@ -56,11 +56,11 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
     documented = (
         "case, suite, workload, params, dtype, mode, phase, cache, backend, target, framework_version, "
         "device, device_name, status, message, rounds, samples, contended, latency_s, latency_low_s, "
-        "latency_high_s, latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, items_per_s, "
-        "item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, attainable_flops_per_s, roof, "
-        "flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, bytes_of_datasheet, peak_device_bytes, "
-        "peak_host_bytes, relative_error, energy_j, items_per_j, price_per_hour, currency, "
-        "items_per_cost, notes"
+        "latency_high_s, latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, warm_s, "
+        "compilations, items_per_s, item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, "
+        "attainable_flops_per_s, roof, flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, "
+        "bytes_of_datasheet, peak_device_bytes, peak_host_bytes, relative_error, energy_j, items_per_j, "
+        "price_per_hour, currency, items_per_cost, notes"
     )
 
     assert list(data_frame(rows(a_run())).columns) == documented.split(", ")
@@ -205,6 +205,24 @@ def test_cold_start_counts_only_empty_compile_caches() -> None:
     )
 
     assert row["cold_s"] == 4.0
+
+
+def test_warm_start_counts_only_processes_that_found_what_another_compiled() -> None:
+    row = the_row(
+        a_measurement(cold_s=3.0, compile_cache="empty"),
+        a_measurement(cold_s=1.0, compile_cache="warm"),
+        a_measurement(cold_s=2.0, compile_cache="warm"),
+    )
+
+    assert row["warm_s"] == 1.5
+    assert "warm_s: no process began with a warm compile cache" in the_row(a_measurement())["notes"]
+
+
+def test_compilations_are_those_of_the_first_call_where_they_are_counted() -> None:
+    row = the_row(a_measurement(compiled=2), a_measurement(compiled=2), a_measurement())
+
+    assert row["compilations"] == 2
+    assert "compilations: not counted here" in the_row(a_measurement())["notes"]
 
 
 def test_without_an_empty_compile_cache_there_is_no_cold_start() -> None:

@@ -181,6 +181,18 @@ def _cold_start(measured: Measurement) -> Value:
     return finite(measured.cold_s)
 
 
+def _warm_start(measured: Measurement) -> Value:
+    if measured.cold_s is None:
+        return Value(None, reason="the first call was not timed")
+    if measured.compile_cache != "warm":
+        return Value(None, reason="no process began with a warm compile cache")
+    return finite(measured.cold_s)
+
+
+def _compilations(measured: Measurement) -> Value:
+    return finite(measured.compiled, "not counted here")
+
+
 def _peak(of: Callable[[Measurement], Memory]) -> Process:
     return lambda measured: finite(of(measured).bytes, of(measured).reason)
 
@@ -225,6 +237,25 @@ METRICS = (
         pooled_by="median",
         source=Sampled(process=_cold_start, pool=middle, once=True),
         series="cold_start_seconds",
+    ),
+    Metric(
+        name="warm_s",
+        label="warm start",
+        unit="s",
+        better="lower",
+        meaning="time of the first call of a process that finds what an earlier one compiled",
+        pooled_by="median",
+        source=Sampled(process=_warm_start, pool=middle),
+        series="warm_start_seconds",
+    ),
+    Metric(
+        name="compilations",
+        label="compilations",
+        unit="",
+        better="lower",
+        meaning="programs that the first call traces and compiles",
+        pooled_by="median",
+        source=Sampled(process=_compilations, pool=middle),
     ),
     Metric(
         name="items_per_s",

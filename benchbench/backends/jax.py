@@ -135,6 +135,7 @@ class JaxSession(Session):
         self.compute = jnp.dtype(dtype.compute.value) if dtype in AMP else None
         self._dtype = dtype
         self.waits_every_step = device.platform == "cpu"  # the CPU's client may run them side by side
+        self._compiled: list[Any] = []
         self._clearing: tuple[Callable[[Any], Any], Any] | None = None
 
     def put(self, array: NDArray[np.generic]) -> Any:
@@ -163,8 +164,13 @@ class JaxSession(Session):
         """jax.jit; the old state's memory is given to the new."""
         import jax
 
-        compiled: Callable[..., Any] = jax.jit(step, donate_argnums=tuple(range(state)))
-        return compiled
+        compiled = jax.jit(step, donate_argnums=tuple(range(state)))
+        self._compiled.append(compiled)
+        return compiled  # type: ignore[no-any-return]
+
+    def compilations(self) -> int:
+        """Entries in the caches of what `compile` gave: one for each kind of arguments."""
+        return sum(int(compiled._cache_size()) for compiled in self._compiled)
 
     def wait(self, output: Any) -> None:
         """Dispatch is asynchronous on every platform."""

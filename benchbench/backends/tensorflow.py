@@ -148,6 +148,7 @@ class TensorFlowSession(Session):
         self._mode = mode
         self._tf32 = dtype is Dtype.TF32
         self._accelerator = device != "cpu"
+        self._compiled: list[Any] = []
         self._clearing: Any = None
 
     def put(self, array: NDArray[np.generic]) -> Any:
@@ -183,8 +184,15 @@ class TensorFlowSession(Session):
         if self._mode == "tensorrt":
             return _converted(placed, self._precision_mode)
         xla = True if self._mode == "xla" else None
-        compiled: Callable[..., Any] = tf.function(placed, jit_compile=xla, autograph=False)
-        return compiled
+        compiled = tf.function(placed, jit_compile=xla, autograph=False)
+        self._compiled.append(compiled)
+        return compiled  # type: ignore[no-any-return]
+
+    def compilations(self) -> int | None:
+        """Traces of what `compile` gave, each a program; none where operations run one by one."""
+        if self._mode not in ("function", "xla"):
+            return None
+        return sum(int(compiled.experimental_get_tracing_count()) for compiled in self._compiled)
 
     def wait(self, output: Any) -> None:
         """CPU operations have finished when they return; GPUs are told to finish."""

@@ -160,6 +160,14 @@ class CpuSession(TorchSession):
 
         return torch.compile(step, mode=COMPILED[self._mode]) if self._mode in COMPILED else step
 
+    def compilations(self) -> int | None:
+        """Graphs that torch.compile has made in this process."""
+        if self._mode not in COMPILED:
+            return None
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
+
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """torch.profiler twice: noting shapes and memory makes a step up to half as long again."""
         times = self._profiled(step, iterations, count, folder / TRACE, details=False)

@@ -124,6 +124,7 @@ class Measurement:
     window: Window | None = None  # None in runs of before it was kept
     telemetry: Telemetry | None = None
     batches: tuple[Batch, ...] = ()  # of `block_s`, in order; () where the host's own clock timed them
+    compiled: int | None = None  # programs, in the first call; None: not counted
     cleared: bool = False  # whether caches were, before each block
     ranks: tuple[RankSamples, ...] = ()  # in order; () of one
 

@@ -52,10 +52,10 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     cold_caches = case.cache is Cache.COLD
     timer = session.timer(session.flush if cold_caches else None)
     with stage(stages, "cold"):
-        start = timer.now()
+        before, start = session.compilations(), timer.now()
         output = runner.step()
         session.wait(output)
-        cold = timer.now() - start
+        cold, after = timer.now() - start, session.compilations()
     with stage(stages, "verify"):
         if isinstance(workload, Operation):  # training counts its steps: its losses of each are verified
             for _ in range(session.calls_until_timed - 1):
@@ -91,6 +91,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         steady=samples.steady,
         stop_reason=samples.stop_reason,
         cold_s=cold,
+        compiled=None if before is None or after is None else after - before,
         compile_cache="warm" if job["warm"] and backend.keeps_compiled else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
