@@ -28,6 +28,7 @@ from benchbench.profiling import tables
 from benchbench.profiling.tables import OperatorTable, ProfileDifference
 from benchbench.running.observer import RunObserver
 from benchbench.store import artifacts, runs, selectors
+from benchbench.store.merging import MergedRun, merge_runs
 from benchbench.store.sharing import SharedRun, write_shared
 from benchbench.trends.trend import Trend, trends
 from benchbench.validating.faults import Validation
@@ -193,6 +194,14 @@ def validate(stored: str | Path = "latest", *, results: str | Path | None = None
     if name in suite.suite_names():
         return validate_path(suite.suite_path(name))
     return validate_path(folder(name, root))
+
+
+def merge(folders: Sequence[str | Path], *, results: str | Path | None = None) -> list[MergedRun]:
+    """Bring runs that were measured elsewhere into `results`: what became of each
+
+    `folders`: results folders, or runs in them. Raises UnreadableInput for one without runs, CannotWrite.
+    """
+    return list(merge_runs([Path(each) for each in folders], results_folder(results)))
 
 
 def share_run(run: str | Path, output: str | Path, *, results: str | Path | None = None) -> SharedRun:

@@ -26,7 +26,7 @@ MEASURE, COMPARE, EXPLAIN = "Measure and report", "Compare", "Explain"  # panels
 INSPECT, EXCHANGE = "What there is", "Other tools"
 VERBS = (  # in the order of use
     *("run", "report", "compare", "check", "baseline", "history", "profile", "doctor"),
-    *("list", "devices", "env", "runs", "validate", "export", "import"),
+    *("list", "devices", "env", "runs", "merge", "validate", "export", "import"),
 )
 
 

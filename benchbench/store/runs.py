@@ -138,12 +138,17 @@ def create_run(root: Path, info: RunInfo) -> RunWriter:
     return create_in(root / RUNS / info.id, info)
 
 
+def make_parent(folder: Path) -> None:
+    """Make the folder that a run's own is in. Raises OSError where it is a link."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.parent.is_symlink():
+        raise OSError(ELOOP, "is a link, and links in results are not followed", str(folder.parent))
+
+
 def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> RunWriter:
     """The same in a folder that is not there yet."""
     with disk.writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.parent.is_symlink():
-            raise OSError(ELOOP, "is a link, and links in results are not followed", str(folder.parent))
+        make_parent(folder)
         folder.mkdir()
     with ExitStack() as made:
         made.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -1,0 +1,130 @@
+"""Stores of several machines made one: nothing lost, nothing twice, nothing replaced by less."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchbench import api
+from benchbench.errors import CannotWrite, UnreadableInput
+from benchbench.store import runs
+from benchbench.store.merging import Merged
+from benchbench.store.selectors import run_ids
+from tests.factories import a_case, a_machine, a_record, a_run_info
+from tests.program import accelbench
+
+IDS = ("01M7YM00000000000000000000", "01M7YM00000000000000000001")
+
+
+def stored(root: Path, name: str, *, rounds: int = 3, ended: bool = True, cpu: str = "Example CPU") -> Path:
+    """A run of one case, with a record for each round."""
+    info = a_run_info(id=name, machine=a_machine(cpu=cpu), plan=(a_case(),))
+    writer = runs.create_in(root / runs.RUNS / name, info)
+    for number in range(rounds):
+        writer.append(a_record(round=number, order=number))
+    if ended:
+        writer.end()
+    writer.close()
+    return root / runs.RUNS / name
+
+
+def outcomes(root: Path, *folders: Path) -> list[Merged]:
+    return [each.outcome for each in api.merge(folders, results=root)]
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_runs_of_two_machines_become_one_store_and_merging_again_changes_nothing(tmp_path: Path) -> None:
+    stored(tmp_path / "a", IDS[0], cpu="A")
+    stored(tmp_path / "b", IDS[1], cpu="B")
+    root = tmp_path / "all"
+    found = api.merge([tmp_path / "a", tmp_path / "b"], results=root)
+    assert [(each.name, each.machine, each.outcome) for each in found] == [
+        (IDS[0], "A", "added"),
+        (IDS[1], "B", "added"),
+    ]
+    assert run_ids(root) == list(IDS)
+    before = content(root)
+    assert before == {**content(tmp_path / "a"), **content(tmp_path / "b")}
+    assert outcomes(root, tmp_path / "a", tmp_path / "b") == ["present"] * 2
+    assert content(root) == before
+
+
+def test_a_run_is_named_by_its_own_folder_too(tmp_path: Path) -> None:
+    assert outcomes(tmp_path / "all", stored(tmp_path / "a", IDS[0])) == ["added"]
+
+
+def test_a_run_that_went_on_is_continued_and_never_replaced_by_less(tmp_path: Path) -> None:
+    root = tmp_path / "all"
+    beginning = stored(tmp_path / "early", IDS[0], rounds=1, ended=False)
+    whole = stored(tmp_path / "late", IDS[0], rounds=3)
+    assert outcomes(root, beginning) == ["added"]
+    assert outcomes(root, whole) == ["continued"]
+    assert outcomes(root, beginning) == ["present"]
+    assert content(root / runs.RUNS / IDS[0]) == content(whole)
+
+
+def test_another_run_of_the_same_id_is_told_and_what_is_there_stays(tmp_path: Path) -> None:
+    ours = stored(tmp_path / "all", IDS[0], rounds=2)
+    before = content(ours)
+    theirs = stored(tmp_path / "b", IDS[0], rounds=2)
+    text = (theirs / runs.RECORDS).read_bytes().splitlines(keepends=True)
+    (theirs / runs.RECORDS).write_bytes(text[1] + text[0])
+    assert outcomes(tmp_path / "all", theirs) == ["different"]
+    assert content(ours) == before
+
+
+def test_what_cannot_be_read_is_told_and_costs_only_itself(tmp_path: Path) -> None:
+    stored(tmp_path / "a", IDS[0])
+    broken = stored(tmp_path / "a", IDS[1])
+    (broken / runs.HEAD).write_text("{")
+    assert outcomes(tmp_path / "all", tmp_path / "a") == ["added", "unreadable"]
+    assert run_ids(tmp_path / "all") == [IDS[0]]
+
+
+def test_links_in_what_is_merged_are_left_out(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    source = stored(tmp_path / "a", IDS[0])
+    (source / "plots").symlink_to(tmp_path)
+    (source / "log").symlink_to(secret)
+    assert outcomes(tmp_path / "all", source) == ["added"]
+    assert sorted(path.name for path in (tmp_path / "all" / runs.RUNS / IDS[0]).iterdir()) == sorted(
+        [runs.HEAD, runs.RECORDS, runs.END]
+    )
+
+
+def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match="There are no runs in"):
+        api.merge([tmp_path], results=tmp_path / "all")
+
+
+def test_what_cannot_be_written_leaves_nothing_half_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "all"
+    beginning = stored(tmp_path / "early", IDS[0], rounds=1, ended=False)
+    whole = stored(tmp_path / "late", IDS[0], rounds=3)
+    assert outcomes(root, beginning) == ["added"]
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(CannotWrite, match="No space left"):
+        api.merge([whole], results=root)
+    assert content(root / runs.RUNS / IDS[0]) == content(beginning)
+    assert [path.name for path in (root / runs.RUNS).iterdir()] == [IDS[0]]
+
+
+def test_the_command_tells_each_run_and_its_machine(tmp_path: Path) -> None:
+    stored(tmp_path / "a", IDS[0], cpu="A CPU")
+    done = accelbench("merge", "a", cwd=tmp_path)
+    assert f"added       {IDS[0]}  A CPU" in done.stderr
+    assert "1 added" in done.stderr
+    (tmp_path / "a" / runs.RUNS / IDS[0] / runs.HEAD).write_text("{")
+    accelbench("merge", "a", cwd=tmp_path, code=5)
