@@ -197,7 +197,7 @@ def validate(stored: str | Path = "latest", *, results: str | Path | None = None
 
 
 def merge(folders: Sequence[str | Path], *, results: str | Path | None = None) -> list[MergedRun]:
-    """Bring runs that were measured elsewhere into `results`: what became of each
+    """Bring runs that were measured elsewhere into `results`: what became of each.
 
     `folders`: results folders, or runs in them. Raises UnreadableInput for one without runs, CannotWrite.
     """
