@@ -134,7 +134,17 @@ def test_no_function_hands_many_options_on_by_hand() -> None:
 
 SAME_MEANING = {
     # a verb of the command line and the function that does its work
-    *("run", "report", "history", "profile", "doctor", "devices", "measure_ceilings", "measure_noise"),
+    *(
+        "run",
+        "report",
+        "history",
+        "profile",
+        "doctor",
+        "devices",
+        "measure_ceilings",
+        "measure_noise",
+        "merge",
+    ),
     "validate",
     *("list_", "remove"),  # of what the verb before them names
     # the same in each framework

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchbench.errors import UnreadableInput
 from benchbench.store import disk, runs
-from benchbench.store.selectors import is_run, run_ids
+from benchbench.store.selectors import has_run, run_ids
 
 
 class Merged(StrEnum):
@@ -53,7 +53,7 @@ def merge_runs(folders: Sequence[Path], root: Path) -> Iterator[MergedRun]:
 
 
 def _sources(folder: Path) -> list[Path]:
-    if is_run(folder):
+    if has_run(folder):
         return [folder]
     if found := [folder / runs.RUNS / name for name in run_ids(folder)]:
         return found
@@ -61,7 +61,7 @@ def _sources(folder: Path) -> list[Path]:
 
 
 def _merge(source: Path, target: Path) -> Merged:
-    if not is_run(target):
+    if not has_run(target):
         _copy(source, target)
         return Merged.ADDED
     there, here = (_records(each) for each in (target, source))

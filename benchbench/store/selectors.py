@@ -24,7 +24,7 @@ def run_ids(root: Path) -> list[str]:
     with disk.reading(folder):
         if not folder.is_dir():
             return []
-        found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and is_run(each)]
+        found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and has_run(each)]
     return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
 
 
@@ -39,7 +39,7 @@ def find_run(root: Path, selector: str) -> Path:
     matching = [name for name in ids if selector and name.upper().startswith(selector.upper())]
     if selector in ids or len(matching) == 1:
         return root / RUNS / (selector if selector in ids else matching[0])
-    if selector and is_run(Path(selector)):
+    if selector and has_run(Path(selector)):
         return Path(selector)
     within = [] if matching else _confirming(root, ids, selector)
     if len(within) == 1:
@@ -112,7 +112,7 @@ def _nearest(selector: str, ids: list[str]) -> str:
     return f"Did you mean {near[0]!r}?" if near else "accelbench list runs shows what there is."
 
 
-def is_run(folder: Path) -> bool:
+def has_run(folder: Path) -> bool:
     """Whether a run's head is in the folder."""
     with suppress(OSError, ValueError):  # a name too long, or with a NUL
         return (folder / HEAD).is_file()
