@@ -24,7 +24,7 @@ def completed(folder: Path, line: str, **more: str) -> list[str]:
     ("line", "offered"),
     [
         ("accelbench run --suite q", ["quick"]),
-        ("accelbench run -w conv2", ["conv2d", "conv2d_backward"]),
+        ("accelbench run -w resn", ["resnet50_infer", "resnet50_train"]),
         ("accelbench run -b onnx", ["onnxruntime"]),
         ("accelbench run --dtype b", ["bfloat16"]),
         ("accelbench run --dtype float33", []),
