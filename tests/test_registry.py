@@ -57,6 +57,12 @@ def test_a_file_of_several_names_each_by_its_class(folder: Path) -> None:
         load("registered_net7")
 
 
+def test_a_private_class_is_shared_by_the_others_of_its_file(folder: Path) -> None:
+    write(folder, "registered_shared.py", "_RegisteredSharedSizes", "Whatever")
+    assert "registered_shared" in registry.entry_names("benchbench.workloads")
+    assert load("registered_shared").__name__ == "Whatever"
+
+
 def test_a_file_without_a_workload_says_so(folder: Path) -> None:
     write(folder, "registered_empty.py")
     with pytest.raises(UsageError, match=r"registered_empty\.py defines no Workload class"):

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.errors import Unsupported
 from benchbench.workloads._layers import EPSILON
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward
 
 if TYPE_CHECKING:
     from benchbench.workloads._memory_bound import Step
+    from benchbench.workloads.base import Arrays, DeviceContext, Program
 
 RUNNING = "running_mean", "running_var"
 
@@ -116,3 +118,9 @@ class BatchNormBackward(MemoryBoundBackward, BatchNorm):
 
     summary = "gradients of batch normalisation"
     constants = frozenset(RUNNING)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Raise Unsupported on torch_xla for what it fails to differentiate."""
+        if context.device.type == "xla" and not self.training:
+            raise Unsupported("torch_xla has no gradient of batch normalisation by running statistics")
+        return super().build_torch(context, arrays)
