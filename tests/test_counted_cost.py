@@ -52,6 +52,9 @@ EXCEPTIONS: dict[str, Callable[[Any], int]] = {
     "gpt2_prefill": masked(2 * 2),  # in each of two layers
     "gpt2_train": masked(2 * 6),
     "gru_backward": first_state(3),
+    "llama_decode": empty_places,
+    "llama_prefill": masked(2 * 2),
+    "llama_train": masked(2 * 6),
     "lstm_backward": first_state(4),
     "rnn_backward": first_state(1),
     "transformer_infer": masked(2 * 2),  # in each of two layers

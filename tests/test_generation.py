@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -15,16 +16,18 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker.reference import reference, trained
 from benchbench.worker.verify import SPARED, relative_error, sample_indices
-from benchbench.workloads._decoder_layers import CausalAttention
+from benchbench.workloads._decoder_layers import CausalAttention, Rotary
+from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Program
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
 from benchbench.workloads.networks.gpt2 import Gpt2Decode, Gpt2Prefill, Gpt2Train
+from benchbench.workloads.networks.llama import LlamaDecode, LlamaPrefill, LlamaTrain
 from tests.test_networks import FRAMEWORKS, built, compiled
 
 DRAW = Draw(Dtype.FLOAT32)
-PAIRS = [(Gpt2Prefill(), Gpt2Decode())]
+PAIRS = [(Gpt2Prefill(), Gpt2Decode()), (LlamaPrefill(), LlamaDecode())]
 GENERATIONS = [work.tiny() for pair in PAIRS for work in pair]
 
 
@@ -115,6 +118,9 @@ class SigmoidGelu(Ops):
     def gelu_tanh(self, x: Any) -> Any:
         return self.multiply(x, self.sigmoid(1.702 * x))
 
+    def silu(self, x: Any) -> Any:
+        return self.gelu_tanh(x)
+
 
 class Unmasked(Ops):
     def attention(self, q: Any, k: Any, v: Any, **_options: Any) -> Any:
@@ -140,22 +146,43 @@ class EmptyPlaceSeen(Ops):
         return super().attention(q, k, v, **options)[:, 1:]
 
 
+class HeadsInTurn(Ops):
+    """Keys and values as `np.tile` gives them to the heads, not `np.repeat`."""
+
+    def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
+        turns = self.np.arange(q.shape[2]) % k.shape[2]
+        return super().attention(q, k[:, :, turns], v[:, :, turns], **options)
+
+
+class TurnedBack(Ops):
+    """Rotary positions with the wrong sign."""
+
+    def multiply(self, a: Any, b: Any) -> Any:
+        is_table = b.ndim == 3 and b.shape[1] == 1 and b[0, 0, 0] == 0  # of sines: position 0 has none
+        return super().multiply(a, -b if is_table else b)
+
+
 class DroppedBranch(Ops):
     def add(self, a: Any, b: Any) -> Any:
         return a if a.shape == b.shape and b.shape[-1] > 1 else super().add(a, b)
 
 
+OF_LLAMA = [HeadsInTurn, TurnedBack]
 MUTANTS = [SigmoidGelu, Unmasked, ShiftedTokens, EmptyPlaceSeen, DroppedBranch]
 
 
-@pytest.mark.parametrize(
-    ("mutant", "dtype"),
-    [
-        *((mutant, Dtype.FLOAT32) for mutant in MUTANTS),
-        *((mutant, Dtype.BFLOAT16) for mutant in (Unmasked, ShiftedTokens, DroppedBranch)),
-    ],
-)
-@pytest.mark.parametrize("work", GENERATIONS)
+MISTAKES = [
+    *((work, mutant, Dtype.FLOAT32) for work in GENERATIONS for mutant in MUTANTS),
+    *(
+        (work, mutant, Dtype.BFLOAT16)
+        for work in GENERATIONS
+        for mutant in (Unmasked, ShiftedTokens, DroppedBranch)
+    ),
+    *((work, mutant, Dtype.FLOAT32) for work in GENERATIONS[2:] for mutant in OF_LLAMA),
+]
+
+
+@pytest.mark.parametrize(("work", "mutant", "dtype"), MISTAKES)
 def test_a_mistake_in_a_logit_is_beyond_its_tolerance(work: Any, mutant: Any, dtype: Dtype) -> None:
     arrays, indices = work.arrays(Draw(dtype)), sample_indices(work)
     wrong = work.references(arrays, indices, mutant())["output"]
@@ -173,8 +200,16 @@ class UntiedLogits(Ops):
         return super().embedding(getval(table), index)
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, UntiedLogits])
-@pytest.mark.parametrize("work", [Gpt2Train().tiny()])
+TRAININGS = [Gpt2Train().tiny(), LlamaTrain().tiny()]
+
+
+@pytest.mark.parametrize(
+    ("work", "mutant"),
+    [
+        *((work, mutant) for work in TRAININGS for mutant in (*MUTANTS, UntiedLogits)),
+        *((TRAININGS[1], mutant) for mutant in OF_LLAMA),
+    ],
+)
 def test_a_mistake_in_training_is_beyond_its_tolerance(work: Any, mutant: Any) -> None:
     wrong = trained(work, work.arrays(DRAW), mutant())
     exact = reference(work, Dtype.FLOAT32)
@@ -185,6 +220,34 @@ def test_a_mistake_in_training_is_beyond_its_tolerance(work: Any, mutant: Any) -
     assert max(ratios) > 1.5
 
 
+@pytest.mark.parametrize("kind", [Gpt2Train, LlamaTrain])
+def test_a_decoders_loss_falls(kind: Any) -> None:
+    work = kind().tiny()
+    steps = islice(training(work, work.update, work.arrays(DRAW)), 8)
+    losses = [step.loss for step in steps]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_llama_of_the_published_size_has_its_parameters() -> None:
+    """Llama 3.2 1B (meta-llama/Llama-3.2-1B, config.json)."""
+    whole = LlamaDecode(width=2048, depth=16, heads=32, kv_heads=8, hidden=8192, vocabulary=128256)
+    assert parameters_of(whole) == 1_235_814_400
+
+
+def test_rotary_positions_turn_a_pair_by_the_distance() -> None:
+    """A score depends on how far a key is from its query alone (Su et al. 2021, equation 16)."""
+    tables = Rotary(name="rotary", length=20, dim=6, base=100.0).weights()
+    cos, sin = (tables[f"rotary_{part}"].draw(Draw(Dtype.FLOAT64), part) for part in ("cos", "sin"))
+    q, k = np.random.default_rng(0).standard_normal((2, 6))
+
+    def turned(x: Any, position: int) -> Any:
+        return x * cos[position] + np.concatenate([-x[3:], x[:3]]) * sin[position]
+
+    scores = [turned(q, position + 4) @ turned(k, position) for position in range(16)]
+    np.testing.assert_allclose(scores, scores[0])
+    assert abs(turned(q, 5) @ turned(k, 0) - scores[0]) > 1e-3
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     for wrong, message in (
         ({"width": 100}, "width=100 must be a multiple of 12"),
@@ -193,6 +256,10 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             Gpt2Decode(**wrong)
+    with pytest.raises(UsageError, match="heads=8 must be a multiple of 3"):
+        LlamaDecode(kv_heads=3)
+    with pytest.raises(UsageError, match="width / heads = 15 must be even"):
+        LlamaDecode(width=120)
 
 
 def test_the_published_size_is_left_out_of_the_parameters() -> None:

@@ -115,6 +115,8 @@ LESS_EVERYWHERE: dict[tuple[str, str, str, Dtype | None], str] = {
     ("torch_xla", "lazy", "transformer_train", Dtype.FLOAT64): "of the",  # likewise
     ("onnxruntime", "graph", "gpt2_prefill", Dtype.FLOAT64): "of the output",  # likewise
     ("onnxruntime", "graph", "gpt2_decode", Dtype.FLOAT64): "of the output",  # likewise
+    ("onnxruntime", "graph", "llama_prefill", Dtype.FLOAT64): "of the output",  # attention's scale likewise
+    ("onnxruntime", "graph", "llama_decode", Dtype.FLOAT64): "of the output",  # likewise
     **{
         ("onnxruntime", "graph", workload, Dtype.FLOAT64): "of the output"  # an attribute of ONNX is float32
         for workload in ("batch_norm", "dropout", "layer_norm", "rms_norm")

@@ -141,8 +141,8 @@ def storage_errors(arrays: Arrays, exact: Tensors, unit_roundoff: float) -> dict
 
 def tolerated(errors: Sequence[float], factor: float, dtype: Dtype) -> float:
     """`factor` times the largest error of the draws, and no less than a rounding of the result."""
-    factor *= FLOAT64_FACTOR if dtype is Dtype.FLOAT64 else 1
-    return max(factor * max(errors), PRECISIONS[dtype].result.unit_roundoff)
+    wider = FLOAT64_FACTOR if dtype is Dtype.FLOAT64 else 1
+    return wider * max(factor * max(errors), PRECISIONS[dtype].result.unit_roundoff)
 
 
 def rounding_draws(dtype: Dtype) -> Iterator[Ops]:

@@ -113,7 +113,7 @@ class Rotary:
         """Cosines and sines, (length, dim) each, computed in float64 once, as by PyTorch's users."""
         shape = self.length, self.dim
         return {
-            f"{self.name}.{part}": RotaryTable(
+            f"{self.name}_{part}": RotaryTable(
                 shape=shape, scale=0.0, is_learnt=False, base=self.base, part=part
             )
             for part in ("cos", "sin")

@@ -29,7 +29,7 @@ class Dense:
     rows: int = 1  # of one sample: positions of a sequence
     bias: bool = True
     image: tuple[int, int, int] | None = None  # C, H, W, where the input is a flattened image
-    beside: ClassVar[bool] = False
+    beside: bool = False  # on a branch no longer than the one it is added to
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -101,6 +101,10 @@ class Ops:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
         return self.rounding.result(0.5 * x * (1 + anp.tanh(inner)))
 
+    def silu(self, x: Any) -> Any:
+        """x / (1 + e⁻ˣ) (Hendrycks & Gimpel 2016)."""
+        return self.rounding.result(x * 0.5 * (anp.tanh(0.5 * x) + 1))
+
     def tanh(self, x: Any) -> Any:
         """Elementwise."""
         return self.rounding.result(anp.tanh(x))
