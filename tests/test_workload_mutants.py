@@ -1,0 +1,191 @@
+"""A wrong workload is told from a right one: each step of its reference altered, and each of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchbench.model.case import Dtype
+from benchbench.worker import verify
+from benchbench.worker.reference import reference, trained
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import PRECISIONS, rounding_to
+from benchbench.workloads.base import Draw, Operation, Training, Workload
+from tests.tiny import NAMES, WORKS
+
+DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
+MOST = 12  # calls, and arrays, that are altered of a workload
+FEW = 4  # of one that computes so much:
+LARGE = 5e7  # FLOPs
+
+RIGHT, WRONG = 0.7, 1.5  # times the tolerance
+UNTOLD = 0.6  # of a network's in bfloat16, where the tolerance of an output is a tenth: float32 tells them
+# What enters no result: gradients do not depend on it, or it is compared by how far it moves.
+IDLE = {
+    "avg_pool2d_backward": {"x"},
+    "batch_norm_backward": {"bias"},
+    "batch_norm_backward-training": {"bias"},
+    "embedding_backward": {"table"},
+    "layer_norm_backward": {"bias"},
+    "linear_backward": {"bias"},
+    "update": {"weight"},
+    "update-fused": {"weight"},
+}
+
+ALTERATIONS: dict[str, Callable[[Any], Any]] = {
+    "negated": lambda y: -y,
+    "times 1.1": lambda y: 1.1 * y,
+    "shifted": lambda y: Ops.np.roll(y, 1, axis=-1) if y.ndim else y + 0.1,
+}
+
+
+@dataclass
+class Altered:
+    """The operations of a reference, of which the result of one call in each step is altered."""
+
+    ops: Ops
+    number: int = -1  # of the call, from 0
+    alter: Callable[[Any], Any] = lambda y: y
+    period: int = 2**62  # calls of a step
+    calls: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self.ops, name)
+        if not callable(operation) or name == "reused":
+            return operation
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            result = operation(*arguments, **options)
+            return self.alter(result) if (len(self.calls) - 1) % self.period == self.number else result
+
+        return call
+
+
+def nearest(dtype: Dtype) -> Ops:
+    return Ops(rounding_to(dtype, np.random.default_rng(7), nearest=True))
+
+
+def has_forward(work: Workload) -> bool:
+    return isinstance(work, Training) or (
+        isinstance(work, Operation) and type(work).forward is not Operation.forward
+    )
+
+
+def elements(work: Workload, arrays: Any, dtype: Dtype, ops: Any = None) -> Mapping[str, Any]:
+    """What is verified; in float64 and then rounded where there are no operations that round."""
+    if isinstance(work, Training):
+        return trained(work, arrays, ops or nearest(dtype))
+    assert isinstance(work, Operation)
+    if has_forward(work):
+        return work.references(arrays, verify.sample_indices(work), ops or nearest(dtype))
+    exact = work.references(arrays, verify.sample_indices(work))
+    return {name: PRECISIONS[dtype].result.nearest(values) for name, values in exact.items()}
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most so many of the first `count` numbers, the first and the last among them."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most))}) if count else []
+
+
+@dataclass
+class Mutants:
+    """Of a workload in a dtype: the name of each, and what computes its sampled elements."""
+
+    work: Workload
+    dtype: Dtype
+
+    def __post_init__(self) -> None:
+        self.arrays: Any = self.work.arrays(Draw(self.dtype))
+        self.most = FEW if (self.work.cost(self.dtype).flops or 0) > LARGE else MOST
+
+    def right(self) -> Mapping[str, Any]:
+        return elements(self.work, self.arrays, self.dtype)
+
+    def of_calls(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        if not has_forward(self.work):
+            return
+        counting = Altered(nearest(self.dtype))
+        elements(self.work, self.arrays, self.dtype, counting)
+        period = len(counting.calls) // (verify.STEPS if isinstance(self.work, Training) else 1)
+        for number in spread(period, self.most):
+            following = counting.calls[number + 1] if number + 1 < period else ""
+            for name, alter in ALTERATIONS.items():
+                if name == "times 1.1" and following.endswith("_norm"):
+                    continue  # which takes it away again
+                ops = Altered(nearest(self.dtype), number, alter, period)
+                title = f"{counting.calls[number]} {number}"
+                yield title, partial(elements, self.work, self.arrays, self.dtype, ops)
+
+    def of_arrays(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        names = list(self.arrays)
+        for number in spread(len(names), self.most):
+            name, array = names[number], self.arrays[names[number]]
+            for title, alter in ALTERATIONS.items():
+                other = np.asarray(alter(array), array.dtype)
+                makes_sense = array.dtype.kind == "f" or title == "shifted"  # an index is not scaled
+                if makes_sense and not np.array_equal(other, array):
+                    arrays = {**self.arrays, name: other}
+                    yield name, partial(elements, self.work, arrays, self.dtype)
+
+
+def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
+    """How many times its tolerance the right one is off, and by its worst alteration each step and array."""
+    made, mutants = reference(work, dtype), Mutants(work, dtype)
+
+    def ratio(found: Mapping[str, Any]) -> float:
+        return verify.worst(found, made.expected, made.tolerance, made.spared).ratio
+
+    wrong: dict[str, float] = {}
+    with np.errstate(invalid="ignore"):  # of a negated variance
+        for name, altered in (*mutants.of_calls(), *mutants.of_arrays()):
+            wrong[name] = max(ratio(altered()), wrong.get(name, 0.0))
+    return ratio(mutants.right()), wrong
+
+
+def is_repeated(name: str) -> bool:
+    """Whether inference has the same forward function; the way back is derived from it."""
+    return name.endswith("_train") and f"{name.removesuffix('_train')}_infer" in NAMES
+
+
+def is_of_chance(work: Workload) -> bool:
+    """Whether a framework draws a part of it, which no reference can say element by element."""
+    return isinstance(work, Operation) and bool(work.chance)
+
+
+MUTATED = [
+    pytest.param(work, id=id_)
+    for id_, name, work in WORKS
+    if not is_repeated(name) and not is_of_chance(work)
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("work", MUTATED)
+def test_every_step_and_every_array_of_a_workload_matters(
+    work: Workload, dtype: Dtype, request: pytest.FixtureRequest
+) -> None:
+    if reason := work.refuses(dtype):
+        pytest.skip(reason)
+    right, wrong = ratios(work, dtype)
+    assert right < RIGHT
+    id_ = request.node.callspec.id.removesuffix(f"-{dtype}")
+    untold = {name for name, ratio in wrong.items() if ratio <= WRONG}
+    if dtype is Dtype.FLOAT32 or not is_drawn(work):
+        assert untold == IDLE.get(id_, set())
+    else:
+        assert len(untold) <= UNTOLD * len(wrong), untold
+
+
+def is_drawn(work: Workload) -> bool:
+    """Whether its tolerance is of drawn roundings, through many operations."""
+    return not isinstance(work, Operation) or work.draws_tolerated > 0
+
+
+def test_what_enters_no_result_is_listed_of_workloads() -> None:
+    assert IDLE.keys() <= {id_ for id_, *_ in WORKS}
