@@ -1,27 +1,33 @@
-"""The first ten losses of one network, from the same weights on the same batch, in every framework.
+"""The losses of each network, from the same weights on the same batch, in every framework.
 
-`python -m tests.studies.losses` prints them side by side with float64's. A program, and what
-test_losses.py checks.
+`python -m tests.studies.losses [FRAMEWORK]…` prints the first ten side by side with float64's. A program, and
+what test_losses.py checks.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Dtype
-from benchbench.model.device import Target
+from benchbench.model.device import Probe, Target
 from benchbench.model.run import Settings
 from benchbench.workloads.base import Draw, Training, Workload
 from benchbench.workloads.networks.resnet50 import Resnet50
+from benchbench.workloads.steps import TrainingStep
 from tests.factories import a_case
+from tests.tiny import NAMES, tiny
 
 STEPS = 10
-NETWORKS = ("convnet_train", "resnet50_train")
+FRAMEWORKS = ("torch", "tensorflow", "jax", "torch_xla")
+NETWORKS = tuple(name for name in NAMES if isinstance(tiny(name), TrainingStep))
 
 
 def network(name: str) -> Training:
@@ -37,22 +43,37 @@ def float64_losses(name: str) -> list[float]:
     return [loss for loss, _ in work.reference(work.arrays(Draw(Dtype.FLOAT32)), STEPS)]
 
 
-def losses(targets: list[Target], name: str, dtype: Dtype = Dtype.FLOAT32) -> dict[str, list[float]]:
-    """Target → its losses, each in a process of its own; a target that is not installed has none."""
-    settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
-    found = {}
-    with WorkerPool(targets, settings, sys.executable) as pool:
-        for target in [probe.target for probe in pool.probe() if probe.status != "unavailable"]:
-            answer = pool.ask(traced(target, name, dtype), {"kind": "trace", "steps": STEPS})[0]
-            assert answer.reply is not None, answer
-            found[target.name] = answer.reply["losses"]
-    return found
+class Frameworks:
+    """A template process per framework, which imports it once; each training is a fork of it."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self._opened = opened
+        self._pools: dict[str, tuple[WorkerPool, Probe]] = {}
+
+    def probe(self, name: str) -> Probe:
+        """Whether it is installed."""
+        return self._pool(name)[1]
+
+    def losses(self, framework: str, name: str, steps: int, dtype: Dtype = Dtype.FLOAT32) -> list[float]:
+        """Of the first steps of a network."""
+        pool, probe = self._pool(framework)
+        answer = pool.ask(traced(probe.target, name, dtype), {"kind": "trace", "steps": steps})[0]
+        assert answer.reply is not None, answer
+        assert "losses" in answer.reply, answer.reply
+        found: list[float] = answer.reply["losses"]
+        return found
+
+    def _pool(self, name: str) -> tuple[WorkerPool, Probe]:
+        if name not in self._pools:
+            settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
+            own = targets([name], {}, sys.executable)
+            pool = self._opened.enter_context(WorkerPool(own, settings, sys.executable))
+            self._pools[name] = pool, pool.probe()[0]
+        return self._pools[name]
 
 
 def traced(target: Target, name: str, dtype: Dtype) -> Any:
     """The case of that training."""
-    from benchbench.backends.base import Backend
-
     backend = registry.load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
     work = network(name)
     return a_case(
@@ -70,12 +91,13 @@ def table(found: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
-    """Print both networks' losses."""
-    from benchbench.environments.targets import targets
-
-    wanted = targets(sys.argv[1:] or ["torch", "tensorflow", "jax", "torch_xla"], {}, sys.executable)
-    for name in NETWORKS:
-        print(f"{name}, float32\n{table({'float64': float64_losses(name)} | losses(wanted, name))}\n")
+    """Print the losses of every network."""
+    with ExitStack() as opened:
+        frameworks = Frameworks(opened)
+        wanted = [name for name in sys.argv[1:] or FRAMEWORKS if frameworks.probe(name).status == "ready"]
+        for name in NETWORKS:
+            found = {framework: frameworks.losses(framework, name, STEPS) for framework in wanted}
+            print(f"{name}, float32\n{table({'float64': float64_losses(name)} | found)}\n")
 
 
 if __name__ == "__main__":
