@@ -43,7 +43,8 @@ FIELDS = [
     *("flops", "bytes", "flops_per_s", "bytes_per_s", "flops_per_byte", "bound", "attainable_flops_per_s"),
     *("roof", "flops_of_ceiling", "flops_of_datasheet", "bytes_of_ceiling", "bytes_of_datasheet"),
     *("peak_device_bytes", "peak_host_bytes"),
-    *("relative_error", "energy_j", "items_per_j", "price_per_hour", "currency", "items_per_cost", "notes"),
+    *("relative_error", "energy_j", "items_per_j", "hidden_share", "waiting_share"),
+    *("price_per_hour", "currency", "items_per_cost", "notes"),
 ]
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
 ONCE = (*FAKE, "--rounds", "1")

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.backends.fake import Fake, FakeSession
+from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime
+from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass
@@ -21,6 +24,7 @@ from benchbench.model.measurement import Cost
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, Selection, plan, select
 from benchbench.worker import verify
+from benchbench.worker.case import PART_BLOCKS, time_parts
 from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
@@ -28,7 +32,8 @@ from benchbench.worker.tolerance import tolerance
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads._vectors import SCALAR
-from benchbench.workloads.base import OUTPUT, Draw, Operation, Program
+from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
+from benchbench.workloads.transfers.overlap import NEXT, PRODUCT
 from tests.factories import a_probe
 
 Index = NDArray[np.int64]
@@ -224,6 +229,54 @@ def test_what_arrives_is_what_was_sent_to_the_bit(framework: str, name: str) -> 
             session.wait(output)
             elements = verify.output_elements(work, runner.program, output, session)
             assert verify.worst(elements, reference(work, dtype).expected, {OUTPUT: 0.0}).error == 0.0
+
+
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
+def test_on_a_cpu_nothing_is_copied_beside_a_product(backend: str) -> None:
+    here = planned(backend, DeviceClass.CPU, "overlap")
+    assert [(each.status, each.reason) for each in here.left_out] == [
+        (Status.UNSUPPORTED, "a CPU computes in the host's memory, so nothing is copied beside its work")
+    ]
+    assert planned(backend, DeviceClass.ACCELERATOR, "overlap").cases
+
+
+@pytest.mark.parametrize("wrong", [NEXT, PRODUCT])
+def test_an_overlap_that_does_half_of_its_work_is_wrong(wrong: str) -> None:
+    work = tiny("overlap")
+    arrays, indices = work.arrays(Draw(Dtype.FLOAT32)), verify.sample_indices(work)
+    expected = reference(work, Dtype.FLOAT32)
+    found = work.references(arrays, indices)
+    assert verify.worst(found, expected.expected, expected.tolerance).ratio == 0.0
+    halved = {**found, wrong: found[wrong] * (np.arange(len(found[wrong])) % 2)}
+    assert verify.worst(halved, expected.expected, expected.tolerance).ratio > 1.5
+
+
+@pytest.mark.real
+def test_jax_queues_a_copy_and_a_product_and_both_are_right() -> None:
+    pytest.importorskip("jax")
+    backend = Jax()
+    backend.load()
+    session = backend.open("cpu", Dtype.FLOAT32, "jit", 2)
+    work = tiny("overlap")
+    runner = build(backend, session, work, Dtype.FLOAT32)
+    assert set(runner.program.parts) == {SOURCE, CONSUMER}
+    assert largest_deviation(work, runner, session, reference(work, Dtype.FLOAT32)).ratio < 0.7
+    alone = time_parts(runner, session.timer(), 2)
+    assert {name: len(blocks) for name, blocks in alone.items()} == dict.fromkeys(
+        (SOURCE, CONSUMER), PART_BLOCKS
+    )
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("kind", "why"), [(Torch, "streams on CUDA"), (TensorFlow, "tf.data alone")])
+def test_a_framework_without_streams_says_so(kind: type[Backend], why: str) -> None:
+    pytest.importorskip(kind.framework)
+    backend = kind()
+    backend.load()
+    session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
+    work = tiny("overlap")
+    with pytest.raises(Unsupported, match=why):
+        backend.program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
 
 
 @pytest.mark.real

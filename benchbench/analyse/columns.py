@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.analyse import pricing, roofline
 from benchbench.analyse.metrics import FOREIGN, METRICS, Value
-from benchbench.analyse.rows import Row
+from benchbench.analyse.rows import UNKNOWN, Row
+from benchbench.analyse.side_by_side import SHARES
 from benchbench.model.case import Scalar
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ def _position(name: str, row: Row) -> _Cell:
     return getattr(row.position, name), row.position.reasons.get(name, "")
 
 
+def _share(name: str, row: Row) -> _Cell:
+    found = row.shares.get(name, UNKNOWN)
+    return found.value, found.reason
+
+
 def _price(name: str, row: Row) -> _Cell:
     return getattr(row.price, name), row.price.reason
 
@@ -135,6 +141,7 @@ _BEHIND: Mapping[str, Mapping[str, _Column]] = {
         "bytes": _count(lambda row: row.cost.bytes if row.cost else 0),
     },
     "bytes_per_s": {name: partial(_position, name) for name in roofline.FIELDS},
+    "items_per_j": {name: partial(_share, name) for name in SHARES},
     "peak_host_bytes": {"relative_error": lambda row: (row.relative_error.value, row.relative_error.reason)},
 }
 
@@ -157,6 +164,7 @@ UNITS: Mapping[str, str] = {
     "attainable_flops_per_s": "FLOP/s",
     **dict.fromkeys(("flops_of_ceiling", "flops_of_datasheet"), "%"),
     **dict.fromkeys(("bytes_of_ceiling", "bytes_of_datasheet"), "%"),
+    **dict.fromkeys(SHARES, "%"),
     "price_per_hour": "currency/h",
     "items_per_cost": "item/currency",
 }  # of numbers; `item` and `currency` stand for the row's

@@ -19,6 +19,7 @@ from benchbench.analyse.roofline import (
     measured_roofs,
     position,
 )
+from benchbench.analyse.side_by_side import SHARES, share_of, side_by_side_notes
 from benchbench.machine.conditions import condition_notes, usual_mhz
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.measurement import Cost, Failure, Measurement
@@ -50,7 +51,8 @@ class Row:
 
     `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
     is not ok. `cost`: of a step, None where no round was measured. `relative_error`: the worst, of failed
-    rounds too. `rounds`: those measured; `samples`: their blocks.
+    rounds too. `shares`: by name, of `SHARES`, where a step has parts. `rounds`: those measured; `samples`:
+    their blocks.
     """
 
     case: Case
@@ -66,6 +68,7 @@ class Row:
     relative_error: Value = UNKNOWN
     position: Position = field(default_factory=Position)
     price: CasePrice = field(default_factory=CasePrice)
+    shares: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
 
     @property
@@ -212,14 +215,17 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
     latency_s = metrics["latency_s"].value
     where = _position(context, row, measured[0].cost, latency_s)
     device, _ = device_of(context.info, row.case.device, row.device_name)
+    shares = {name: share_of(measured, share) for name, share in SHARES.items()}
     return replace(
         row,
         metrics=metrics,
         steps=None if latency_s is None else _quantiles(measured),
         position=where,
         price=priced(metrics["items_per_s"].value, device, context.prices),
+        shares=shares,
         notes=(
             *_quality_notes(measured, rounds),
+            *side_by_side_notes(shares),
             *launch_notes(measured),
             *interruption_notes(measured),
             *ceiling_notes(where),

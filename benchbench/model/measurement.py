@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from benchbench.model.note import Note
@@ -127,6 +128,8 @@ class Measurement:
     compiled: int | None = None  # programs, in the first call; None: not counted
     cleared: bool = False  # whether caches were, before each block
     ranks: tuple[RankSamples, ...] = ()  # in order; () of one
+    # Of a step's parts, each timed alone: seconds a step in each block.
+    parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

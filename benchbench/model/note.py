@@ -45,6 +45,7 @@ class NoteKind(StrEnum):
     SHORT_OF_MEMORY = "short_of_memory"
     DRIFTED = "drifted"
     NOT_PROFILED = "not_profiled"
+    SIDE_BY_SIDE = "side_by_side"
 
 
 CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.SHARED_GPU)
@@ -86,6 +87,8 @@ def _cores(count: float) -> str:
 FORMATS: Mapping[str, Callable[[float], str]] = {
     "share": percent,
     "limit": percent,
+    "hidden": percent,
+    "waiting": percent,
     "times": ratio,
     "bytes": size,
     "cores": _cores,
@@ -132,6 +135,8 @@ CLAUSES = {
     NoteKind.DRIFTED: "steps became {share} {what} from the first round to the last, "
     "in {cases} cases together",
     NoteKind.NOT_PROFILED: "{reason}",
+    NoteKind.SIDE_BY_SIDE: "{hidden} of the shorter of its two parts is hidden behind the longer; "
+    "{waiting} of a step is waiting",
 }
 
 

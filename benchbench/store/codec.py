@@ -77,6 +77,7 @@ def outcome_of(raw: object) -> Measurement | Failure:
     _check_error(found)
     _check_numbers([found.cold_s or 0.0, found.timer_cost_s or 0.0])
     _check_numbers([*found.warmup_block_s, *found.block_s])
+    _check_numbers([number for blocks in found.parts_s.values() for number in blocks])
     _check_numbers([number for batch in found.batches for number in dataclasses.astuple(batch)])
     _check_telemetry(found)
     _check_ranks(found)

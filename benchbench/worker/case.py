@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from itertools import repeat
 from time import perf_counter
 from typing import Any
@@ -39,6 +40,7 @@ from benchbench.workloads.base import Operation, Training, Workload
 
 DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
 OTHER_BATCHES = 3
+PART_BLOCKS = 11  # of a part of a step, timed alone
 
 
 def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
@@ -69,6 +71,8 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
             runner.step, timer, policy, session.compilations, mark=session.range, most=most
         )
     peak_device, host = session.peak_device(), peak_host(host_reset)
+    with stage(stages, "parts"):
+        parts_s = time_parts(runner, timer, samples.iterations)
     if not runner.program.simulated:
         with stage(stages, "verify_again"):
             check_other_inputs(backend, workload, case, runner, session, job)
@@ -104,7 +108,18 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         window=samples.window,
         batches=samples.batches,
         cleared=cold_caches,
+        parts_s=parts_s,
     )
+
+
+def time_parts(runner: Runner, timer: Timer, iterations: int) -> dict[str, tuple[float, ...]]:
+    """Part → seconds a step in each of `PART_BLOCKS` blocks of it alone; one more, the first, warms it up."""
+
+    def alone(part: Callable[..., Any]) -> tuple[float, ...]:
+        blocks = timer.blocks(lambda: part(*next(runner.inputs)), iterations, PART_BLOCKS + 1)
+        return tuple(block / iterations for block in blocks[1:])
+
+    return {name: alone(part) for name, part in runner.program.parts.items()}
 
 
 def long_enough(samples: Samples) -> int:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
 OUTPUT = "output"  # the name of an operation's only one
+SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
 
 
 class DeviceContext(Protocol):
@@ -71,6 +72,7 @@ class Program:
     held: tuple[Any, ...] = ()
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
+    parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # of the step; see `SOURCE`
     compiles: bool = True  # False: the step is called as it is in every mode
     simulated: bool = False  # nothing is computed, so there is nothing to verify
     unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
