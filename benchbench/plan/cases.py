@@ -26,7 +26,7 @@ KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", 
 HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
 MOST_CASES = 10_000  # a day, at eight seconds each
 MARGIN = 8  # times the memory: what a case may need and is still tried
-SATURATED_S = 1.0  # likewise: a step that keeps a device busy so long gains nothing by being doubled
+SATURATED_S = 0.25  # likewise: a step that keeps a device busy so long gains nothing by being doubled
 PROCESS_S, IMPORT_S = 1.0, 5.0  # likewise: to fork and build a case, to import a framework
 
 
