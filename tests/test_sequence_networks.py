@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.reference import reference, trained
@@ -15,6 +16,7 @@ from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
+from benchbench.workloads.networks.bert_base import BertBaseInfer, BertBaseTrain
 from benchbench.workloads.networks.encoder_decoder import EncoderDecoderInfer, EncoderDecoderTrain
 from benchbench.workloads.steps import TrainingStep
 
@@ -41,7 +43,14 @@ class GeluForRelu(Ops):
         return self.gelu(x)
 
 
+class ApproximateGelu(Ops):
+    def gelu(self, x: Any) -> Any:
+        return self.rounding.result(0.5 * x * (1 + self.np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+
+
 MUTANTS: dict[type[Network], list[type[Ops]]] = {
+    BertBaseInfer: [UnscaledScores, LargerEpsilon, ApproximateGelu],
+    BertBaseTrain: [UnscaledScores, LargerEpsilon, ApproximateGelu],
     EncoderDecoderInfer: [Unmasked, UnscaledScores, LargerEpsilon, GeluForRelu],
     EncoderDecoderTrain: [Unmasked, UnscaledScores, LargerEpsilon, GeluForRelu],
 }
@@ -64,21 +73,9 @@ def ratio(work: Any, kind: type[Ops]) -> float:
     return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
 
 
-def flops_in_torch(work: Any) -> int:
-    """By torch's counter, which sees attention as products only where it is not fused."""
-    torch = pytest.importorskip("torch")
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with torch.device("meta"):
-        model = work.torch()
-        inputs = [torch.tensor(array) for array in work.inputs(Draw(F32)).values()]
-    with FlopCounterMode(display=False) as counter:
-        model(*inputs)
-    return int(counter.get_total_flops())
-
-
 def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(EncoderDecoderInfer()) == 44_140_544  # of torch.nn.Transformer()
+    assert parameters_of(BertBaseInfer()) == 109_514_298  # of BertForMaskedLM, bert-base-uncased
 
 
 @pytest.mark.parametrize("kind", MUTANTS, ids=lambda kind: kind.__name__)
@@ -98,9 +95,19 @@ def test_the_update_of_a_bias_that_softmax_does_not_see_is_not_verified_under_ad
     assert f"update of {name}" in reference(EncoderDecoderTrain(optimizer="momentum").tiny(), F32).expected
 
 
-@pytest.mark.real
-def test_torch_counts_the_same_flops_but_for_the_mask() -> None:
-    work = EncoderDecoderInfer(batch=2, source=24, target=16, hidden=64, heads=4, depth=2, feed_forward=96)
-    unseen = 16 * 15 // 2  # pairs that torch counts although the mask leaves them out
-    masked = work.depth * work.batch * 4 * unseen * work.hidden
-    assert flops_in_torch(work) == work.cost(F32).flops + masked
+def test_a_mask_that_exceeds_the_sequence_or_its_positions_is_refused() -> None:
+    with pytest.raises(UsageError, match="between masked=20 and positions=512"):
+        BertBaseInfer(length=19)
+    with pytest.raises(UsageError, match="between masked=20 and positions=512"):
+        BertBaseInfer(length=513)
+
+
+@pytest.mark.parametrize("kind", [BertBaseInfer, EncoderDecoderTrain])
+def test_a_width_that_heads_cannot_share_is_refused(kind: Any) -> None:
+    with pytest.raises(UsageError, match="hidden=100 must be a multiple of heads=8"):
+        kind(hidden=100, heads=8)
+
+
+def test_sizes_at_their_published_values_are_no_part_of_an_id() -> None:
+    assert BertBaseTrain().params == {"batch": 32, "length": 128, "masked": 20}
+    assert EncoderDecoderInfer().params == {"batch": 64, "source": 512, "target": 128}

@@ -11,7 +11,7 @@ from math import prod, sqrt
 from typing import ClassVar
 
 from benchbench.workloads._layers import Dense, Layer, Norm
-from benchbench.workloads._weights import Weight
+from benchbench.workloads._weights import Weight, bias_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,15 @@ class MultiHeadAttention:
         if self.memory == self.length:
             moved -= self.memory  # the operand is projected to queries, keys and values at once
         return batch * moved * self.width + sum(prod(weight.shape) for weight in self.weights().values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedDense(Dense):
+    """A product with a table of embeddings that is another layer's, and a bias of its own."""
+
+    def weights(self) -> dict[str, Weight]:
+        """The bias."""
+        return bias_of(self.name, self.outputs, self.bias)
 
 
 @dataclass(frozen=True, kw_only=True)

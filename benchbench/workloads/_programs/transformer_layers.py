@@ -83,6 +83,10 @@ class TransformerLayers(ABC):
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """Product over the last axis, and the bias."""
 
+    @abstractmethod
+    def tied(self, x: Any, table: Any, name: str) -> Any:
+        """Product over the last axis with the rows of a table, which embeds what is put out; and a bias."""
+
     def outputs(self, weight: Any, start: int, stop: int) -> Any:
         """The columns of a weight that give these outputs."""
         return weight[:, start:stop]
@@ -115,6 +119,11 @@ class TensorFlowTransformerLayers(TransformerLayers):
         """The bias in what is multiplied."""
         return tensorflow_layers.dense(x, {"it.weight": weight, "it.bias": bias}, "it")
 
+    def tied(self, x: Any, table: Any, name: str) -> Any:
+        """The table is not transposed in memory."""
+        y = self.xp.matmul(x, table, transpose_b=True)
+        return self.xp.nn.bias_add(y, self.xp.cast(self.weights[f"{name}.bias"], y.dtype))
+
     def norm(self, x: Any, name: str) -> Any:
         """In float32 at least."""
         return tensorflow_layers.layer_norm(x, self.weights, name, self.epsilon)
@@ -142,6 +151,10 @@ class JaxTransformerLayers(TransformerLayers):
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """The bias in what is multiplied."""
         return jax_layers.dense(x, {"it.weight": weight, "it.bias": bias}, "it")
+
+    def tied(self, x: Any, table: Any, name: str) -> Any:
+        """XLA transposes nothing in memory."""
+        return self.linear(x, table.T, self.weights[f"{name}.bias"])
 
     def norm(self, x: Any, name: str) -> Any:
         """In float32 at least."""
@@ -172,6 +185,10 @@ class NumpyTransformerLayers(TransformerLayers):
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """By the transposed weight."""
         return self.ops.linear(x, weight, bias)
+
+    def tied(self, x: Any, table: Any, name: str) -> Any:
+        """The table lies as a weight does."""
+        return self.linear(x, table, self.weights[f"{name}.bias"])
 
     def outputs(self, weight: Any, start: int, stop: int) -> Any:
         """The rows of it."""

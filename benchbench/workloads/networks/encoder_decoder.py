@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._layers import Layer, Norm
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs.transformer_layers import (
     JaxTransformerLayers,
@@ -152,3 +154,14 @@ class EncoderDecoderTrain(TrainingStep, EncoderDecoder):
 
     summary = "train nn.Transformer: 6 encoder and 6 decoder layers"
     added = SIZE | TrainingStep.added
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """Three passes, but that no projection of source or target needs a gradient of its input."""
+        cost, (first, *_) = super().cost(dtype), self.layers()
+        given = [
+            Dense(name="in_proj", inputs=self.hidden, outputs=3 * self.hidden, rows=rows)
+            for rows in (self.source, self.target)
+        ]
+        flops = first.flops(self.batch) - sum(layer.flops(self.batch) for layer in given)
+        elements = first.elements(self.batch) - sum(layer.elements(self.batch) for layer in given)
+        return replace(cost, flops=cost.flops + flops, bytes=cost.bytes + elements * dtype.itemsize)

@@ -1,0 +1,216 @@
+"""BERT base with its head for masked tokens: Devlin et al. 2018, as their published code has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from benchbench.errors import UsageError
+from benchbench.workloads._layers import Dense, Embedding, Layer, Norm
+from benchbench.workloads._programs.transformer_layers import (
+    JaxTransformerLayers,
+    NumpyTransformerLayers,
+    TensorFlowTransformerLayers,
+    TransformerLayers,
+)
+from benchbench.workloads._transformer_layers import TiedDense, TransformerSize
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import Network
+from benchbench.workloads.steps import Inference, TrainingStep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SIZE = frozenset({"hidden", "heads", "depth", "vocabulary", "positions"})
+SEGMENTS = 2
+EXPANSION = 4
+EPSILON = 1e-12
+
+
+@dataclass(frozen=True)
+class BertBase(Network):
+    """109,514,298 parameters: layers normalised last, exact GELU, the output tied to the embedding.
+
+    The masked positions alone are projected to the vocabulary, 20 of 128 in the published recipe. Sequences
+    are full, so there is no padding. Without dropout, whose random numbers differ between frameworks, and
+    without the prediction of the next sentence.
+    """
+
+    batch: int = 32
+    length: int = 128
+    masked: int = 20
+    hidden: int = 768
+    heads: int = 12
+    depth: int = 12
+    vocabulary: int = 30_522
+    positions: int = 512  # that have an embedding
+
+    input_names = ("tokens", "segments", "places")
+    images = frozenset()
+    item = "token"
+    multiplications_saved = 1.0
+    added = SIZE
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for sizes that do not fit each other."""
+        super().__post_init__()
+        if self.hidden % self.heads:
+            raise UsageError(f"hidden={self.hidden} must be a multiple of heads={self.heads}.")
+        if not self.masked <= self.length <= self.positions:
+            raise UsageError(
+                f"length={self.length} must be between masked={self.masked} and positions={self.positions}."
+            )
+
+    @property
+    def items(self) -> int:
+        """Tokens."""
+        return self.batch * self.length
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Samples, masked positions, vocabulary."""
+        return self.batch, self.masked, self.vocabulary
+
+    def layers(self) -> list[Layer]:
+        """The embeddings are summed."""
+        return list(self._layers())
+
+    def _layers(self) -> Iterator[Layer]:
+        width = self.hidden
+        size = TransformerSize(width=width, heads=self.heads, feed_forward=EXPANSION * width)
+        yield Embedding(name="tokens", count=self.vocabulary, width=width, rows=self.length)
+        yield Embedding(name="positions", count=self.positions, width=width, rows=self.length)
+        yield Embedding(name="segments", count=SEGMENTS, width=width, rows=self.length)
+        yield Norm(name="norm", channels=width)
+        for index in range(self.depth):
+            yield from size.encoder_layer(f"layers.{index}", self.length)
+        yield Dense(name="transform", inputs=width, outputs=width, rows=self.masked)
+        yield Norm(name="transform_norm", channels=width)
+        yield TiedDense(name="head", inputs=width, outputs=self.vocabulary, rows=self.masked)
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Any token is as likely as any other; the masked places may coincide."""
+        shape = self.batch, self.length
+        return {
+            "tokens": draw.integers("tokens", *shape, below=self.vocabulary),
+            "segments": draw.integers("segments", *shape, below=SEGMENTS),
+            "places": draw.integers("places", self.batch, self.masked, below=self.length),
+        }
+
+    def tiny(self) -> Self:
+        """One layer of four heads, odd lengths."""
+        small = replace(self, batch=2, length=13, masked=5, hidden=64, heads=4, depth=1)
+        return replace(small, vocabulary=96, positions=17)
+
+    def torch(self) -> Any:
+        """nn.TransformerEncoderLayer and F.linear by the embedding."""
+        return torch_bert(self)
+
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """Rows are looked up by tf.gather."""
+        import tensorflow as tf
+
+        of = TensorFlowTransformerLayers(weights=weights, **self._kind())
+        tokens, segments, places = inputs
+        words, positions, kinds = self._tables(weights)
+        x = tf.gather(words, tokens) + positions[: self.length] + tf.gather(kinds, segments)
+        return self._logits(of, tf.gather(self._encoded(of, x), places, batch_dims=1))
+
+    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """Rows are looked up by indexing."""
+        import jax.numpy as jnp
+
+        of = JaxTransformerLayers(weights=weights, **self._kind())
+        tokens, segments, places = inputs
+        words, positions, kinds = self._tables(weights)
+        x = self._encoded(of, words[tokens] + positions[: self.length] + kinds[segments])
+        return self._logits(of, jnp.take_along_axis(x, places[..., None], axis=1))
+
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """The same in float64."""
+        of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
+        tokens, segments, places = inputs
+        words, positions, kinds = self._tables(weights)
+        x = ops.add(ops.embedding(words, tokens), positions[: self.length])
+        x = self._encoded(of, ops.add(x, ops.embedding(kinds, segments)))
+        return self._logits(of, x[ops.np.arange(len(places))[:, None], places])
+
+    def _tables(self, weights: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(weights[f"{name}.weight"] for name in ("tokens", "positions", "segments"))
+
+    def _kind(self) -> dict[str, Any]:
+        return {"heads": self.heads, "activation": "gelu", "epsilon": EPSILON}
+
+    def _encoded(self, of: TransformerLayers, x: Any) -> Any:
+        x = of.norm(x, "norm")
+        for index in range(self.depth):
+            x = of.encoder_layer(x, f"layers.{index}")
+        return x
+
+    def _logits(self, of: TransformerLayers, x: Any) -> Any:
+        x = of.norm(of.activate(of.dense(x, "transform")), "transform_norm")
+        return of.tied(x, of.weights["tokens.weight"], "head")
+
+
+@dataclass(frozen=True)
+class BertBaseInfer(Inference, BertBase):
+    """Logits of the masked positions."""
+
+    summary = "inference with BERT base: logits of masked tokens"
+
+    def rounding_size(self) -> Self:
+        """As deep."""
+        return replace(self.tiny(), depth=self.depth)
+
+
+@dataclass(frozen=True)
+class BertBaseTrain(TrainingStep, BertBase):
+    """Forward, backward and update, with AdamW unless said otherwise."""
+
+    optimizer: str = "adamw"
+
+    summary = "train BERT base on masked tokens"
+    added = SIZE | TrainingStep.added
+
+
+def torch_bert(network: BertBase) -> Any:
+    """As a user of PyTorch writes it."""
+    import torch.nn.functional as F
+    from torch import Tensor, nn, zeros
+
+    width = network.hidden
+
+    def layer() -> Any:
+        return nn.TransformerEncoderLayer(
+            width,
+            network.heads,
+            EXPANSION * width,
+            dropout=0.0,
+            activation="gelu",
+            layer_norm_eps=EPSILON,
+            batch_first=True,
+        )
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(network.vocabulary, width)
+            self.positions = nn.Embedding(network.positions, width)
+            self.segments = nn.Embedding(SEGMENTS, width)
+            self.norm, self.transform_norm = (nn.LayerNorm(width, EPSILON) for _ in range(2))
+            self.layers = nn.ModuleList(layer() for _ in range(network.depth))
+            self.transform = nn.Linear(width, width)
+            self.head = nn.ParameterDict({"bias": zeros(network.vocabulary)})
+
+        def forward(self, tokens: Tensor, segments: Tensor, places: Tensor) -> Tensor:
+            positions = self.positions.weight[: network.length]
+            x = self.norm(self.tokens(tokens) + positions + self.segments(segments))
+            for layer in self.layers:
+                x = layer(x)
+            x = x.take_along_dim(places[..., None], dim=1)
+            x = self.transform_norm(F.gelu(self.transform(x)))
+            return F.linear(x, self.tokens.weight, self.head["bias"])
+
+    return Model()
