@@ -1,0 +1,111 @@
+"""The mixture-of-experts layer: what its router chooses, and that a wrong layer is told from a right one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
+from benchbench.worker import verify
+from benchbench.worker.reference import reference
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads._reference.rounding import rounding_to
+from benchbench.workloads.base import Draw
+from benchbench.workloads.operations.moe import CHOSEN, EXPERTS, Moe, MoeBackward
+
+NARROW = [Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16]
+
+
+def sorted_logits(work: Moe, dtype: Dtype) -> Any:
+    arrays = work.arrays(Draw(dtype))
+    return np.sort(arrays["x"].astype(float) @ arrays["router"].astype(float).T, axis=1)
+
+
+@given(st.integers(1, 60), st.integers(EXPERTS, 64), st.sampled_from(NARROW))
+def test_every_expert_is_chosen_equally_often(tokens: int, width: int, dtype: Dtype) -> None:
+    work = Moe(tokens=EXPERTS * tokens, width=width, hidden=3)
+    arrays = work.arrays(Draw(dtype))
+    logits = arrays["x"].astype(float) @ arrays["router"].astype(float).T
+    chosen = np.argsort(logits, axis=1)[:, -CHOSEN:]
+    assert np.bincount(chosen.reshape(-1), minlength=EXPERTS).tolist() == [CHOSEN * tokens] * EXPERTS
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("work", [Moe(), Moe(tokens=8192, width=64, hidden=1), Moe().tiny()], ids=repr)
+def test_no_token_is_near_a_tie(work: Moe, dtype: Dtype) -> None:
+    logits = sorted_logits(work, dtype)
+    lead = logits[:, -CHOSEN] - logits[:, -CHOSEN - 1]
+    # Rounding a logit to bfloat16 moves it by a 512th; what rounds its products averages out.
+    assert lead.min() > np.abs(logits).max() / 16
+
+
+def test_weights_of_a_tokens_two_experts_are_not_all_alike() -> None:
+    logits = sorted_logits(Moe(), Dtype.FLOAT32)
+    assert (logits[:, -1] - logits[:, -2]).std() > 0.3
+
+
+class AllExperts(Ops):
+    """Weights that are softmax over all experts' logits of which the chosen take less than all."""
+
+    def softmax(self, x: Any, axis: int = -1) -> Any:
+        return 0.99 * super().softmax(x, axis)
+
+
+class EqualWeights(Ops):
+    def softmax(self, x: Any, axis: int = -1) -> Any:
+        return super().softmax(0 * x, axis)
+
+
+class StraightGate(Ops):
+    def sigmoid(self, x: Any) -> Any:
+        return 1 + 0 * x
+
+
+class MoeOfNeighbours(Moe):
+    """Each expert's tokens meet the next one's weights."""
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        return super().forward(ops, {**arrays, "down": ops.np.roll(arrays["down"], 1, axis=0)})
+
+
+def ratio(work: Moe, dtype: Dtype, kind: type[Ops] = Ops, wrong: Moe | None = None) -> float:
+    ops = kind(rounding_to(dtype, np.random.default_rng(0), nearest=True))
+    elements = (wrong or work).references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
+    made = reference(work, dtype)
+    return verify.worst(elements, made.expected, made.tolerance).ratio
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("kind", [Moe, MoeBackward])
+def test_a_wrong_layer_is_told_from_a_right_one(kind: type[Moe], dtype: Dtype) -> None:
+    work = kind().tiny()
+    assert ratio(work, dtype) < 0.5
+    for wrong in (EqualWeights, StraightGate):
+        assert ratio(work, dtype, wrong) > 1.5, wrong
+    if dtype is Dtype.FLOAT32:
+        assert ratio(work, dtype, AllExperts) > 1.5
+
+
+def test_an_expert_with_anothers_weights_is_told() -> None:
+    work = Moe().tiny()
+    wrong = MoeOfNeighbours(tokens=work.tokens, width=work.width, hidden=work.hidden)
+    assert ratio(work, Dtype.BFLOAT16, wrong=wrong) > 1.5
+
+
+def test_the_sampled_reference_is_the_whole_one() -> None:
+    work = Moe().tiny()
+    arrays, index = work.arrays(Draw(Dtype.FLOAT32)), verify.sample_indices(work)
+    whole = work.references(arrays, index, Ops())["output"]
+    assert work.reference(arrays, index["output"]) == pytest.approx(whole, rel=1e-12)
+
+
+def test_tokens_that_experts_cannot_share_are_refused() -> None:
+    with pytest.raises(UsageError, match="tokens=12 must be a multiple of 8"):
+        Moe(tokens=12)
+    with pytest.raises(UsageError, match="width=7 must be at least 8"):
+        Moe(width=7)
