@@ -114,6 +114,8 @@ LESS_EVERYWHERE: dict[tuple[str, str, str, Dtype | None], str] = {
     ("onnxruntime", "graph", "encoder_decoder_infer", Dtype.FLOAT64): "of the output",  # epsilon in float32
     ("torch_xla", "lazy", "bert_base_infer", Dtype.FLOAT64): "of the output",  # GELU's constant in float32
     ("torch_xla", "lazy", "bert_base_train", Dtype.FLOAT64): "of the",  # likewise
+    ("torch_xla", "lazy", "speech_encoder_infer", Dtype.FLOAT64): "of the output",  # likewise
+    ("torch_xla", "lazy", "speech_encoder_train", Dtype.FLOAT64): "of the",  # likewise
     ("torch_xla", "lazy", "transformer_infer", Dtype.FLOAT64): "of the output",  # likewise
     ("torch_xla", "lazy", "transformer_train", Dtype.FLOAT64): "of the",  # likewise
     ("onnxruntime", "graph", "gpt2_prefill", Dtype.FLOAT64): "of the output",  # likewise

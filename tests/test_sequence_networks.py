@@ -18,6 +18,7 @@ from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
 from benchbench.workloads.networks.bert_base import BertBaseInfer, BertBaseTrain
 from benchbench.workloads.networks.encoder_decoder import EncoderDecoderInfer, EncoderDecoderTrain
+from benchbench.workloads.networks.speech_encoder import SpeechEncoderInfer, SpeechEncoderTrain
 from benchbench.workloads.steps import TrainingStep
 
 F32 = Dtype.FLOAT32
@@ -48,11 +49,18 @@ class ApproximateGelu(Ops):
         return self.rounding.result(0.5 * x * (1 + self.np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
 
 
+class ShiftedFrames(Ops):
+    def conv1d(self, x: Any, weight: Any, *, stride: int = 1, padding: int = 0) -> Any:
+        return super().conv1d(self.np.roll(x, 1, axis=2), weight, stride=stride, padding=padding)
+
+
 MUTANTS: dict[type[Network], list[type[Ops]]] = {
     BertBaseInfer: [UnscaledScores, LargerEpsilon, ApproximateGelu],
     BertBaseTrain: [UnscaledScores, LargerEpsilon, ApproximateGelu],
     EncoderDecoderInfer: [Unmasked, UnscaledScores, LargerEpsilon, GeluForRelu],
     EncoderDecoderTrain: [Unmasked, UnscaledScores, LargerEpsilon, GeluForRelu],
+    SpeechEncoderInfer: [ShiftedFrames, UnscaledScores, LargerEpsilon, ApproximateGelu],
+    SpeechEncoderTrain: [ShiftedFrames, UnscaledScores, LargerEpsilon, ApproximateGelu],
 }
 
 
@@ -76,6 +84,8 @@ def ratio(work: Any, kind: type[Ops]) -> float:
 def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(EncoderDecoderInfer()) == 44_140_544  # of torch.nn.Transformer()
     assert parameters_of(BertBaseInfer()) == 109_514_298  # of BertForMaskedLM, bert-base-uncased
+    whisper_tiny, positions, key_biases = 8_208_384, 1500 * 384, 4 * 384  # of the encoder, with its positions
+    assert parameters_of(SpeechEncoderInfer()) == whisper_tiny - positions + key_biases
 
 
 @pytest.mark.parametrize("kind", MUTANTS, ids=lambda kind: kind.__name__)
@@ -108,6 +118,16 @@ def test_a_width_that_heads_cannot_share_is_refused(kind: Any) -> None:
         kind(hidden=100, heads=8)
 
 
+def test_a_speech_encoders_positions_are_sines_and_cosines_and_are_not_learnt() -> None:
+    work = SpeechEncoderTrain(batch=1, frames=50, hidden=6, heads=1)
+    table = work.arrays(Draw(F32))["positions"]
+    assert table.shape == (50, 6)
+    assert table[:, 0] == pytest.approx(np.sin(np.arange(50)), abs=1e-6)
+    assert table[:, 4] == pytest.approx(np.cos(np.arange(50) / 100), abs=1e-6)
+    assert not work.weights()["positions"].is_learnt
+
+
 def test_sizes_at_their_published_values_are_no_part_of_an_id() -> None:
     assert BertBaseTrain().params == {"batch": 32, "length": 128, "masked": 20}
+    assert SpeechEncoderTrain().params == {"batch": 8, "frames": 1500}
     assert EncoderDecoderInfer().params == {"batch": 64, "source": 512, "target": 128}

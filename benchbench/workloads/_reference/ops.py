@@ -32,6 +32,10 @@ class Ops:
     rounding: Exact = EXACT
     np = anp
 
+    def conv1d(self, x: Any, weight: Any, *, stride: int = 1, padding: int = 0) -> Any:
+        """Cross-correlation of (N, C, L) with (O, C, K), without bias."""
+        return self._conv(x, weight, (stride,), (padding,), 1)
+
     def conv2d(self, x: Any, weight: Any, *, stride: Size = 1, padding: Size = 0, groups: int = 1) -> Any:
         """Cross-correlation of (N, C, H, W) with (O, C / groups, KH, KW), without bias."""
         return self._conv(x, weight, _pair(stride), _pair(padding), groups)

@@ -1,0 +1,237 @@
+"""A speech encoder: the encoder of Whisper tiny (Radford et al. 2022), from mel bins to features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from benchbench.errors import UsageError
+from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._layers import Layer, Norm
+from benchbench.workloads._losses import MeanSquared
+from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._programs.transformer_layers import (
+    JaxTransformerLayers,
+    NumpyTransformerLayers,
+    TensorFlowTransformerLayers,
+    TransformerLayers,
+)
+from benchbench.workloads._transformer_layers import TransformerSize
+from benchbench.workloads._weights import Weight
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import Network
+from benchbench.workloads.steps import Inference, TrainingStep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SIZE = frozenset({"hidden", "heads", "depth"})
+MELS = 80
+STRIDE = 2  # of the second convolution: mel frames to a frame of the result
+EXPANSION = 4
+PERIOD = 10_000  # longest of the sinusoids, over 2π
+
+
+@dataclass(frozen=True)
+class SpeechEncoder(Network):
+    """7,633,920 parameters: two convolutions, sinusoidal positions, layers normalised first, exact GELU.
+
+    The second convolution has stride 2: 3000 mel frames, 30 seconds, become 1500. Keys have a bias, as in
+    nn.MultiheadAttention, which Whisper's have not (1536 parameters). Without dropout. Training regresses
+    features (mean squared error), as when a larger encoder is distilled: without CTC, nor a decoder.
+    """
+
+    batch: int = 8
+    frames: int = 1500
+    hidden: int = 384
+    heads: int = 6
+    depth: int = 4
+
+    loss = MeanSquared()
+    input_names = ("mels",)
+    images = frozenset()
+    item = "frame"
+    added = SIZE
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a width that the heads, or sine and cosine, cannot share."""
+        super().__post_init__()
+        if self.hidden % self.heads or self.hidden % 2:
+            raise UsageError(f"hidden={self.hidden} must be even and a multiple of heads={self.heads}.")
+
+    @property
+    def items(self) -> int:
+        """Frames of the result: 50 to a second of speech."""
+        return self.batch * self.frames
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Samples, frames, width."""
+        return self.batch, self.frames, self.hidden
+
+    @property
+    def convs(self) -> tuple[Conv, Conv]:
+        """A GELU follows each."""
+        mel_frames, width = (STRIDE * self.frames,), self.hidden
+        return (
+            Conv(name="conv1", inputs=MELS, outputs=width, kernel=3, size=mel_frames, bias=True),
+            Conv(
+                name="conv2", inputs=width, outputs=width, kernel=3, size=mel_frames, stride=STRIDE, bias=True
+            ),
+        )
+
+    def layers(self) -> list[Layer]:
+        """A norm ends them."""
+        return list(self._layers())
+
+    def _layers(self) -> Iterator[Layer]:
+        size = TransformerSize(width=self.hidden, heads=self.heads, feed_forward=EXPANSION * self.hidden)
+        yield from self.convs
+        yield Positions(frames=self.frames, width=self.hidden)
+        for index in range(self.depth):
+            yield from size.encoder_layer(f"layers.{index}", self.frames)
+        yield Norm(name="norm", channels=self.hidden)
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Log-mel spectrograms, N(0, 1): (batch, mel frames, bins)."""
+        return {"mels": draw.normal("mels", self.batch, STRIDE * self.frames, MELS)}
+
+    def tiny(self) -> Self:
+        """One layer of four heads, an odd length."""
+        return replace(self, batch=2, frames=13, hidden=64, heads=4, depth=1)
+
+    def torch(self) -> Any:
+        """nn.Conv1d and nn.TransformerEncoderLayer."""
+        return torch_speech_encoder(self)
+
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """tf.nn.convolution, and TensorFlow's operations on variables."""
+        import tensorflow as tf
+
+        (x,) = inputs
+        of = TensorFlowTransformerLayers(weights=weights, **self._kind())
+        for conv in self.convs:
+            x = of.activate(tensorflow_layers.conv(x, weights, conv))
+        return self._encoded(of, x + tf.cast(weights["positions"], x.dtype))
+
+    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """Functions of the weights."""
+        (x,) = inputs
+        of = JaxTransformerLayers(weights=weights, **self._kind())
+        for conv in self.convs:
+            x = of.activate(jax_layers.conv(x, weights, conv))
+        return self._encoded(of, x + weights["positions"].astype(x.dtype))
+
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """The same in float64."""
+        of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
+        x = ops.np.swapaxes(inputs[0], 1, 2)
+        for conv in self.convs:
+            (stride,), (padding,) = conv.strides, conv.padding
+            x = ops.conv1d(x, weights[f"{conv.name}.weight"], stride=stride, padding=padding)
+            x = of.activate(ops.add_bias(x, weights[f"{conv.name}.bias"]))
+        return self._encoded(of, ops.add(ops.np.swapaxes(x, 1, 2), weights["positions"]))
+
+    def _kind(self) -> dict[str, Any]:
+        return {"heads": self.heads, "activation": "gelu", "norm_first": True}
+
+    def _encoded(self, of: TransformerLayers, x: Any) -> Any:
+        for index in range(self.depth):
+            x = of.encoder_layer(x, f"layers.{index}")
+        return of.norm(x, "norm")
+
+
+@dataclass(frozen=True)
+class SpeechEncoderInfer(Inference, SpeechEncoder):
+    """Features of every frame."""
+
+    summary = "inference with a speech encoder: two convolutions and a Transformer over 30 seconds"
+
+    def rounding_size(self) -> Self:
+        """As deep."""
+        return replace(self.tiny(), depth=self.depth)
+
+
+@dataclass(frozen=True)
+class SpeechEncoderTrain(TrainingStep, SpeechEncoder):
+    """Forward, backward and update, with AdamW unless said otherwise."""
+
+    optimizer: str = "adamw"
+
+    summary = "train a speech encoder: two convolutions and a Transformer over 30 seconds"
+    added = SIZE | TrainingStep.added
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sinusoids(Weight):
+    """Sine and cosine of each position at periods between 2π and 2π · `PERIOD` (Vaswani et al. 2017, 3.5)."""
+
+    def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
+        """Nothing is drawn."""
+        import numpy as np
+
+        length, width = self.shape
+        angles = np.arange(length)[:, None] * PERIOD ** -np.linspace(0, 1, width // 2)
+        return draw.rounded(np.concatenate([np.sin(angles), np.cos(angles)], axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """A fixed table that is added to what the convolutions give."""
+
+    frames: int
+    width: int
+    beside: ClassVar[bool] = False
+    products: ClassVar[int] = 0
+    roundings: ClassVar[int] = 1
+
+    def weights(self) -> dict[str, Weight]:
+        """The table."""
+        return {"positions": Sinusoids(shape=(self.frames, self.width), scale=1.0, is_learnt=False)}
+
+    def flops(self, batch: int) -> int:
+        """Not counted."""
+        return 0
+
+    def elements(self, batch: int) -> int:
+        """The table; the sum is fused with what it follows at best."""
+        return self.frames * self.width
+
+
+def torch_speech_encoder(network: SpeechEncoder) -> Any:
+    """As a user of PyTorch writes it."""
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    width = network.hidden
+
+    def layer() -> Any:
+        return nn.TransformerEncoderLayer(
+            width,
+            network.heads,
+            EXPANSION * width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = (torch_layers.conv(conv) for conv in network.convs)
+            self.register_buffer("positions", torch.empty(network.frames, width))
+            self.layers = nn.ModuleList(layer() for _ in range(network.depth))
+            self.norm = nn.LayerNorm(width)
+
+        def forward(self, mels: Tensor) -> Tensor:
+            x = F.gelu(self.conv2(F.gelu(self.conv1(mels.transpose(1, 2))))).transpose(1, 2)
+            x = x + self.positions.to(x.dtype)
+            for layer in self.layers:
+                x = layer(x)
+            return self.norm(x)
+
+    return Model()
