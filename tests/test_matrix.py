@@ -111,26 +111,20 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
     ("torch_xla", "lazy", "convnet_train", Dtype.FLOAT16): "of the gradient",  # likewise
 }
 LESS_EVERYWHERE: dict[tuple[str, str, str, Dtype | None], str] = {
-    ("onnxruntime", "graph", "encoder_decoder_infer", Dtype.FLOAT64): "of the output",  # epsilon in float32
-    ("torch_xla", "lazy", "bert_base_infer", Dtype.FLOAT64): "of the output",  # GELU's constant in float32
-    ("torch_xla", "lazy", "bert_base_train", Dtype.FLOAT64): "of the",  # likewise
-    ("torch_xla", "lazy", "speech_encoder_infer", Dtype.FLOAT64): "of the output",  # likewise
-    ("torch_xla", "lazy", "speech_encoder_train", Dtype.FLOAT64): "of the",  # likewise
-    ("torch_xla", "lazy", "transformer_infer", Dtype.FLOAT64): "of the output",  # likewise
-    ("torch_xla", "lazy", "transformer_train", Dtype.FLOAT64): "of the",  # likewise
-    ("onnxruntime", "graph", "gpt2_prefill", Dtype.FLOAT64): "of the output",  # likewise
-    ("onnxruntime", "graph", "gpt2_decode", Dtype.FLOAT64): "of the output",  # likewise
-    ("onnxruntime", "graph", "llama_prefill", Dtype.FLOAT64): "of the output",  # attention's scale likewise
-    ("onnxruntime", "graph", "llama_decode", Dtype.FLOAT64): "of the output",  # likewise
     **{
         ("onnxruntime", "graph", workload, Dtype.FLOAT64): "of the output"  # an attribute of ONNX is float32
-        for workload in ("batch_norm", "dropout", "layer_norm", "rms_norm")
+        for workload in (
+            *("batch_norm", "dropout", "layer_norm", "rms_norm"),
+            *("encoder_decoder_infer", "gpt2_prefill", "gpt2_decode", "llama_prefill", "llama_decode"),
+        )
     },
     **{
         ("torch_xla", "lazy", workload, Dtype.FLOAT64): "of the"  # a constant in float32
         for workload in (
             *("batch_norm", "batch_norm_backward", "gelu", "gelu_backward"),
             *("layer_norm", "layer_norm_backward"),
+            *("bert_base_infer", "bert_base_train", "encoder_decoder_infer", "encoder_decoder_train"),
+            *("speech_encoder_infer", "speech_encoder_train", "transformer_infer", "transformer_train"),
         )
     },
 }
