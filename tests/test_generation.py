@@ -80,6 +80,13 @@ def test_a_prompt_costs_its_tokens_but_for_their_logits(
     assert first + further == flops(whole, batch=batch, length=length) + (length - 1) * logits
 
 
+@pytest.mark.parametrize("work", [each for pair in PAIRS for each in pair])
+def test_rounding_is_drawn_as_deep_as_the_decoder_and_nearly_as_wide(work: Any) -> None:
+    drawn = work.rounding_size()
+    assert (drawn.depth, drawn.width) == (work.depth, 128)
+    assert replace(work.tiny(), depth=5).rounding_size() == replace(work.tiny(), depth=5)
+
+
 @pytest.mark.parametrize(("prefill", "decode"), PAIRS)
 def test_generating_is_reading_the_longer_prompt(prefill: Prefill, decode: Decode) -> None:
     whole, last = prefill.tiny(), decode.tiny()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Arrays
 
+ROUNDING_WIDTH = 128  # a multiple of any tiny decoder's heads
+
 
 class Generation(Decoder, Inference):
     """The logits of one token."""
@@ -35,8 +37,10 @@ class Generation(Decoder, Inference):
         return 1
 
     def rounding_size(self) -> Self:
-        """As deep."""
-        return replace(self.tiny(), depth=self.depth)  # type: ignore[call-arg]  # each is a dataclass
+        """As deep, and as wide as can be afforded: a sum of more products errs more."""
+        tiny = self.tiny()
+        width = ROUNDING_WIDTH if self.width >= ROUNDING_WIDTH else tiny.width
+        return replace(tiny, depth=self.depth, width=width)  # type: ignore[call-arg]  # each is a dataclass
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module`; the cache's tensors are written in place."""
