@@ -34,6 +34,10 @@ BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name
 NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
 # What a framework has no operation for: pattern of the case's id → part of the reason it gives.
 UNSUPPORTED: dict[str, str] = {
+    "onnxruntime-graph-dynamic_shapes*": "first call",
+    "jax-*-dynamic_shapes-dynamic-*": "for every shape anew",
+    "torch_xla-*-dynamic_shapes-dynamic-*": "for every shape anew",
+    "tensorflow-xla-dynamic_shapes-dynamic-*": "for every shape anew",
     "jax-*-update-float*": "XLA fuses",  # what is not `fused`
     "jax-*-update-bfloat*": "XLA fuses",
     "torch_xla-*-update-float*": "XLA fuses",

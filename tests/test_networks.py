@@ -47,6 +47,9 @@ class TorchContext:
         tensor = torch.tensor(np.ascontiguousarray(array))
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
+    def compile_for_shapes(self, step: Any, *, dynamic: bool) -> Any:
+        return step
+
     def put_on_host(self, array: Any, *, pinned: bool = False) -> Any:
         raise NotImplementedError("no network keeps data on the host")
 

@@ -162,6 +162,10 @@ class OnnxSession(TorchSession):
 
         return run
 
+    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
+        """Inputs are bound once."""
+        raise Unsupported("its session is exported for the shapes of its first call")
+
     def _without_kernel(self, error: Exception) -> Unsupported:
         return Unsupported(f"no kernel for {self._case}: {str(error).splitlines()[0][:200]}")
 

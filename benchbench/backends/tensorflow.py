@@ -175,10 +175,7 @@ class TensorFlowSession(Session):
         """tf.function, with or without XLA, or the step itself."""
         import tensorflow as tf
 
-        def placed(*arguments: Any) -> Any:
-            with tf.device(self.device):
-                return step(*arguments)
-
+        placed = self._placed(step)
         if self._mode == "eager":
             return placed
         if self._mode == "tensorrt":
@@ -187,6 +184,36 @@ class TensorFlowSession(Session):
         compiled = tf.function(placed, jit_compile=xla, autograph=False)
         self._compiled.append(compiled)
         return compiled  # type: ignore[no-any-return]
+
+    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
+        """Told of it, tf.function takes a signature in which the axis has no size; else it traces each."""
+        if not dynamic:
+            return self.compile(step, 0)
+        if self._mode != "function":
+            raise Unsupported(f"{self._mode} compiles for every shape anew, or nothing")
+        import tensorflow as tf
+
+        def signature(first: Any, *others: Any) -> list[Any]:
+            shape = [None if axis == 1 else size for axis, size in enumerate(first.shape)]
+            fixed = [tf.TensorSpec(each.shape, each.dtype) for each in others]
+            return [tf.TensorSpec(shape, first.dtype), *fixed]
+
+        def run(*inputs: Any) -> Any:
+            if not self._compiled:
+                taken = signature(*inputs)
+                self._compiled.append(tf.function(self._placed(step), input_signature=taken, autograph=False))
+            return self._compiled[0](*inputs)
+
+        return run
+
+    def _placed(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        import tensorflow as tf
+
+        def placed(*arguments: Any) -> Any:
+            with tf.device(self.device):
+                return step(*arguments)
+
+        return placed
 
     def compilations(self) -> int | None:
         """Traces of what `compile` gave, each a program; none where operations run one by one."""

@@ -160,6 +160,17 @@ class CpuSession(TorchSession):
 
         return torch.compile(step, mode=COMPILED[self._mode]) if self._mode in COMPILED else step
 
+    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
+        """By itself torch.compile takes a size for dynamic once it has changed."""
+        import torch
+
+        if self._mode == "cudagraph":
+            raise Unsupported("a CUDA graph is replayed on the inputs it was captured with")
+        if self._mode not in COMPILED:
+            return step
+        compiled: Callable[..., Any] = torch.compile(step, mode=COMPILED[self._mode], dynamic=dynamic or None)
+        return compiled
+
     def compilations(self) -> int | None:
         """Graphs that torch.compile has made in this process."""
         if self._mode not in COMPILED:

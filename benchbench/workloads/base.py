@@ -45,6 +45,12 @@ class DeviceContext(Protocol):
     def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
         """`array` in the host's memory, pageable or pinned, else as `put`. Raises Unsupported."""
 
+    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
+        """A part of a step, compiled to be called with inputs of several shapes.
+
+        `dynamic`: the framework is told that the second axis of the first input varies. Raises Unsupported.
+        """
+
     def spend(self, seconds: float, operator: str = "simulated") -> None:
         """Let virtual time pass in an operator; only the fake backend has any."""
 
