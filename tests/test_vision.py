@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.reference import reference, trained
@@ -16,6 +17,7 @@ from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.network import Network
 from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
+from benchbench.workloads.networks.unet import UnetInfer, UnetTrain
 from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
 from benchbench.workloads.steps import Inference, TrainingStep
 
@@ -33,6 +35,8 @@ class LeakyRelu(Ops):
 MUTANTS: dict[Inference | TrainingStep, type[Ops]] = {
     MnistCnnInfer().tiny(): AveragePool,
     MnistCnnTrain().tiny(): LeakyRelu,
+    UnetInfer().tiny(): AveragePool,
+    UnetTrain().tiny(): LeakyRelu,
     Vgg16Infer().tiny(): AveragePool,
     Vgg16Train().tiny(): LeakyRelu,
 }
@@ -71,6 +75,7 @@ def parameters_of(work: Network) -> int:
 
 def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(MnistCnnInfer()) == 93_322
+    assert parameters_of(UnetInfer()) == 31_030_658  # 31,030,593 where one class is told from none
     assert parameters_of(Vgg16Infer()) == 138_357_544  # torchvision
 
 
@@ -80,9 +85,11 @@ def test_an_image_takes_the_published_work() -> None:
     assert shapes == [(26, 26), (11, 11), (3, 3)]
 
 
-def test_a_side_that_cannot_be_halved_five_times_is_refused() -> None:
-    with pytest.raises(Exception, match="multiple of 32"):
+def test_a_side_that_cannot_be_halved_as_often_as_the_network_does_is_refused() -> None:
+    with pytest.raises(UsageError, match="multiple of 32"):
         Vgg16Train(image=100)
+    with pytest.raises(UsageError, match="multiple of 16"):
+        UnetTrain(image=100)
 
 
 def test_a_width_is_left_out_of_ids_where_it_is_the_published_one() -> None:

@@ -51,9 +51,7 @@ class PlainCnn(Network):
                 continue
             if isinstance(layer, Dense) and layer.image:
                 modules["flatten"] = nn.Flatten()
-            modules[layer.name] = (
-                torch_layers.conv(layer) if isinstance(layer, Conv) else torch_layers.dense(layer)
-            )
+            modules[layer.name] = torch_layers.module_of(layer)
             modules[f"relu{at}"] = nn.ReLU(inplace=self.relu_in_place)
         modules.popitem()  # logits have none
         return nn.Sequential(modules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import DECAY, EPSILON
 
 
@@ -19,6 +19,22 @@ def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
         x, weights[f"{conv.name}.weight"], conv.strides, edges, dimension_numbers=orders
     )
     return _with_bias(y, weights, conv.name)
+
+
+def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
+    """Of images, with its bias where there is one; lax pads the image spread by the stride."""
+    from jax import lax
+
+    edge = layer.kernel - 1 - layer.edge
+    y = lax.conv_transpose(
+        x,
+        weights[f"{layer.name}.weight"],
+        (layer.stride, layer.stride),
+        [(edge, edge)] * 2,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        transpose_kernel=True,
+    )
+    return _with_bias(y, weights, layer.name)
 
 
 def max_pool(x: Any, window: int) -> Any:

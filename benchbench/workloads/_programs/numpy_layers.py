@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
 
 
 def conv(ops: Any, x: Any, weights: dict[str, Any], conv: Conv) -> Any:
@@ -12,6 +12,13 @@ def conv(ops: Any, x: Any, weights: dict[str, Any], conv: Conv) -> Any:
     cross_correlation = ops.conv2d if len(conv.sizes) == 2 else ops.conv3d
     y = cross_correlation(x, weights[f"{conv.name}.weight"], stride=conv.strides, padding=conv.padding)
     bias = weights.get(f"{conv.name}.bias")
+    return y if bias is None else ops.add_bias(y, bias)
+
+
+def conv_transpose(ops: Any, x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
+    """Of images, with its bias where there is one."""
+    y = ops.conv_transpose2d(x, weights[f"{layer.name}.weight"], stride=layer.stride, padding=layer.edge)
+    bias = weights.get(f"{layer.name}.bias")
     return y if bias is None else ops.add_bias(y, bias)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import DECAY, EPSILON
 
 
@@ -21,6 +21,17 @@ def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
     else:  # only conv2d takes explicit padding
         y = tf.nn.convolution(tf.pad(x, edges), filters, conv.strides, "VALID")
     return _with_bias(y, weights, conv.name)
+
+
+def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
+    """Of images, with its bias where there is one."""
+    import tensorflow as tf
+
+    edge = [layer.edge, layer.edge]
+    shape = (x.shape[0], layer.output_size, layer.output_size, layer.outputs)
+    filters, edges = weights[f"{layer.name}.weight"], [[0, 0], edge, edge, [0, 0]]
+    y = tf.nn.conv2d_transpose(x, filters, shape, layer.stride, edges if layer.edge else "VALID")
+    return _with_bias(y, weights, layer.name)
 
 
 def max_pool(x: Any, window: int) -> Any:

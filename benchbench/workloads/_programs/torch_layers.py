@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import Dense
 
 
@@ -18,11 +18,27 @@ def conv(layer: Conv) -> Any:
     )
 
 
+def conv_transpose(layer: ConvTranspose) -> Any:
+    """nn.ConvTranspose2d."""
+    from torch import nn
+
+    return nn.ConvTranspose2d(
+        layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.edge, bias=layer.bias
+    )
+
+
 def dense(layer: Dense) -> Any:
     """nn.Linear."""
     from torch import nn
 
     return nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
+
+
+def module_of(layer: Conv | ConvTranspose | Dense) -> Any:
+    """torch.nn's own."""
+    if isinstance(layer, Dense):
+        return dense(layer)
+    return conv(layer) if isinstance(layer, Conv) else conv_transpose(layer)
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:

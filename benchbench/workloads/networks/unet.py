@@ -1,0 +1,187 @@
+"""U-Net: Ronneberger et al. 2015, "Convolutional networks for biomedical image segmentation".
+
+Convolutions are padded, so that the classes have the image's size, where the paper's shrink it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from benchbench.errors import UsageError
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads.network import Network
+from benchbench.workloads.steps import Inference, TrainingStep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Draw
+
+DEPTH = 4  # times the image is halved, and doubled again
+CLASSES = 2
+
+
+@dataclass(frozen=True)
+class Unet(Network):
+    """31,030,658 parameters: a gray image, two classes of pixels."""
+
+    batch: int = 8
+    image: int = 256  # pixels on a side
+    width: int = 64  # channels at the image's size, twice as many each time it is halved
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a side that cannot be halved four times."""
+        super().__post_init__()
+        if self.image % 2**DEPTH:
+            raise UsageError(f"image={self.image} must be a multiple of {2**DEPTH}.")
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """Images, rows, columns, classes."""
+        return self.batch, self.image, self.image, CLASSES
+
+    def layers(self) -> list[Conv | ConvTranspose]:
+        """Down, at the bottom, up, and the classes of each pixel."""
+        ways = [*(self.pair("down", level) for level in range(DEPTH)), self.pair("bottom", DEPTH)]
+        ups = [(self.up(level), *self.pair("up", level)) for level in reversed(range(DEPTH))]
+        return [layer for layers in (*ways, *ups) for layer in layers] + [self.head()]
+
+    def pair(self, way: str, level: int) -> tuple[Conv, Conv]:
+        """The two convolutions of a level, 0 being that of the image's size; on the way up of two inputs."""
+        outputs, size = self.width * 2**level, self.image // 2**level
+        inputs = 2 * outputs if way == "up" else outputs // 2 if level else 1
+
+        def conv(index: int, inputs: int) -> Conv:
+            name = f"{way}{level}_conv{index}"
+            return Conv(name=name, inputs=inputs, outputs=outputs, kernel=3, size=size, bias=True)
+
+        return conv(1, inputs), conv(2, outputs)
+
+    def up(self, level: int) -> ConvTranspose:
+        """From the level below."""
+        outputs, size = self.width * 2**level, self.image // 2 ** (level + 1)
+        name = f"up{level}"
+        return ConvTranspose(
+            name=name, inputs=2 * outputs, outputs=outputs, kernel=2, stride=2, size=size, bias=True
+        )
+
+    def head(self) -> Conv:
+        """One of 1 × 1."""
+        return Conv(name="head", inputs=self.width, outputs=CLASSES, kernel=1, size=self.image, bias=True)
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Gray."""
+        return {"images": draw.normal("images", self.batch, 1, self.image, self.image)}
+
+    def tiny(self) -> Self:
+        """Five channels, 2 × 2 pixels at the bottom."""
+        return replace(self, batch=2, image=32, width=5)
+
+    def torch(self) -> Any:
+        """A module whose forward function goes down and up; classes last, as the loss takes them."""
+        return torch_model(self)
+
+    def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """TensorFlow's operations."""
+        import tensorflow as tf
+
+        def pair(x: Any, way: str, level: int) -> Any:
+            for conv in self.pair(way, level):
+                x = tf.nn.relu(tensorflow_layers.conv(x, weights, conv))
+            return x
+
+        x, skipped = images, []
+        for level in range(DEPTH):
+            skipped.append(pair(x, "down", level))
+            x = tensorflow_layers.max_pool(skipped[-1], 2)
+        x = pair(x, "bottom", DEPTH)
+        for level in reversed(range(DEPTH)):
+            x = tf.concat([skipped[level], tensorflow_layers.conv_transpose(x, weights, self.up(level))], -1)
+            x = pair(x, "up", level)
+        return tensorflow_layers.conv(x, weights, self.head())
+
+    def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """lax's convolutions."""
+        import jax
+        import jax.numpy as jnp
+
+        def pair(x: Any, way: str, level: int) -> Any:
+            for conv in self.pair(way, level):
+                x = jax.nn.relu(jax_layers.conv(x, weights, conv))
+            return x
+
+        x, skipped = images, []
+        for level in range(DEPTH):
+            skipped.append(pair(x, "down", level))
+            x = jax_layers.max_pool(skipped[-1], 2)
+        x = pair(x, "bottom", DEPTH)
+        for level in reversed(range(DEPTH)):
+            raised = jax_layers.conv_transpose(x, weights, self.up(level))
+            x = pair(jnp.concatenate([skipped[level], raised], axis=-1), "up", level)
+        return jax_layers.conv(x, weights, self.head())
+
+    def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
+        """The same in float64."""
+
+        def pair(x: Any, way: str, level: int) -> Any:
+            for conv in self.pair(way, level):
+                x = ops.relu(numpy_layers.conv(ops, x, weights, conv))
+            return x
+
+        x, skipped = images, []
+        for level in range(DEPTH):
+            skipped.append(pair(x, "down", level))
+            x = ops.max_pool2d(skipped[-1], 2)
+        x = pair(x, "bottom", DEPTH)
+        for level in reversed(range(DEPTH)):
+            raised = numpy_layers.conv_transpose(ops, x, weights, self.up(level))
+            x = pair(ops.np.concatenate([skipped[level], raised], axis=1), "up", level)
+        return ops.np.transpose(numpy_layers.conv(ops, x, weights, self.head()), (0, 2, 3, 1))
+
+
+@dataclass(frozen=True)
+class UnetInfer(Inference, Unet):
+    """Logits of the classes of each pixel."""
+
+    summary = "inference with U-Net: classes of the pixels of a gray image"
+
+
+@dataclass(frozen=True)
+class UnetTrain(TrainingStep, Unet):
+    """Forward, backward and update."""
+
+    summary = "train U-Net on the classes of pixels"
+
+
+def torch_model(network: Unet) -> Any:
+    """Its submodules have the layers' names."""
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            for layer in network.layers():
+                self.add_module(layer.name, torch_layers.module_of(layer))
+
+        def pair(self, x: Tensor, way: str, level: int) -> Tensor:
+            for conv in network.pair(way, level):
+                x = F.relu(self.get_submodule(conv.name)(x), inplace=True)
+            return x
+
+        def forward(self, x: Tensor) -> Tensor:
+            skipped = []
+            for level in range(DEPTH):
+                skipped.append(self.pair(x, "down", level))
+                x = F.max_pool2d(skipped[-1], 2)
+            x = self.pair(x, "bottom", DEPTH)
+            for level in reversed(range(DEPTH)):
+                x = torch.cat([skipped[level], self.get_submodule(f"up{level}")(x)], dim=1)
+                x = self.pair(x, "up", level)
+            return self.head(x).permute(0, 2, 3, 1)
+
+    return Model()
