@@ -91,6 +91,11 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
         }.items()
     },
     **{
+        ("tensorflow", mode, "unet_train", dtype): "of the"  # gradients of biases summed in 16 bits
+        for mode in ("function", "eager")
+        for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.AMP_BF16, Dtype.AMP_FP16)
+    },
+    **{
         ("tensorflow", mode, "reduction", Dtype.FLOAT16): "of the output"  # summed in 16 bits
         for mode in ("function", "eager")
     },

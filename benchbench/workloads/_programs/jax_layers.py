@@ -136,5 +136,8 @@ def causal_mask(length: int, groups: int = 1) -> Any:
 
 
 def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
-    bias = weights.get(f"{name}.bias")
-    return y if bias is None else y + bias.astype(y.dtype)
+    """In float32 at least: XLA's CPU kernels sum the bias' gradient in the dtype in which it was added."""
+    import jax.numpy as jnp
+
+    bias, real = weights.get(f"{name}.bias"), jnp.promote_types(y.dtype, jnp.float32)
+    return y if bias is None else (y.astype(real) + bias.astype(real)).astype(y.dtype)

@@ -70,7 +70,7 @@ class Ops:
         """`x` · weightᵀ + bias; weight is (outputs, inputs)."""
         x, weight = self._operands(math.prod(x.shape) * len(weight), x, weight)
         y = self.rounding.product(anp.matmul(x, weight.T), x.shape[-1])
-        return y if bias is None else self.add(y, bias)
+        return y if bias is None else self.add(y, *self._operands(y.size, bias))
 
     def matmul(self, a: Any, b: Any) -> Any:
         """Matrix product over the last two axes, leading ones broadcast."""
@@ -80,6 +80,7 @@ class Ops:
 
     def add_bias(self, x: Any, bias: Any) -> Any:
         """One number per channel, the second axis."""
+        (bias,) = self._operands(x.size, bias)
         return self.add(x, bias.reshape((-1,) + (1,) * (x.ndim - 2)))
 
     def add(self, a: Any, b: Any) -> Any:
@@ -146,6 +147,7 @@ class Ops:
         """
         axes = (0, *range(2, x.ndim))
         shape = (1, -1) + (1,) * (x.ndim - 2)
+        weight, bias = (self.rounding.shared(each, x.size / each.size) for each in (weight, bias))
         mean, variance = running or (anp.mean(x, axis=axes), anp.var(x, axis=axes))
         scale = weight / anp.sqrt(variance + epsilon)
         return self.rounding.result((x - mean.reshape(shape)) * scale.reshape(shape) + bias.reshape(shape))
@@ -181,7 +183,12 @@ class Ops:
     def cross_entropy(self, logits: Any, labels: NDArray[Any]) -> Any:
         """Mean of −log softmax(logits)[label] over all but the last axis, in what accumulates."""
         rows = _log_softmax(logits, -1).reshape(-1, logits.shape[-1])
-        return -anp.mean(rows[anp.arange(len(rows)), labels.reshape(-1)])
+        picked = rows[anp.arange(len(rows)), labels.reshape(-1)]
+        return self.rounding.accumulated(-anp.mean(picked), len(rows))
+
+    def mean_square(self, x: Any) -> Any:
+        """Of all elements, in what accumulates."""
+        return self.rounding.accumulated(anp.mean(x**2), x.size)
 
     def mse(self, x: Any, targets: Any) -> Any:
         """Mean of (x − target)², in what accumulates."""

@@ -160,6 +160,14 @@ class Exact:
         """Of any other operation."""
         return y
 
+    def accumulated(self, y: Array, terms: float) -> Array:
+        """A sum of `terms` elements that stays in what accumulates."""
+        return y
+
+    def shared(self, x: Array, terms: float) -> Array:
+        """A parameter that meets `terms` elements: its gradient is their sum, in what accumulates."""
+        return x
+
     def parameter(self, x: Array) -> Array:
         """A weight on its way into the network."""
         return x
@@ -212,6 +220,14 @@ class Rounded(Exact):
         """As stored between operations, both ways."""
         return self._both(y, self._kept, self._kept)
 
+    def accumulated(self, y: Array, terms: float) -> Array:
+        """With the error of accumulating; its gradient is as it was."""
+        return self._both(y, lambda y: self._walked(y, terms), lambda g: g)
+
+    def shared(self, x: Array, terms: float) -> Array:
+        """Its gradient with the error of accumulating."""
+        return self._both(x, lambda x: x, lambda g: self._walked(g, terms))
+
     def parameter(self, x: Array) -> Array:
         """Its gradient is stored as it is."""
         return self._both(x, lambda x: x, lambda g: self._to(self.precision.storage, g))
@@ -235,13 +251,18 @@ class Rounded(Exact):
         return self._to(self.precision.result, x)
 
     def _summed(self, y: Array, terms: float) -> Array:
-        """With the error of accumulating, a random walk, then rounded to the result's format."""
-        error = WALK * math.sqrt(terms) * self.precision.accumulate.unit_roundoff
-        if error < NEGLIGIBLE * self.precision.result.unit_roundoff:
-            return self._kept(y)
-        scale = error * math.sqrt(float(np.mean(np.square(y))))
+        """With the error of accumulating, then rounded to the result's format."""
+        negligible = self._error_of(terms) < NEGLIGIBLE * self.precision.result.unit_roundoff
+        return self._kept(y if negligible else self._walked(y, terms))
+
+    def _walked(self, y: Array, terms: float) -> Array:
+        """With the error of accumulating `terms`, a random walk."""
+        scale = self._error_of(terms) * math.sqrt(float(np.mean(np.square(y))))
         walk = np.resize(self.source.standard_normal(_drawn(y), np.float32), np.shape(y))
-        return self._kept(y + scale * walk)
+        return np.asarray(y + scale * walk)
+
+    def _error_of(self, terms: float) -> float:
+        return WALK * math.sqrt(terms) * self.precision.accumulate.unit_roundoff
 
     def _to(self, grid: Grid, x: Array) -> Array:
         if self.nearest:
