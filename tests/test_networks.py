@@ -269,7 +269,7 @@ def test_the_reference_gradients_are_torchs_in_float64(work: TrainingStep) -> No
     learnt = [name for name, weight in work.weights().items() if weight.is_learnt]
 
     loss, gradients = gradients_of(work, weights, learnt, arrays)
-    expected = work.loss.torch(model(*inputs), context.put(arrays[work.loss.target]))
+    expected = work.loss.torch(model(*inputs), *(context.put(arrays[name]) for name in work.target_names))
     expected.backward()
 
     assert loss == pytest.approx(expected.item(), rel=1e-9)

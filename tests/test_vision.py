@@ -12,10 +12,12 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.reference import reference, trained
+from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.network import Network
+from benchbench.workloads.networks.dcgan import DcganInfer, DcganTrain
 from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
 from benchbench.workloads.networks.unet import UnetInfer, UnetTrain
 from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
@@ -32,7 +34,14 @@ class LeakyRelu(Ops):
         return self.rounding.result(self.np.where(x > 0, x, 0.01 * x))
 
 
+class AnotherSlope(Ops):
+    def leaky_relu(self, x: Any, slope: float) -> Any:
+        return super().leaky_relu(x, 1.5 * slope)
+
+
 MUTANTS: dict[Inference | TrainingStep, type[Ops]] = {
+    DcganInfer().tiny(): LeakyRelu,
+    DcganTrain().tiny(): AnotherSlope,
     MnistCnnInfer().tiny(): AveragePool,
     MnistCnnTrain().tiny(): LeakyRelu,
     UnetInfer().tiny(): AveragePool,
@@ -74,6 +83,8 @@ def parameters_of(work: Network) -> int:
 
 
 def test_networks_have_the_published_number_of_parameters() -> None:
+    assert parameters_of(DcganInfer()) == 3_576_704  # PyTorch's tutorial
+    assert parameters_of(DcganTrain()) == 3_576_704 + 2_765_568
     assert parameters_of(MnistCnnInfer()) == 93_322
     assert parameters_of(UnetInfer()) == 31_030_658  # 31,030,593 where one class is told from none
     assert parameters_of(Vgg16Infer()) == 138_357_544  # torchvision
@@ -95,3 +106,19 @@ def test_a_side_that_cannot_be_halved_as_often_as_the_network_does_is_refused() 
 def test_a_width_is_left_out_of_ids_where_it_is_the_published_one() -> None:
     assert Vgg16Train().params == {"batch": 32, "image": 224}
     assert Vgg16Infer(width=4).params == {"batch": 32, "image": 224, "width": 4}
+
+
+def test_the_generator_learns_from_the_discriminator_as_updated() -> None:
+    work = DcganTrain().tiny()
+    first, second = work.objectives
+    arrays = work.arrays(Draw(Dtype.FLOAT64))
+    step = next(training(work, work.update, arrays))
+    names = [name for name in step.parameters if second.moves(name)]
+    assert not any(first.moves(name) for name in names)
+    weights = {name: arrays[name].astype(float) for name in work.weights()}
+    judged = {name: p for name, p in step.parameters.items() if first.moves(name)}
+    _, after = gradients_of(work, weights | judged, names, arrays, objective=second)
+    _, before = gradients_of(work, weights, names, arrays, objective=second)
+    for name in names:
+        np.testing.assert_allclose(step.gradients[name], after[name], rtol=1e-12)
+    assert not np.allclose(step.gradients[names[0]], before[names[0]], rtol=1e-3)

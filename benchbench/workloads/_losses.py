@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -13,100 +14,172 @@ if TYPE_CHECKING:
 
 
 class Loss(ABC):
-    """Mean over a batch, a scalar. Given the network's output, and targets of the name `target`."""
+    """Mean over a batch, a scalar. Given the network's output, and targets in the order of `target_names`."""
 
-    target: ClassVar[str]
-
-    @abstractmethod
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> NDArray[np.generic]:
-        """For an output of that shape."""
+    target_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def torch(self, output: Any, targets: Any) -> Any:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+        """By name, for an output of that shape."""
+
+    @abstractmethod
+    def torch(self, output: Any, *targets: Any) -> Any:
         """On torch's tensors."""
 
     @abstractmethod
-    def tensorflow(self, output: Any, targets: Any) -> Any:
+    def tensorflow(self, output: Any, *targets: Any) -> Any:
         """On TensorFlow's."""
 
     @abstractmethod
-    def jax(self, output: Any, targets: Any) -> Any:
+    def jax(self, output: Any, *targets: Any) -> Any:
         """On JAX's."""
 
     @abstractmethod
-    def numpy(self, ops: Any, output: Any, targets: Any) -> Any:
+    def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
         """On arrays, by the reference's operations."""
 
 
 class CrossEntropy(Loss):
     """Mean of −log softmax(logits)[label]: classes of images, or the next of each token."""
 
-    target = "labels"
+    target_names = ("labels",)
 
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> NDArray[np.generic]:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
         """One class for each row of logits."""
         *rows, classes = output
-        return draw.integers(self.target, *rows, below=classes)
+        return {"labels": draw.integers("labels", *rows, below=classes)}
 
-    def torch(self, output: Any, targets: Any) -> Any:
+    def torch(self, output: Any, *targets: Any) -> Any:
         """F.cross_entropy."""
         import torch
         import torch.nn.functional as F
 
         wide = output.to(torch.promote_types(output.dtype, torch.float32))
-        return F.cross_entropy(wide.flatten(end_dim=-2), targets.flatten())
+        return F.cross_entropy(wide.flatten(end_dim=-2), targets[0].flatten())
 
-    def tensorflow(self, output: Any, targets: Any) -> Any:
+    def tensorflow(self, output: Any, *targets: Any) -> Any:
         """TensorFlow's fused softmax and cross-entropy."""
         import tensorflow as tf
 
         wide = output if output.dtype == tf.float64 else tf.cast(output, tf.float32)
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, wide))
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets[0], wide))
 
-    def jax(self, output: Any, targets: Any) -> Any:
+    def jax(self, output: Any, *targets: Any) -> Any:
         """The labels' log softmax, picked."""
         import jax
         import jax.numpy as jnp
 
         log_softmax = jax.nn.log_softmax(output.astype(jnp.promote_types(output.dtype, jnp.float32)))
-        return -jnp.take_along_axis(log_softmax, targets[..., None], axis=-1).mean()
+        return -jnp.take_along_axis(log_softmax, targets[0][..., None], axis=-1).mean()
 
-    def numpy(self, ops: Any, output: Any, targets: Any) -> Any:
+    def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
         """In what accumulates."""
-        return ops.cross_entropy(output, targets)
+        return ops.cross_entropy(output, targets[0])
 
 
 class MeanSquared(Loss):
     """Mean of (output − target)², for regression."""
 
-    target = "targets"
+    target_names = ("targets",)
 
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> NDArray[np.generic]:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
         """N(0, 1) for each output."""
-        return draw.normal(self.target, *output)
+        return {"targets": draw.normal("targets", *output)}
 
-    def torch(self, output: Any, targets: Any) -> Any:
+    def torch(self, output: Any, *targets: Any) -> Any:
         """F.mse_loss."""
         import torch
         import torch.nn.functional as F
 
         real = torch.promote_types(output.dtype, torch.float32)
-        return F.mse_loss(output.to(real), targets.to(real))
+        return F.mse_loss(output.to(real), targets[0].to(real))
 
-    def tensorflow(self, output: Any, targets: Any) -> Any:
+    def tensorflow(self, output: Any, *targets: Any) -> Any:
         """The mean of the squared difference."""
         import tensorflow as tf
 
         real = tf.float64 if output.dtype == tf.float64 else tf.float32
-        return tf.reduce_mean(tf.math.squared_difference(tf.cast(output, real), tf.cast(targets, real)))
+        return tf.reduce_mean(tf.math.squared_difference(tf.cast(output, real), tf.cast(targets[0], real)))
 
-    def jax(self, output: Any, targets: Any) -> Any:
+    def jax(self, output: Any, *targets: Any) -> Any:
         """The mean of the squared difference."""
         import jax.numpy as jnp
 
         real = jnp.promote_types(output.dtype, jnp.float32)
-        return jnp.square(output.astype(real) - targets.astype(real)).mean()
+        return jnp.square(output.astype(real) - targets[0].astype(real)).mean()
 
-    def numpy(self, ops: Any, output: Any, targets: Any) -> Any:
+    def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
         """In what accumulates."""
-        return ops.mse(output, targets)
+        return ops.mse(output, targets[0])
+
+
+@dataclass(frozen=True)
+class Adversarial(Loss):
+    """Binary cross-entropy of logits with whether images are taken for real (Goodfellow et al. 2014).
+
+    The output is a tuple of logits, one for each of `real`; their means are added.
+    """
+
+    real: tuple[bool, ...]
+    target_names = ()
+
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+        """None: `real` says it."""
+        return {}
+
+    def torch(self, output: Any, *targets: Any) -> Any:
+        """F.binary_cross_entropy_with_logits."""
+        import torch
+        import torch.nn.functional as F
+
+        wide = [logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in output]
+        return sum(
+            F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, float(real)))
+            for logits, real in zip(wide, self.real, strict=True)
+        )
+
+    def tensorflow(self, output: Any, *targets: Any) -> Any:
+        """TensorFlow's fused sigmoid and cross-entropy."""
+        import tensorflow as tf
+
+        wide = [x if x.dtype == tf.float64 else tf.cast(x, tf.float32) for x in output]
+        return tf.add_n(
+            [
+                tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.fill(x.shape, real), x))
+                for x, real in zip(wide, (tf.cast(real, wide[0].dtype) for real in self.real), strict=True)
+            ]
+        )
+
+    def jax(self, output: Any, *targets: Any) -> Any:
+        """−log σ(±logits)."""
+        import jax
+        import jax.numpy as jnp
+
+        wide = [logits.astype(jnp.promote_types(logits.dtype, jnp.float32)) for logits in output]
+        signed = [logits if real else -logits for logits, real in zip(wide, self.real, strict=True)]
+        return sum(-jax.nn.log_sigmoid(logits).mean() for logits in signed)
+
+    def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
+        """In what accumulates."""
+        signed = [logits if real else -logits for logits, real in zip(output, self.real, strict=True)]
+        return sum(ops.mean_softplus(-logits) for logits in signed)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What one update makes smaller, and the parameters that it moves.
+
+    `learner`: what their names begin with, which the forward function is told; "" where it is all of them.
+    """
+
+    loss: Loss
+    learner: str = ""
+
+    def moves(self, name: str) -> bool:
+        """Whether the parameter of that name is moved."""
+        return name.startswith(self.learner)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the forward function is told."""
+        return {"learner": self.learner} if self.learner else {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.workloads._layers import Layer, weights_of
-from benchbench.workloads._losses import CrossEntropy, Loss
+from benchbench.workloads._losses import CrossEntropy, Loss, Objective
 from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import DeviceContext, Draw, Workload
 
@@ -68,6 +68,17 @@ class Network(Workload):
         """The forward function in float64, by the operations `ops` (`_reference/ops.py`)."""
 
     @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """Of the updates of a step, in their order."""
+        return (Objective(self.loss),)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """What the losses take besides outputs, given to a step after its inputs."""
+        names = (name for objective in self.objectives for name in objective.loss.target_names)
+        return tuple(dict.fromkeys(names))
+
+    @property
     def items(self) -> int:
         """Of a step: samples, unless an item is something else."""
         return self.batch
@@ -82,7 +93,7 @@ class Network(Workload):
 
     def is_input(self, name: str) -> bool:
         """Whether the array is given to each step, not held by the program as a weight is."""
-        return name in (*self.input_names, self.loss.target)
+        return name in (*self.input_names, *self.target_names)
 
     @property
     def reduction(self) -> int:

@@ -109,8 +109,10 @@ class TrainingStep(Network, Training):
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Inputs, targets, and the weights by PyTorch's names."""
-        targets = self.loss.targets(draw, self.output_shape)
-        return {**self.inputs(draw), self.loss.target: targets, **self.drawn_weights(draw)}
+        arrays = self.inputs(draw)
+        for objective in self.objectives:
+            arrays |= objective.loss.targets(draw, self.output_shape)
+        return arrays | self.drawn_weights(draw)
 
     @property
     def roundings(self) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network
@@ -24,32 +27,20 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
     """The state is (parameters, what the optimizer keeps of each, running statistics and counters)."""
-    import jax
     import jax.numpy as jnp
 
-    scaled = amp.is_scaled(context)
-
-    def loss_of(parameters: Any, carried: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        narrow, narrow_inputs = amp.jax_cast(context, parameters, inputs)
-        weights = narrow | carried["statistics"]
-        output = network.jax(weights, *narrow_inputs, training=True)
-        loss = network.loss.jax(output, targets)
-        statistics = {name: weights[name] for name in carried["statistics"]}
-        return loss * carried["scale"]["scale"] if scaled else loss, (loss, statistics)
+    descents = [_descent(network, objective, optimizer, context) for objective in network.objectives]
+    count = len(network.input_names)
 
     def step(parameters: Any, slots: Any, carried: Any, *inputs: Any) -> Any:
-        *inputs, targets = inputs  # type: ignore[assignment]
-        t = carried["count"] + 1 if optimizer.counts else None
-
-        def update(gradients: Any) -> Any:
-            return _updated(optimizer, t, parameters, gradients, slots)
-
-        gradient_of = jax.grad(loss_of, has_aux=True)
-        gradients, (loss, statistics) = gradient_of(parameters, carried, inputs, targets)
-        after, scale = update(gradients), {}
-        if scaled:
-            after, scale = amp.jax_apply(carried["scale"], gradients, update, (parameters, slots))
-        return *after, {"statistics": statistics, "scale": scale, "count": t}, loss
+        targets = dict(zip(network.target_names, inputs[count:], strict=True))
+        state, counters, losses = (parameters, slots, carried["statistics"]), [], []
+        for descend, own in zip(descents, carried["counters"], strict=True):
+            state, counter, loss = descend(state, own, inputs[:count], targets)
+            counters.append(counter)
+            losses.append(loss)
+        parameters, slots, statistics = state
+        return parameters, slots, {"statistics": statistics, "counters": counters}, reduce(add, losses)
 
     def as_in_torch(name: str, array: Any) -> Any:
         return layouts[name].as_in_torch(array, jnp.reshape, jnp.transpose)
@@ -62,16 +53,59 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     slots = {name: {slot: jnp.zeros_like(p) for slot in optimizer.slots} for name, p in parameters.items()}
     carried = {
         "statistics": {name: array for name, array in weights.items() if name not in parameters},
-        "scale": amp.jax_scale() if scaled else {},
-        "count": jnp.int32(0) if optimizer.counts else None,
+        "counters": [_counter(optimizer, context) for _ in network.objectives],
     }
+    targets = (context.put(arrays[name]) for name in network.target_names)
     return Program(
         step,
-        (*network.channels_last_inputs(context, arrays), context.put(arrays[network.loss.target])),
+        (*network.channels_last_inputs(context, arrays), *targets),
         (parameters, slots, carried),
         parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
         gradients=gradients if optimizer.slots else None,
     )
+
+
+def _counter(optimizer: Optimizer, context: DeviceContext) -> dict[str, Any]:
+    """Of an objective's updates, and the scale of its loss."""
+    import jax.numpy as jnp
+
+    scale = amp.jax_scale() if amp.is_scaled(context) else {}
+    return {"scale": scale, "count": jnp.int32(0) if optimizer.counts else None}
+
+
+def _descent(network: Network, objective: Objective, optimizer: Optimizer, context: DeviceContext) -> Any:
+    """One update: (parameters, slots, statistics), a counter, inputs, targets → the next two, the loss."""
+    import jax
+
+    scaled = amp.is_scaled(context)
+
+    def loss_of(moved: Any, before: Any, counter: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        parameters, _, statistics = before
+        narrow, narrow_inputs = amp.jax_cast(context, parameters | moved, inputs)
+        weights = narrow | statistics
+        output = network.jax(weights, *narrow_inputs, training=True, **objective.options)
+        loss = objective.loss.jax(output, *(targets[name] for name in objective.loss.target_names))
+        after = {name: weights[name] for name in statistics}
+        return loss * counter["scale"]["scale"] if scaled else loss, (loss, after)
+
+    def descend(before: Any, counter: Any, inputs: Any, targets: Any) -> Any:
+        parameters, slots, _ = before
+        t = counter["count"] + 1 if optimizer.counts else None
+        moved = {name: p for name, p in parameters.items() if objective.moves(name)}
+        kept = {name: slots[name] for name in moved}
+
+        def update(gradients: Any) -> Any:
+            return _updated(optimizer, t, moved, gradients, kept)
+
+        gradient_of = jax.grad(loss_of, has_aux=True)
+        gradients, (loss, statistics) = gradient_of(moved, before, counter, inputs, targets)
+        after, scale = update(gradients), {}
+        if scaled:
+            after, scale = amp.jax_apply(counter["scale"], gradients, update, (moved, kept))
+        next_state = parameters | after[0], slots | after[1], statistics
+        return next_state, {"scale": scale, "count": t}, loss
+
+    return descend
 
 
 def _updated(optimizer: Optimizer, t: Any, parameters: Any, gradients: Any, slots: Any) -> Any:

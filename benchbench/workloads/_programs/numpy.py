@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step
 from benchbench.workloads.network import Network
@@ -31,23 +32,20 @@ def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = 
     t = 0
     while True:
         t += 1
-        loss, gradients = gradients_of(network, weights | parameters, list(parameters), arrays, ops)
-        after = {
-            name: optimizer.rule(
-                np,
-                real(t),
-                p.astype(real),
-                gradients[name].astype(real),
-                {key: s.astype(real) for key, s in slots[name].items()},
-            )
-            for name, p in parameters.items()
-        }
-        parameters = {name: stored(p.astype(float)) for name, (p, _) in after.items()}
-        slots = {
-            name: {key: stored(s.astype(float)) for key, s in own.items()} for name, (_, own) in after.items()
-        }
+        total, all_gradients = 0.0, dict[str, Any]()
+        for objective in network.objectives:
+            moved = [name for name in parameters if objective.moves(name)]
+            loss, gradients = gradients_of(network, weights | parameters, moved, arrays, ops, objective)
+            for name, gradient in gradients.items():
+                own = {key: s.astype(real) for key, s in slots[name].items()}
+                p, own = optimizer.rule(
+                    np, real(t), parameters[name].astype(real), gradient.astype(real), own
+                )
+                parameters[name] = stored(p.astype(float))
+                slots[name] = {key: stored(s.astype(float)) for key, s in own.items()}
+            total, all_gradients = total + loss, all_gradients | gradients
         told = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
-        yield Step(loss, gradients, parameters, told)
+        yield Step(total, all_gradients, dict(parameters), told)
 
 
 def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any = None) -> Iterator[Step]:
@@ -78,9 +76,14 @@ def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any
 
 
 def gradients_of(
-    network: Network, weights: Tensors, learnt: list[str], arrays: Arrays, ops: Any = None
+    network: Network,
+    weights: Tensors,
+    learnt: list[str],
+    arrays: Arrays,
+    ops: Any = None,
+    objective: Objective | None = None,
 ) -> tuple[float, Tensors]:
-    """The loss, and its gradient with respect to each weight named in `learnt`.
+    """The loss of `objective`, or of the only one, and its gradient with respect to each weight in `learnt`.
 
     What is differentiated is the loss times the scale of `ops.rounding`, as in float16.
     """
@@ -88,7 +91,8 @@ def gradients_of(
 
     from benchbench.workloads._reference.ops import Ops
 
-    operations = ops or Ops()
+    operations, objective = ops or Ops(), objective or network.objectives[0]
+    targets = [arrays[name] for name in objective.loss.target_names]
     inputs = [
         array.astype(float) if array.dtype.kind == "f" else array
         for array in (arrays[name] for name in network.input_names)
@@ -96,8 +100,8 @@ def gradients_of(
 
     def loss(parameters: Any) -> Any:
         used = {name: operations.rounding.parameter(p) for name, p in parameters.items()}
-        output = network.numpy(operations, {**weights, **used}, *inputs, training=True)
-        return scale * network.loss.numpy(operations, output, arrays[network.loss.target])
+        output = network.numpy(operations, {**weights, **used}, *inputs, training=True, **objective.options)
+        return scale * objective.loss.numpy(operations, output, *targets)
 
     scale = operations.rounding.scale
     value, gradients = value_and_grad(loss)({name: weights[name] for name in learnt})

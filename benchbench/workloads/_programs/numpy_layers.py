@@ -27,6 +27,14 @@ def dense(ops: Any, x: Any, weights: dict[str, Any], name: str) -> Any:
     return ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
 
+def batch_norm(ops: Any, x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
+    """By the batch's statistics in training, else by the running ones."""
+    scale, shift, mean, variance = (
+        weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
+    )
+    return ops.batch_norm(x, scale, shift, None if training else (mean, variance))
+
+
 def max_pool(ops: Any, x: Any, window: int) -> Any:
     """Windows that do not overlap; what fills none is cut off."""
     rows, columns = (side // window * window for side in x.shape[2:])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network
@@ -24,39 +27,26 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
-    """A gradient tape, and the optimizer's own fused kernel where TensorFlow has it."""
+    """A gradient tape and, where TensorFlow has it, the optimizer's fused kernel: for each objective."""
     import tensorflow as tf
 
     weights = variables(network, context, arrays)
     layouts = network.weights()
     learnt = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
     with tf.device(context.device):
-        count = tf.Variable(0, trainable=False, dtype=tf.int64) if optimizer.counts else None
         slots = {
             name: {slot: tf.Variable(tf.zeros_like(p), trainable=False) for slot in optimizer.slots}
             for name, p in learnt.items()
         }
-    scale = amp.TensorFlowScale(context) if amp.is_scaled(context) else None
-
-    def update(gradients: list[Any]) -> None:
-        t = None if count is None else count.assign_add(1)
-        for (name, p), g in zip(learnt.items(), gradients, strict=True):
-            optimizer.tensorflow(t, p, g, slots[name])
+    descents = [
+        _descent(network, objective, _update(objective, optimizer, context, learnt, slots), context, weights)
+        for objective in network.objectives
+    ]
+    count = len(network.input_names)
 
     def step(*inputs: Any) -> Any:
-        *inputs, targets = inputs  # type: ignore[assignment]
-        with tf.GradientTape() as tape:
-            narrow, narrow_inputs = amp.tensorflow_cast(context, weights, inputs)
-            output = network.tensorflow(narrow, *narrow_inputs, training=True)
-            loss = network.loss.tensorflow(output, targets)
-            differentiated = scale.up(loss) if scale else loss
-        sparse = tape.gradient(differentiated, list(learnt.values()))
-        gradients = [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
-        if scale:
-            scale.apply(gradients, update)
-        else:
-            update(gradients)
-        return loss
+        targets = dict(zip(network.target_names, inputs[count:], strict=True))
+        return reduce(add, [descend(inputs[:count], targets) for descend in descents])
 
     def as_in_torch(name: str, tensor: Any) -> Any:
         return layouts[name].as_in_torch(tf.convert_to_tensor(tensor), tf.reshape, tf.transpose)
@@ -64,12 +54,57 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     def gradients() -> dict[str, Any]:
         return {name: as_in_torch(name, optimizer.gradient(slots[name])) for name in learnt}
 
+    targets = (context.put(arrays[name]) for name in network.target_names)
     return Program(
         step,
-        (*network.channels_last_inputs(context, arrays), context.put(arrays[network.loss.target])),
+        (*network.channels_last_inputs(context, arrays), *targets),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
     )
+
+
+def _update(
+    objective: Objective, optimizer: Optimizer, context: DeviceContext, learnt: Any, slots: Any
+) -> tuple[list[Any], Any]:
+    """The variables that the objective moves, and a function of their gradients that moves them."""
+    import tensorflow as tf
+
+    moved = {name: p for name, p in learnt.items() if objective.moves(name)}
+    with tf.device(context.device):
+        count = tf.Variable(0, trainable=False, dtype=tf.int64) if optimizer.counts else None
+
+    def update(gradients: list[Any]) -> None:
+        t = None if count is None else count.assign_add(1)
+        for (name, p), g in zip(moved.items(), gradients, strict=True):
+            optimizer.tensorflow(t, p, g, slots[name])
+
+    return list(moved.values()), update
+
+
+def _descent(
+    network: Network, objective: Objective, moving: Any, context: DeviceContext, weights: dict[str, Any]
+) -> Any:
+    """One update, of the inputs and the targets by name: gives the loss."""
+    import tensorflow as tf
+
+    moved, update = moving
+    scale = amp.TensorFlowScale(context) if amp.is_scaled(context) else None
+
+    def descend(inputs: Any, targets: dict[str, Any]) -> Any:
+        with tf.GradientTape() as tape:
+            narrow, narrow_inputs = amp.tensorflow_cast(context, weights, inputs)
+            output = network.tensorflow(narrow, *narrow_inputs, training=True, **objective.options)
+            loss = objective.loss.tensorflow(output, *(targets[name] for name in objective.loss.target_names))
+            differentiated = scale.up(loss) if scale else loss
+        sparse = tape.gradient(differentiated, moved)
+        gradients = [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
+        if scale:
+            scale.apply(gradients, update)
+        else:
+            update(gradients)
+        return loss
+
+    return descend
 
 
 def variables(network: Network, context: DeviceContext, arrays: Arrays) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network
@@ -29,43 +32,62 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
-    """Forward under autocast, backward, and torch's own optimizer."""
+    """Forward under autocast, backward, and torch's own optimizer: once for each objective."""
     import torch
 
     model = load_module(network, context, arrays).train()
     named = dict(model.named_parameters())
-    # Fused SGD on CUDA moves its momentum in steps that the scaler skips.
-    update = optimizer.torch(list(named.values()), fused=optimizer.averages or not amp.is_scaled(context))
+    updates: list[Any] = []
+    descents = []
+    for objective in network.objectives:
+        moved = [p for name, p in named.items() if objective.moves(name)]
+        # Fused SGD on CUDA moves its momentum in steps that the scaler skips.
+        updates.append(optimizer.torch(moved, fused=optimizer.averages or not amp.is_scaled(context)))
+        descents.append(_descent(model, objective, updates[-1], moved, context))
+    count = len(network.input_names)
+
+    def step(*inputs: Any) -> Any:
+        targets = dict(zip(network.target_names, inputs[count:], strict=True))
+        return reduce(add, [descend(inputs[:count], targets) for descend in descents])
+
+    def gradients() -> dict[str, Any]:
+        state = {p: slots for update in updates for p, slots in update.state.items()}
+
+        def told(p: Any) -> Any:
+            kept = state.get(p, {})
+            return {slot: kept.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
+
+        return {name: optimizer.gradient(told(p)) for name, p in named.items()}
+
+    return Program(
+        step,
+        (*inputs_of(network, context, arrays), *(context.put(arrays[name]) for name in network.target_names)),
+        parameters=lambda: named,
+        gradients=gradients if optimizer.slots else None,
+    )
+
+
+def _descent(model: Any, objective: Objective, update: Any, moved: list[Any], context: DeviceContext) -> Any:
+    """One update of the parameters `moved`, of the inputs and the targets by name: gives the loss."""
+    import torch
+
     kind, mixed = context.device.type, context.compute is not None
     scaler = torch.amp.GradScaler(
         kind, amp.SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(context)
     )
+    differentiated = moved if objective.learner else None  # None: all
 
-    def step(*inputs: Any) -> Any:
-        *inputs, targets = inputs  # type: ignore[assignment]
+    def descend(inputs: Any, targets: dict[str, Any]) -> Any:
         update.zero_grad(set_to_none=True)
         with torch.autocast(kind, context.compute, enabled=mixed):
-            output = model(*inputs)
-        loss = network.loss.torch(output, targets)
-        scaler.scale(loss).backward()
+            output = model(*inputs, **objective.options)
+        loss = objective.loss.torch(output, *(targets[name] for name in objective.loss.target_names))
+        scaler.scale(loss).backward(inputs=differentiated)
         scaler.step(update)
         scaler.update()
         return loss.detach()
 
-    def gradients() -> dict[str, Any]:
-        return {
-            name: optimizer.gradient(
-                {slot: update.state[p].get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
-            )
-            for name, p in named.items()
-        }
-
-    return Program(
-        step,
-        (*inputs_of(network, context, arrays), context.put(arrays[network.loss.target])),
-        parameters=lambda: named,
-        gradients=gradients if optimizer.slots else None,
-    )
+    return descend
 
 
 def load_module(network: Network, context: DeviceContext, arrays: Arrays) -> Any:

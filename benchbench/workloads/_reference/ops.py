@@ -194,6 +194,14 @@ class Ops:
         """Mean of (x − target)², in what accumulates."""
         return anp.mean((x - targets) ** 2)
 
+    def mean_softplus(self, x: Any) -> Any:
+        """Of log(1 + eˣ), which is −log σ(−x), over all elements, in what accumulates."""
+        return self.rounding.accumulated(anp.mean(anp.logaddexp(0.0, x)), x.size)
+
+    def leaky_relu(self, x: Any, slope: float) -> Any:
+        """x, below 0 times `slope` (Maas et al. 2013)."""
+        return self.rounding.result(anp.where(x > 0, x, slope * x))
+
     def reused(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Weights of a recurrent layer, for its next step: their gradients are summed step by step."""
         return {name: self.rounding.reused(weight) for name, weight in weights.items()}

@@ -82,7 +82,7 @@ class Unet(Network):
 
     def torch(self) -> Any:
         """A module whose forward function goes down and up; classes last, as the loss takes them."""
-        return torch_model(self)
+        return torch_unet(self)
 
     def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
         """TensorFlow's operations."""
@@ -156,7 +156,7 @@ class UnetTrain(TrainingStep, Unet):
     summary = "train U-Net on the classes of pixels"
 
 
-def torch_model(network: Unet) -> Any:
+def torch_unet(network: Unet) -> Any:
     """Its submodules have the layers' names."""
     import torch
     import torch.nn.functional as F

@@ -1,0 +1,231 @@
+"""DCGAN of 64 × 64 pixels: Radford et al. 2016, "Unsupervised representation learning with DCGANs"."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._layers import Layer, Norm
+from benchbench.workloads._optimizers import Adam, Optimizer
+from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads.adversarial import DISCRIMINATOR, GENERATOR, AdversarialStep, torch_adversaries
+from benchbench.workloads.network import Network
+from benchbench.workloads.steps import Inference
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Draw
+
+LATENT = 100  # numbers that an image is made of
+STAGES = (8, 4, 2, 1)  # channels in widths, from 4 × 4 to 32 × 32 pixels
+IMAGE, COLOURS = 64, 3
+SLOPE = 0.2  # of leaky ReLU below 0
+ADAM = Adam(learning_rate=2e-4, beta1=0.5)  # section 4
+
+
+@dataclass(frozen=True)
+class Dcgan(Network):
+    """3,576,704 parameters of the generator, 2,765,568 of the discriminator; weights drawn as He's."""
+
+    batch: int = 128
+    width: int = 64  # channels of the widest feature maps; all others grow with it
+
+    input_names: ClassVar[tuple[str, ...]] = ("noise",)
+    images = frozenset({"noise"})
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """Images, rows, columns, colours."""
+        return self.batch, IMAGE, IMAGE, COLOURS
+
+    def layers(self) -> list[Layer]:
+        """The generator: batch norm and ReLU after each layer but the last, which tanh follows."""
+        *normed, last = self.generator()
+        return [*(layer for conv in normed for layer in (conv, batch_norm_of(conv))), last]
+
+    def generator(self) -> list[ConvTranspose]:
+        """From a pixel of `LATENT` channels; each but the first doubles the size."""
+        channels = [LATENT, *(widths * self.width for widths in STAGES), COLOURS]
+        first = ConvTranspose(name=f"{GENERATOR}.conv0", inputs=LATENT, outputs=channels[1], kernel=4, size=1)
+        return [first] + [
+            ConvTranspose(
+                name=f"{GENERATOR}.conv{at}", inputs=channels[at], outputs=channels[at + 1],
+                kernel=4, stride=2, edge=1, size=2 ** (at + 1),
+            )
+            for at in range(1, len(STAGES) + 1)
+        ]  # fmt: skip
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """N(0, 1)."""
+        return {"noise": draw.normal("noise", self.batch, LATENT, 1, 1)}
+
+    def tiny(self) -> Self:
+        """A sixteenth as wide."""
+        return replace(self, batch=3, width=4)
+
+    def torch(self) -> Any:
+        """`nn.Sequential`, colours last."""
+        from torch import Tensor, nn
+
+        made = torch_chain(self.generator(), nn.ReLU(inplace=True))
+
+        class Model(nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.generator = made
+
+            def forward(self, noise: Tensor) -> Tensor:
+                return self.generator(noise).tanh().permute(0, 2, 3, 1)
+
+        return Model()
+
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        """TensorFlow's operations."""
+        import tensorflow as tf
+
+        (x,), convs = inputs, self.generator()
+        for conv in convs[:-1]:
+            x = tensorflow_layers.conv_transpose(x, weights, conv)
+            x = tf.nn.relu(tensorflow_layers.batch_norm(x, weights, batch_norm_of(conv).name, **training))
+        return tf.tanh(tensorflow_layers.conv_transpose(x, weights, convs[-1]))
+
+    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        """lax's convolutions."""
+        import jax
+
+        (x,), convs = inputs, self.generator()
+        for conv in convs[:-1]:
+            x = jax_layers.conv_transpose(x, weights, conv)
+            x = jax.nn.relu(jax_layers.batch_norm(x, weights, batch_norm_of(conv).name, **training))
+        return jax.numpy.tanh(jax_layers.conv_transpose(x, weights, convs[-1]))
+
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        """The same in float64."""
+        (x,), convs = inputs, self.generator()
+        for conv in convs[:-1]:
+            x = numpy_layers.conv_transpose(ops, x, weights, conv)
+            x = ops.relu(numpy_layers.batch_norm(ops, x, weights, batch_norm_of(conv).name, **training))
+        return ops.np.transpose(
+            ops.tanh(numpy_layers.conv_transpose(ops, x, weights, convs[-1])), (0, 2, 3, 1)
+        )
+
+
+@dataclass(frozen=True)
+class DcganInfer(Inference, Dcgan):
+    """Images of the generator."""
+
+    summary = "images of DCGAN's generator"
+
+
+@dataclass(frozen=True)
+class DcganTrain(AdversarialStep, Dcgan):
+    """With Adam as published unless said otherwise."""
+
+    optimizer: str = "adam"
+
+    summary = "train DCGAN: an update of the discriminator and one of the generator"
+    images = frozenset({"images", "noise", "new_noise"})
+
+    @property
+    def update(self) -> Optimizer:
+        """Adam with the paper's settings."""
+        return ADAM if self.optimizer == "adam" else super().update
+
+    def layers(self) -> list[Layer]:
+        """Generator and discriminator, whose batch norm is neither of the first nor of the last layer."""
+        first, *middle, last = self.discriminator()
+        normed = [layer for conv in middle for layer in (conv, batch_norm_of(conv))]
+        return [*super().layers(), first, *normed, last]
+
+    def discriminator(self) -> list[Conv]:
+        """Each but the last halves the size; leaky ReLU after each but the last."""
+        channels = [COLOURS, *(widths * self.width for widths in reversed(STAGES))]
+        last = Conv(
+            name=f"{DISCRIMINATOR}.conv{len(STAGES)}",
+            inputs=channels[-1],
+            outputs=1,
+            kernel=4,
+            edge=0,
+            size=4,
+        )
+        return [
+            Conv(
+                name=f"{DISCRIMINATOR}.conv{at}", inputs=channels[at], outputs=channels[at + 1],
+                kernel=4, stride=2, edge=1, size=IMAGE // 2**at,
+            )
+            for at in range(len(STAGES))
+        ] + [last]  # fmt: skip
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Real images, and noise for each of the two updates."""
+        images = draw.normal("images", self.batch, COLOURS, IMAGE, IMAGE, scale=0.5)
+        new_noise = draw.normal("new_noise", self.batch, LATENT, 1, 1)
+        return {"images": images, **super().inputs(draw), "new_noise": new_noise}
+
+    def torch(self) -> Any:
+        """Both, as `nn.Sequential`."""
+        from torch import nn
+
+        made = torch_chain(self.generator(), nn.ReLU(inplace=True))
+        judged = torch_chain(self.discriminator(), nn.LeakyReLU(SLOPE, inplace=True))
+        return torch_adversaries(made.append(nn.Tanh()), judged)
+
+    def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
+        """TensorFlow's operations."""
+        import tensorflow as tf
+
+        x, (first, *middle, last) = images, self.discriminator()
+        x = tf.nn.leaky_relu(tensorflow_layers.conv(x, weights, first), SLOPE)
+        for conv in middle:
+            x = tensorflow_layers.conv(x, weights, conv)
+            x = tensorflow_layers.batch_norm(x, weights, batch_norm_of(conv).name, training=True)
+            x = tf.nn.leaky_relu(x, SLOPE)
+        return tensorflow_layers.conv(x, weights, last)
+
+    def judge_jax(self, weights: dict[str, Any], images: Any) -> Any:
+        """lax's convolutions."""
+        import jax
+
+        x, (first, *middle, last) = images, self.discriminator()
+        x = jax.nn.leaky_relu(jax_layers.conv(x, weights, first), SLOPE)
+        for conv in middle:
+            x = jax_layers.conv(x, weights, conv)
+            x = jax.nn.leaky_relu(
+                jax_layers.batch_norm(x, weights, batch_norm_of(conv).name, training=True), SLOPE
+            )
+        return jax_layers.conv(x, weights, last)
+
+    def judge_numpy(self, ops: Any, weights: dict[str, Any], images: Any) -> Any:
+        """The same in float64."""
+        x, (first, *middle, last) = images, self.discriminator()
+        x = ops.leaky_relu(numpy_layers.conv(ops, x, weights, first), SLOPE)
+        for conv in middle:
+            x = numpy_layers.conv(ops, x, weights, conv)
+            x = numpy_layers.batch_norm(ops, x, weights, batch_norm_of(conv).name, training=True)
+            x = ops.leaky_relu(x, SLOPE)
+        return numpy_layers.conv(ops, x, weights, last)
+
+
+def batch_norm_of(conv: Conv | ConvTranspose) -> Norm:
+    """The batch norm that follows `conv`; noise of one pixel reaches each pixel of the first layer once."""
+    variance = 1 / 8 if conv.inputs == LATENT else 1.0
+    return Norm(name=conv.name.replace("conv", "norm"), channels=conv.outputs, variance=variance)
+
+
+def torch_chain(convs: Sequence[Conv | ConvTranspose], activation: Any) -> Any:
+    """Of convolutions, an activation after each but the last; batch norm, but where images come in."""
+    from torch import nn
+
+    modules: OrderedDict[str, Any] = OrderedDict()
+    for at, conv in enumerate(convs):
+        modules[f"conv{at}"] = torch_layers.module_of(conv)
+        if at < len(convs) - 1:
+            if conv.inputs != COLOURS:
+                modules[f"norm{at}"] = nn.BatchNorm2d(conv.outputs)
+            modules[f"act{at}"] = activation
+    return nn.Sequential(modules)
