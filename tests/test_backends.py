@@ -23,6 +23,8 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.run import Settings
+from benchbench.worker.program import build
+from benchbench.workloads.operations.gemm import Gemm
 from tests.program import accelbench
 
 
@@ -491,3 +493,12 @@ def test_tensorflow_is_imported_without_jax_which_is_there_afterwards(tmp_path: 
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr
+
+
+def test_nothing_is_drawn_for_a_step_that_is_only_simulated() -> None:
+    backend = Fake()
+    session = backend.open("sim:0", Dtype.FLOAT32, "eager", 1)
+    program = build(backend, session, Gemm(m=3, n=4, k=5), Dtype.FLOAT32).program
+    assert program.simulated
+    assert [array.shape for array in program.inputs] == [(3, 5), (5, 4)]
+    assert not any(array.any() for array in program.inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchbench import registry
 from benchbench.backends.base import Backend, Session
@@ -14,6 +14,11 @@ from benchbench.model.note import Note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.worker import input_rotation, random_cache, verify
 from benchbench.workloads.base import Draw, Program, Workload
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Standard
 
 Message = dict[str, Any]
 
@@ -42,13 +47,27 @@ def build(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, cache: Cache = Cache.HOT
 ) -> Runner:
     """The workload's program for this framework, in the session's mode."""
-    arrays = workload.arrays(Draw(dtype, standard=random_cache.cached_normal))
+    arrays = workload.arrays(Draw(dtype, standard=standard_of(backend, workload)))
     program = backend.program(session, workload, arrays)
     inputs, note = input_rotation.turns(
         cache, session, program.inputs, lambda: backend.program(session, workload, arrays).inputs
     )
     compiled = session.compile(program.step, len(program.state)) if program.compiles else program.step
     return Runner(program, compiled, program.state, inputs, note)
+
+
+def standard_of(backend: Backend, workload: Workload) -> Standard:
+    """What draws the arrays. Of a simulated program only sizes matter, and zeros take no memory."""
+    if backend.computes(workload.frameworks()):
+        return random_cache.cached_normal
+    return zeros
+
+
+def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
+    """In place of `standard_normal`."""
+    import numpy as np
+
+    return np.zeros(shape, real)
 
 
 def other_inputs(
