@@ -29,7 +29,6 @@ SMALL = {
     "weight": Weight(shape=(37, 19), scale=0.1),
     "bias": Weight(shape=(37,), scale=0.1),
 }
-WIDTH, LAYERS, TOKENS, POSITIONS = 768, 12, 50_257, 1024  # of GPT-2, the smallest (Radford et al. 2019)
 
 
 @dataclass(frozen=True)
@@ -211,30 +210,11 @@ def parameters_of(network: str) -> dict[str, Weight]:
     """What is learnt of it, by PyTorch's names. Raises UsageError."""
     if network == "small":
         return SMALL
-    if network == "gpt2":
-        return _gpt2()
     names = [module.name for module in iter_modules(networks.__path__) if not module.name.startswith("_")]
     if network in names and (weights := _trained(network)):
         return {name: weight for name, weight in weights.items() if weight.is_learnt}
-    hint = unknown("networks", network, ["gpt2", "small", *filter(_trained, names)])
+    hint = unknown("networks", network, ["small", *filter(_trained, names)])
     raise UsageError(f"No network named {network!r} whose parameters are updated.", hint)
-
-
-def _gpt2() -> dict[str, Weight]:
-    """124,439,808 parameters, the embedding tied to the output; matrices as inputs × outputs."""
-    layer = {
-        "ln_1": (WIDTH,),
-        "attn.c_attn": (WIDTH, 3 * WIDTH),
-        "attn.c_proj": (WIDTH, WIDTH),
-        "ln_2": (WIDTH,),
-        "mlp.c_fc": (WIDTH, 4 * WIDTH),
-        "mlp.c_proj": (4 * WIDTH, WIDTH),
-    }
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (TOKENS, WIDTH), "wpe.weight": (POSITIONS, WIDTH)}
-    for name in [*(f"h.{index}.{part}" for index in range(LAYERS) for part in layer), "ln_f"]:
-        shape = layer.get(name.partition(".")[2].partition(".")[2], (WIDTH,))
-        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[-1:]}
-    return {name: Weight(shape=shape, scale=0.02) for name, shape in shapes.items()}
 
 
 def _trained(network: str) -> dict[str, Weight]:
