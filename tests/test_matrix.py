@@ -39,9 +39,7 @@ UNSUPPORTED: dict[str, str] = {
     "torch_xla-*-dynamic_shapes-dynamic-*": "for every shape anew",
     "tensorflow-xla-dynamic_shapes-dynamic-*": "for every shape anew",
     "jax-*-update-float*": "XLA fuses",  # what is not `fused`
-    "jax-*-update-bfloat*": "XLA fuses",
     "torch_xla-*-update-float*": "XLA fuses",
-    "torch_xla-*-update-bfloat*": "XLA fuses",
     "torch_xla-*-batch_norm_backward-float*": "running statistics",  # what is not `training`
     "torch_xla-*-batch_norm_backward-bfloat*": "running statistics",
 }
