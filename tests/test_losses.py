@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from benchbench.model.case import Dtype
 from benchbench.worker.tolerance import LAMBDA, tolerance
 from tests.studies.losses import FRAMEWORKS, NETWORKS, STEPS, Frameworks, float64_losses, network
 
+XLA_TRAINS = ("convnet_train", "mnist_cnn_train", "transformer_train")
 LONG = 30  # steps, after which the loss is lower
 
 
@@ -28,9 +31,16 @@ def expected(name: str) -> list[float]:
     return float64_losses(name)
 
 
+def trainings() -> Iterator[Any]:
+    """XLA's compiler takes half a minute or more for each of torch_xla's."""
+    for name, framework in itertools.product(NETWORKS, FRAMEWORKS):
+        is_exhaustive = framework == "torch_xla" and name not in XLA_TRAINS
+        marks = [pytest.mark.exhaustive] if is_exhaustive else []
+        yield pytest.param(name, framework, id=f"{name}-{framework}", marks=marks)
+
+
 @pytest.mark.real
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "framework"), list(trainings()))
 def test_the_loss_is_float64_s_for_ten_steps_and_falls_for_thirty(
     frameworks: Frameworks, name: str, framework: str
 ) -> None:
