@@ -1,6 +1,13 @@
 """Settings every test shares."""
 
+from __future__ import annotations
+
+import sys
 from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -8,6 +15,38 @@ from hypothesis import settings
 # A busy machine is no reason to fail: no law here is about time.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+THREADS = 2  # of TensorFlow, in every test of this process: they cannot be changed once it has computed
+
+
+class WithThreads(Loader):
+    """Imports TensorFlow, and sets its threads before any test can use it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        module.config.threading.set_intra_op_parallelism_threads(THREADS)
+
+
+class TensorFlowFinder(MetaPathFinder):
+    """Whichever test imports TensorFlow first: the order differs from run to run."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
+        if spec and spec.loader:
+            spec.loader = WithThreads(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, TensorFlowFinder())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -44,7 +44,7 @@ def test_programs_are_as_many_as_the_framework_makes(
         torch.compiler.reset()
     work = DynamicShapes(**SMALL, dynamic=dynamic)
     backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
-    session = backend.open("cpu", Dtype.FLOAT32, mode, 1)
+    session = backend.open("cpu", Dtype.FLOAT32, mode, 2)
     runner = build(backend, session, work, Dtype.FLOAT32)
     before = session.compilations()
     assert largest_deviation(work, runner, session, reference(work, Dtype.FLOAT32)).ratio < 0.7
@@ -60,7 +60,7 @@ def test_programs_are_as_many_as_the_framework_makes(
 def test_xla_cannot_be_told_that_a_length_varies(framework: str, mode: str) -> None:
     pytest.importorskip(framework)
     backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
-    session = backend.open("cpu", Dtype.FLOAT32, mode, 1)
+    session = backend.open("cpu", Dtype.FLOAT32, mode, 2)
     with pytest.raises(Unsupported, match="for every shape anew"):
         build(backend, session, DynamicShapes(**SMALL, dynamic=True), Dtype.FLOAT32)
 

@@ -34,7 +34,7 @@ def small(optimizer: str, **parameters: Any) -> Update:
 
 def opened(framework: str, work: Update, dtype: Dtype = Dtype.FLOAT32) -> tuple[Any, Any, Runner]:
     backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
-    session = backend.open("cpu", dtype, backend.modes[0], 1)
+    session = backend.open("cpu", dtype, backend.modes[0], 2)
     return backend, session, build(backend, session, work, dtype)
 
 
