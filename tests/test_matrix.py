@@ -216,9 +216,10 @@ MATRIX = list(matrix())
 
 
 def parameters() -> Iterator[Any]:
-    """Under `pytest -n`, one process has all cases of a framework, and imports it once."""
+    """Under `pytest -n`, two processes have the cases of a framework, and each imports it once."""
     for id_, case, is_exhaustive in MATRIX:
-        marks = [pytest.mark.xdist_group(case.backend)]
+        half = crc32(case.workload.encode()) % 2
+        marks = [pytest.mark.xdist_group(f"{case.backend} {half}")]
         marks += [pytest.mark.exhaustive] if is_exhaustive else []
         yield pytest.param(id_, case, id=id_, marks=marks)
 
