@@ -26,6 +26,7 @@ from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
+from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads._reference import rounding
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Rounded, rounding_to
@@ -289,17 +290,13 @@ def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: rounding.
     assert product_ratio(work, dtype, total) > 1.5
 
 
-# Recurrent layers, whose tolerance is drawn as a network's is.
+# Recurrent layers with gates, whose tolerance is drawn as a network's is.
 
 OPERATIONS = {
     name: load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
     for name in entry_names("benchbench.workloads")
 }
-RECURRENT = [
-    name
-    for name, kind in OPERATIONS.items()
-    if issubclass(kind, Operation) and kind.draws_tolerated and not issubclass(kind, Network)
-]
+RECURRENT = [name for name, kind in OPERATIONS.items() if issubclass(kind, Recurrent) and kind.gates > 1]
 SMOOTH = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16]
 
 

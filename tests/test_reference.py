@@ -208,6 +208,24 @@ def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
     assert np.std(rounding.product(exact, 4096) - exact) == pytest.approx(np.std(summed - exact), rel=0.2)
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(1, 400))
+def test_a_flipped_relu_lets_what_is_nearest_to_zero_pass_on_the_other_side(seed: int, count: int) -> None:
+    values = np.random.default_rng(seed).standard_normal(count)
+    unit = rounding.BFLOAT16.unit_roundoff
+    flipping = rounding.Flipping(storage=rounding.FLOAT32, unit_roundoff=unit)
+    turned = flipping.positive(values) != (values > 0)
+    limit = rounding.NEAR * unit * np.sqrt(np.mean(values**2))
+    assert turned.sum() == min((np.abs(values) <= limit).sum(), 1 + np.ceil(unit * count))
+    assert np.abs(values)[turned].max(initial=0) <= np.abs(values)[~turned].min(initial=np.inf)
+
+
+def test_a_flipped_relu_has_the_gradient_of_the_other_side() -> None:
+    flipping = rounding.Flipping(storage=rounding.FLOAT32, unit_roundoff=rounding.BFLOAT16.unit_roundoff)
+    x = np.array([1.0, -1.0, 1e-3, 2.0])
+    assert list(grad(lambda x: Ops(flipping).relu(x).sum())(x)) == [1, 0, 0, 1]
+    assert list(grad(lambda x: Ops().relu(x).sum())(x)) == [1, 0, 1, 1]
+
+
 def test_a_max_gradient_goes_to_the_first_of_equals() -> None:
     x = np.zeros((1, 1, 2, 2))
     gradient = grad(lambda x: primitives.max_pool2d(x, (2, 2), (2, 2), (0, 0)).sum())(x)

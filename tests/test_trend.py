@@ -283,6 +283,8 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
                     length_s=3.0,
                     block_s=(0.01 * factor,) * 5,
                     cold_s=factor,
+                    compile_cache="warm" if metric == "warm_s" else "empty",
+                    compiled=2,
                     peak_device=Memory(bytes=round(1000 * factor)),
                     peak_host=Memory(bytes=round(900 * factor)),
                 ),

@@ -25,7 +25,7 @@ from benchbench.worker.verify import (
     training_elements,
 )
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import PRECISIONS, Stored, rounding_to
+from benchbench.workloads._reference.rounding import FLOAT32, PRECISIONS, Flipping, Stored, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 UNCALIBRATED = 2.0  # int8's scales are of the first inputs: what exceeds their range is cut
 FULL = (Dtype.FLOAT64, Dtype.FLOAT32)
+FLIPS_TOLERATED = 1.5  # times the error of ReLUs that rounding may turn: more of them than a program has
 DRAWS = 3  # of a network's rounding
 FLOAT64_FACTOR = 4.0  # times more in float64: the reference errs as much, and roots by some ulps
 VERIFIABLE = 0.5  # relative error of a draw beyond which a tensor tells nothing in its dtype
@@ -96,6 +97,8 @@ def of_training(workload: Training, dtype: Dtype, standard: Standard | None = No
     errors = {name: [relative_error(draw[name], exact[name], SPARED) for draw in draws] for name in exact}
     for name, error in storage_errors(arrays, exact, PRECISIONS[dtype].storage.unit_roundoff).items():
         errors[name].append(error)
+    for name, error in flip_errors(workload, arrays, exact, dtype).items():
+        errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     idle = {f"update of {name}" for name in workload.idle}
     kept = [name for name in exact if max(errors[name]) <= VERIFIABLE and name not in idle]
     return Reference(
@@ -137,6 +140,16 @@ def storage_errors(arrays: Arrays, exact: Tensors, unit_roundoff: float) -> dict
         for name, update in exact.items()
         if name in sizes
     }
+
+
+def flip_errors(workload: Training, arrays: Arrays, exact: Tensors, dtype: Dtype) -> dict[str, float]:
+    """Of ReLUs whose inputs nearest to zero are on the other side; none where nearly nothing is so near."""
+    precision = PRECISIONS[dtype]
+    unit = max(precision.multiply.unit_roundoff, precision.result.unit_roundoff)
+    if unit <= FLOAT32.unit_roundoff:
+        return {}
+    flipped = trained(workload, arrays, Ops(Flipping(storage=precision.storage, unit_roundoff=unit)))
+    return {name: relative_error(flipped[name], exact[name], SPARED) for name in exact}
 
 
 def tolerated(errors: Sequence[float], factor: float, dtype: Dtype) -> float:

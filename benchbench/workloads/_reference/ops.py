@@ -93,7 +93,7 @@ class Ops:
 
     def relu(self, x: Any) -> Any:
         """max(x, 0), with derivative 0 at 0: a selection, which rounds nothing."""
-        return anp.where(x > 0, x, 0.0)
+        return anp.where(self.rounding.positive(x), x, 0.0)
 
     def gelu(self, x: Any) -> Any:
         """x Φ(x), by the error function (Hendrycks & Gimpel 2016)."""

@@ -29,6 +29,9 @@ WALK = math.sqrt(3 / (8 * math.log(2))) / math.sqrt(6)
 
 
 NEGLIGIBLE = 1 / 16  # of rounding the result: an error of accumulation that need not be drawn
+NEAR = (
+    4.0  # roundings from zero, by the root mean square of a tensor: what rounding may take to the other side
+)
 POOL = 2**16 + 1  # random numbers that are drawn at once; odd, so that no row of a tensor meets the same
 
 
@@ -176,6 +179,10 @@ class Exact:
         """What further steps read, too."""
         return x
 
+    def positive(self, x: Array) -> NDArray[np.bool_]:
+        """Which elements a ReLU lets pass."""
+        return np.asarray(x > 0)
+
     def stored(self, x: Array) -> Array:
         """A parameter, or what an optimizer keeps of it, outside differentiation."""
         return x
@@ -193,6 +200,37 @@ class Stored(Exact):
     def stored(self, x: Array) -> Array:
         """Rounded to nearest."""
         return self.storage.nearest(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flipping(Stored):
+    """Exact but for ReLUs: what lies nearest to zero is on the other side, as rounding may have it.
+
+    A right program has about 0.3 u of the units there; a small network may have one of them in a program and
+    none in a few draws, and its gradient is another one by some per cent.
+    """
+
+    unit_roundoff: float
+
+    def positive(self, x: Array) -> NDArray[np.bool_]:
+        """One unit more than a part u of them, as far as they are near."""
+        values = _unboxed(x)
+        sizes = np.abs(values).ravel()
+        count = min(sizes.size, 1 + math.ceil(self.unit_roundoff * sizes.size))
+        nearest = np.argpartition(sizes, count - 1)[:count]
+        limit = NEAR * self.unit_roundoff * math.sqrt(float(np.mean(np.square(sizes))))
+        passing = np.asarray(values > 0).copy()
+        passing.flat[nearest[sizes[nearest] <= limit]] ^= True
+        return passing
+
+
+def _unboxed(x: Any) -> Array:
+    """The numbers of what is being differentiated."""
+    from autograd.tracer import Box
+
+    while isinstance(x, Box):
+        x = x._value
+    return np.asarray(x)
 
 
 @dataclass(frozen=True, kw_only=True)
