@@ -16,6 +16,7 @@ from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points
 from benchbench.worker import case, reference, tolerance, verify
 from benchbench.workloads import _amp, steps
+from benchbench.workloads._reference import rounding
 from benchbench.workloads.operations.conv2d import Conv2d
 from benchbench.workloads.operations.lstm import Lstm
 from tests.test_architecture import ROOT
@@ -25,6 +26,8 @@ WORDS = {"two": 2, "three": 3, "five": 5, "six": 6, "eleven": 11, "twenty": 20, 
 WORD = f"({'|'.join(WORDS)})"
 DEFAULT, QUICK = POLICIES["default"], POLICIES["quick"]
 QUOTED = [
+    ("measuring", f"at least {NUMBER} times its error", reference.FLIPS_TOLERATED),
+    ("measuring", f"within {NUMBER} u of zero", rounding.NEAR),
     ("measuring", f"It sleeps for {WORD} a second", neighbours.PAUSE_S),
     ("measuring", f"has less than {NUMBER} MiB free", start.FULL / 2**20),
     ("measuring", f"Less than {NUMBER} GiB in the temporary", start.SCARCE / 2**30),
