@@ -112,6 +112,15 @@ def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(
     assert before["estimated_s"] != after["estimated_s"] or not after["cases"]
 
 
+def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_path: Path) -> None:
+    made = suites_document(tmp_path)
+    shown = {str(row[0]): str(row[3]) for row in made.tables[0].rows}
+    assert (shown["conv"], shown["roofline"]) == ("conv2d", "gemm, triad")
+    assert re.fullmatch(r"gemm, conv2d, attention and \d+ more", shown["full"])
+    (full,) = (each["workloads"] for each in made.data if each["suite"] == "full")
+    assert set(full.split(", ")) == set(registry.entry_names("benchbench.workloads"))
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"), [(3, "about 10 s"), (89, "about 90 s"), (600, "about 10 min"), (9000, "about 2.5 h")]
 )

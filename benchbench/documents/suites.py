@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from benchbench.timing.policy import POLICIES
 
 RECENT = 20  # runs that are looked into
 UNKNOWN = "–"
+LISTED = 3  # workloads of a suite
 
 
 def suites_document(results: Path) -> Document:
@@ -43,9 +44,15 @@ def _shown(fields: dict[str, Any]) -> dict[str, str]:
         "suite": fields["suite"],
         "cases": UNKNOWN if fields["cases"] is None else str(fields["cases"]),
         "time here": about(seconds) if seconds else UNKNOWN,
-        "workloads": fields["workloads"],
+        "workloads": _some(fields["workloads"].split(", ")),
         "description": fields["description"],
     }
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first ones where there are many: the data have them all."""
+    more = len(names) - LISTED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:LISTED])} and {more} more"
 
 
 def about(seconds: float) -> str:
