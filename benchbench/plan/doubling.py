@@ -28,6 +28,8 @@ def doublings(point: Mapping[str, Scalar], name: str, start: int) -> Iterator[di
 
 def sequence(case: Case) -> str:
     """What the members of a sequence share; of a case outside one, its id."""
+    if not case.doubles:
+        return case.id
     params = {name: value for name, value in case.params.items() if name != case.doubles}
     return dataclasses.replace(case, params=params).id
 

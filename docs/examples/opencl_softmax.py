@@ -100,7 +100,10 @@ def softmax_kernel():
             except (
                 pyopencl.RuntimeError
             ) as error:  # PoCL 3.0, as on PyPI, does not know CPUs later than itself
-                why = f"{device.platform.version} does not compile for {device.name}: {error}"
+                why = (
+                    f"{device.platform.version} does not compile for {device.name}: "
+                    f"{str(error).splitlines()[0]}; install a later platform (Debian: pocl-opencl-icd)"
+                )
                 continue
             return pyopencl, pyopencl.CommandQueue(context), kernel
     raise Unsupported(why)
