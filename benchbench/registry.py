@@ -29,6 +29,7 @@ FOLDERS = (
     f"{WORKLOADS}.operations",
     f"{WORKLOADS}.networks",
     f"{WORKLOADS}.transfers",
+    f"{WORKLOADS}.collectives",
     "benchbench.exporters.ci",
 )
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH

@@ -17,7 +17,7 @@ import pytest
 from benchbench.backends.base import Backend
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
-from benchbench.registry import DRAWN, entry_names, load_class
+from benchbench.registry import DRAWN, load_class
 from benchbench.worker import verify
 from benchbench.worker.jobs import largest_deviation, verify_in_float32
 from benchbench.worker.program import WrongResult, build
@@ -30,12 +30,13 @@ from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads._reference import rounding
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Rounded, rounding_to
-from benchbench.workloads.base import Draw, Operation, Workload
+from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.steps import TrainingStep
 from tests.factories import a_case
 from tests.program import accelbench, rows
+from tests.tiny import EVERY
 
 DTYPES = [dtype for dtype in PRECISIONS if dtype is not Dtype.INT8]
 
@@ -292,11 +293,7 @@ def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: rounding.
 
 # Recurrent layers with gates, whose tolerance is drawn as a network's is.
 
-OPERATIONS = {
-    name: load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
-    for name in entry_names("benchbench.workloads")
-}
-RECURRENT = [name for name, kind in OPERATIONS.items() if issubclass(kind, Recurrent) and kind.gates > 1]
+RECURRENT = [name for name, kind in EVERY.items() if issubclass(kind, Recurrent) and kind.gates > 1]
 SMOOTH = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16]
 
 
@@ -316,7 +313,7 @@ class HardSigmoid(Ops):
 
 
 def recurrent_ratio(name: str, dtype: Dtype, ops: Ops) -> float:
-    work = OPERATIONS[name]().tiny()
+    work = EVERY[name]().tiny()
     assert isinstance(work, Operation)
     elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
     made = reference(work, dtype)

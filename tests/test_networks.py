@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
+from benchbench.model.world import ALONE
 from benchbench.worker.reference import reference
 from benchbench.worker.tolerance import LAMBDA, tolerance
 from benchbench.worker.verify import STEPS, sample_indices
@@ -37,6 +38,8 @@ FRAMEWORKS = ["torch", "tensorflow", "jax"]
 
 
 class TorchContext:
+    world = ALONE
+
     def __init__(self, dtype: str = "float32") -> None:
         torch = pytest.importorskip("torch")
         self.device, self.dtype, self.compute = torch.device("cpu"), getattr(torch, dtype), None

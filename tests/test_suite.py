@@ -19,6 +19,7 @@ from benchbench.plan.cases import Selection, estimate_s, plan, select
 from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_probe, a_record, a_run
+from tests.tiny import COLLECTIVES, NAMES
 
 MINIMAL: dict[str, Any] = {"description": "d", "cases": [{"workload": "gemm"}]}
 
@@ -50,7 +51,8 @@ def test_the_suites_the_documentation_names_are_there() -> None:
 
 def test_full_holds_every_workload_and_quick_one_of_each_kind() -> None:
     held = {name: {entry.workload for entry in suite.load_suite(name).cases} for name in suite.suite_names()}
-    assert held["full"] == set(registry.entry_names("benchbench.workloads"))
+    assert held["full"] == set(NAMES)
+    assert held["collectives"] == set(COLLECTIVES)
     networks = ("convnet_train", "resnet50_infer", "resnet50_train", "transformer_train")
     assert held["quick"] == {"gemm", "conv2d", "attention", "lstm", *networks}
 
@@ -118,7 +120,7 @@ def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_pat
     assert (shown["conv"], shown["roofline"]) == ("conv2d", "gemm, triad")
     assert re.fullmatch(r"gemm, conv2d, attention and \d+ more", shown["full"])
     (full,) = (each["workloads"] for each in made.data if each["suite"] == "full")
-    assert set(full.split(", ")) == set(registry.entry_names("benchbench.workloads"))
+    assert set(full.split(", ")) == set(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,17 @@ from __future__ import annotations
 from benchbench import registry
 from benchbench.workloads.base import Workload
 
-NAMES = registry.entry_names("benchbench.workloads")
+EVERY = {
+    name: registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
+    for name in registry.entry_names("benchbench.workloads")
+}
+NAMES = [name for name, kind in EVERY.items() if 1 in kind.worlds]  # the others need several devices
+COLLECTIVES = [name for name in EVERY if name not in NAMES]
 
 
 def tiny(name: str) -> Workload:
     """The workload of that name."""
-    return registry.load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
+    return EVERY[name]().tiny()
 
 
 def variants(name: str) -> list[Workload]:

@@ -93,7 +93,7 @@ class Row:
     @property
     def unranked(self) -> bool:
         """Whether its speed says nothing beside others'; its notes say why."""
-        return any(each.kind is NoteKind.UNRANKED for each in self.notes)
+        return any(each.kind in (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED) for each in self.notes)
 
     def value(self, name: str) -> float | None:
         """Of a metric, in its unit."""

@@ -22,6 +22,7 @@ from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import Note
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.world import ALONE, Spread, World
 from benchbench.traces.recording import BEGIN, END, Recording
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Session(ABC):
     device: Any
     dtype: Any  # of what is stored
     compute: Any = None  # of what is multiplied, under mixed precision only
+    world: World = ALONE
     notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
     spins: bool = False  # whether it can `spin`
     clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it
@@ -281,6 +283,8 @@ class Backend(ABC):
     extra: ClassVar[str]  # of accelbench, that installs it
     not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides
     framework: ClassVar[str]  # which builders it takes: build_<framework>
+    spread: ClassVar[Spread] = Spread.NONE
+    world: World = ALONE  # of this process
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
 
     @classmethod
@@ -342,6 +346,18 @@ class Backend(ABC):
         if cache is Cache.ROTATE and phase is Phase.TRAIN:
             return "the inputs of training do not rotate: its state is what the step before left"
         return ""
+
+    def join(self, world: World, device: str) -> None:
+        """Become one process of the world, on devices of the kind of `device`; before `open`.
+
+        Raises Unsupported.
+        """
+        raise Unsupported(f"accelbench measures {self.framework} on one device only")
+
+    def device_of(self, device: str) -> str:
+        """The name of this process's device, of a case on devices of the kind of `device`."""
+        kind, _, first = device.partition(":")
+        return f"{kind}:{int(first or 0) + self.world.rank}" if first else device
 
     @abstractmethod
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:

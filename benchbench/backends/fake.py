@@ -21,6 +21,7 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.world import Spread, World
 from benchbench.traces.spans import Span, TraceWindow
 from benchbench.traces.timeline import summarise
 from benchbench.workloads.base import Program, Workload
@@ -50,6 +51,10 @@ class Fake(Backend):
     distributions = ("accelbench",)
     requirements = ("numpy",)
     extra = ""
+    spread = Spread.PROCESSES
+
+    def join(self, world: World, device: str) -> None:
+        """Its ranks meet at `World.gather` alone."""
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """What the workload computes; else its inputs, and a step that lasts as long as its cost says."""

@@ -18,6 +18,7 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.world import Spread, World
 from benchbench.traces import chrome
 
 TRACE, DETAILS = "trace.json", "details.trace.json"
@@ -46,6 +47,21 @@ class Torch(Backend):
     distributions = ("torch",)
     requirements = ("torch", "numpy")
     extra = "torch"
+    spread = Spread.PROCESSES
+
+    def join(self, world: World, device: str) -> None:
+        """NCCL between CUDA devices, gloo between CPU processes; they meet at a file, so no port is taken."""
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            raise Unsupported("this torch was built without torch.distributed")
+        on_cuda = device.startswith("cuda")
+        if on_cuda:
+            torch.cuda.set_device(self.device_of(device))
+        backend = "nccl" if on_cuda else "gloo"
+        meeting = f"file://{world.meeting}"
+        dist.init_process_group(backend, init_method=meeting, rank=world.rank, world_size=world.processes)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """NVML instead of CUDA answers whether there is a GPU, so that asking does not spoil a fork."""

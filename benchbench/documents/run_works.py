@@ -11,7 +11,7 @@ from benchbench.documents.run_columns import latency_s
 from benchbench.documents.short_names import Telling, telling, telling_params
 from benchbench.errors import UsageError, unknown
 from benchbench.model.case import Cache, Case, Scalar
-from benchbench.model.placement import suffix
+from benchbench.model.placement import Strategy, suffix
 
 CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
 AXES = ("dtype", "mode", "target", "device", "cache", "phase")  # and every parameter
@@ -73,7 +73,8 @@ def value_text(by: str, value: str) -> str:
 def _identity(case: Case, by: str) -> tuple[object, ...]:
     own = {"dtype": case.dtype, "phase": case.phase, "cache": case.cache, **_params(case, by)}
     own.pop(by, None)
-    return case.suite, case.workload, *own.items()
+    world = case.placement.devices if case.placement.strategy is Strategy.COLLECTIVE else 1
+    return case.suite, case.workload, world, *own.items()
 
 
 def _params(case: Case, by: str) -> dict[str, Scalar]:

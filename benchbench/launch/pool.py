@@ -100,7 +100,9 @@ class WorkerPool:
     def reference(self, case: Case) -> list[float]:
         """What the case must give, in float64. Raises RuntimeError when it cannot be computed."""
         begin = time.perf_counter()
-        job = {"kind": "reference", "workload": case.workload, "params": case.params, "dtype": case.dtype}
+        needed = {"workload": case.workload, "params": case.params}
+        where = dataclasses.asdict(case.placement)
+        job = {"kind": "reference", "dtype": case.dtype, "about": {**needed, "placement": where}}
         answer = self.ask_plain(job)
         self._charge("reference", begin)
         if answer.reply is None or "reference" not in answer.reply:
@@ -118,8 +120,9 @@ class WorkerPool:
         wanted = self._settings.isolation
         if wanted is Isolation.SPAWN:
             return self._spawned(case, job), "spawn"
-        worker, fork = self._worker(template_of(case)), wanted is Isolation.FORK
-        answer = worker.ask(_job_of(case, job), self._settings.timeout_s, fork=fork)
+        worker = self._worker(template_of(case))
+        fork = wanted is Isolation.FORK or case.placement.devices > 1  # a process's devices are fixed once
+        answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, fork=fork)
         if fork and answer.end is JobEnd.HUNG:
             return self._spawned(case, job), "spawn (its fork hung)"
         return answer, wanted
@@ -165,12 +168,12 @@ class WorkerPool:
             if queue and not (taken and _on_accelerator(queue[0][0])):
                 wave.append(queue.pop(0))
         for case, job in wave:
-            self._worker(template_of(case)).post(_job_of(case, job), fork=True)
+            self._worker(template_of(case)).post(self._job_of(case, job), fork=True)
         return [case for case, _ in wave]
 
     def _spawned(self, case: Case, job: Message) -> Answer:
         environment = dict(template_of(case).environment)
-        return self._alone(self._targets[case.target], environment, _job_of(case, job))
+        return self._alone(self._targets[case.target], environment, self._job_of(case, job))
 
     def _alone(
         self, target: Target, environment: dict[str, str], job: Message, files: Files | None = None
@@ -227,6 +230,10 @@ class WorkerPool:
         answer = self._workers[template].ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
         return _probe_of(target, greeting.version, answer)
 
+    def _job_of(self, case: Case, job: Message) -> Message:
+        about = {"case": dataclasses.asdict(case), "case_id": case.id}
+        return {**job, **about, "timeout_s": self._settings.timeout_s}
+
     def _charge(self, stage: str, begin: float) -> None:
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + time.perf_counter() - begin
 
@@ -252,10 +259,6 @@ def _probe_of(target: Target, version: str | None, answer: Answer) -> Probe:
         missing=tuple(found.missing.items()),
         missing_modes=tuple(found.missing_modes.items()),
     )
-
-
-def _job_of(case: Case, job: Message) -> Message:
-    return {**job, "case": dataclasses.asdict(case), "case_id": case.id}
 
 
 def _reason(answer: Answer) -> str:

@@ -30,6 +30,7 @@ from benchbench.launch.project import UserCode
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
+from benchbench.model.placement import Strategy
 
 LIMIT_S = 10.0  # to import a file, or to count what a workload costs: then the process ends itself
 START_S = 2.0  # more, for its start
@@ -110,12 +111,17 @@ class UserWorkload:
         self.summary, self.phase = told.summary, told.phase
         self.multiplications_saved, self.version = told.multiplications_saved, told.version
         self.refused_on_cpu = told.refused_on_cpu
+        self.worlds = (1,)
         self._told, self._file, self._process = told, file, process
         self._at = lru_cache(maxsize=None)(self._asked)
 
     def fields(self) -> dict[str, Scalar]:
         """Parameter → default."""
         return dict(self._told.defaults)
+
+    def strategies(self, framework: str) -> tuple[Strategy, ...]:
+        """None: only workloads of this package are divided among devices."""
+        return ()
 
     def frameworks(self) -> list[str]:
         """The frameworks it has builders for."""

@@ -95,6 +95,7 @@ class RankSamples:
     window: Window | None = None  # by the clock of its host
     telemetry: Telemetry | None = None
     batches: tuple[Batch, ...] = ()
+    entry_s: tuple[float, ...] = ()  # into each timed block, after the first rank; () without a shared clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,8 @@ class Measurement:
     """Raw samples of one process; every statistic is derived from them on reading.
 
     Of several ranks, the samples are in `ranks`, and what stands here is the slowest one's time of each
-    block and the largest peak (model/ranks.py). A window and its telemetry are a rank's.
+    block and the largest peak (model/ranks.py). The window is of all ranks of one host, from the first one's
+    beginning to the last one's end, and so is its telemetry; of several hosts each rank has its own.
     """
 
     status: Literal["ok"] = "ok"
@@ -128,6 +130,7 @@ class Measurement:
     compiled: int | None = None  # programs, in the first call; None: not counted
     cleared: bool = False  # whether caches were, before each block
     ranks: tuple[RankSamples, ...] = ()  # in order; () of one
+    entry_s: tuple[float, ...] = ()  # of a rank, on its way to `ranks`; else ()
     # Of a step's parts, each timed alone: seconds a step in each block.
     parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
 

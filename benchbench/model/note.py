@@ -20,6 +20,7 @@ class NoteKind(StrEnum):
     TEXT = "text"  # a sentence as runs of schema 1 have it; its datum is `text`
     SIMULATED = "simulated"
     UNRANKED = "unranked"
+    OVERSUBSCRIBED = "oversubscribed"
     RECOMPILED = "recompiled"
     EXPORT_IN_COLD_START = "export_in_cold_start"
     CLEARING_IN_PEAKS = "clearing_in_peaks"
@@ -95,6 +96,7 @@ FORMATS: Mapping[str, Callable[[float], str]] = {
 }
 PREFIXES = {
     NoteKind.UNRANKED: "not ranked: ",
+    NoteKind.OVERSUBSCRIBED: "oversubscribed: ",
     NoteKind.LAUNCH_BOUND: "launch-bound: ",
     NoteKind.THROTTLED: "throttled: ",
     NoteKind.SHORT_OF_MEMORY: "short of memory: ",
@@ -106,6 +108,7 @@ CLAUSES = {
     NoteKind.TEXT: "{text}",
     NoteKind.SIMULATED: "simulated: nothing was computed, so nothing was verified",
     NoteKind.UNRANKED: "{reason}",
+    NoteKind.OVERSUBSCRIBED: "{ranks} devices share fewer cores, so it is not ranked",
     NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory hold the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks hold {bytes} that clear the caches",

@@ -106,6 +106,13 @@ class MeasureOptions:
     caches: tuple[str, ...] = _names(
         "--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]"
     )
+    worlds: tuple[str, ...] = _names(
+        "--world", text="Devices that compute a step together: 1,2,4. [default: as the suite says]"
+    )
+    strategies: tuple[str, ...] = _names(
+        "--strategy",
+        text="How they divide it: data-parallel, fully-sharded, tensor-parallel, pipeline. [default: all]",
+    )
     environment: Mapping[str, str | Sequence[str]] = _named(
         "--env", text="NAME=a,b: a variable of the cases' processes; each value makes cases of its own."
     )
@@ -168,6 +175,8 @@ class MeasureKeywords(TypedDict, total=False):
     modes: Names
     params: Mapping[str, Size | Sequence[Size]] | None
     caches: Names
+    worlds: int | Sequence[int] | None
+    strategies: Names
     environment: Mapping[str, str | Sequence[str]] | None
     preset: Preset | None
     rounds: int | None
@@ -195,7 +204,7 @@ def _normal(value: Any, default: Any) -> Any:
     if value is None:
         return default
     if isinstance(default, tuple):
-        return several(value)
+        return several(str(value) if isinstance(value, int) else [str(each) for each in several(value)])
     if isinstance(default, dict):
         return {name: str(each) if isinstance(each, Path) else each for name, each in value.items()}
     return value

@@ -28,7 +28,11 @@ class Strategy(StrEnum):
     """How the work is divided among devices."""
 
     SINGLE = "single"
-    DATA_PARALLEL = "data-parallel"
+    COLLECTIVE = "collective"  # each has an array of its own; the work is what passes between them
+    DATA_PARALLEL = "data-parallel"  # each has all parameters and a part of the batch
+    FULLY_SHARDED = "fully-sharded"  # each has a part of the parameters and a part of the batch
+    TENSOR_PARALLEL = "tensor-parallel"  # each has a part of each layer
+    PIPELINE = "pipeline"  # each has some of the layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

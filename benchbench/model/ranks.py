@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchbench.model.measurement import Cost, Measurement, Memory, RankSamples
+from benchbench.model.measurement import Cost, Measurement, Memory, RankSamples, Window
 
 Rank = tuple[int, str, Measurement]  # host, device, and what its process measured
 
@@ -28,9 +28,12 @@ def combined(cost: Cost, ranks: Sequence[Rank]) -> Measurement:
         steady=all(each.steady for each in measured),
         relative_error=_maximum([each.relative_error for each in measured]),
         notes=tuple(dict.fromkeys(note for each in measured for note in each.notes)),
-        window=None,
+        window=_joint([each.window for each in measured])
+        if len({host for host, _, _ in ranks}) == 1
+        else None,
         telemetry=None,
         batches=(),
+        entry_s=(),
     )
 
 
@@ -62,6 +65,19 @@ def _samples(host: int, device: str, measured: Measurement) -> RankSamples:
         window=measured.window,
         telemetry=measured.telemetry,
         batches=measured.batches,
+        entry_s=measured.entry_s,
+    )
+
+
+def _joint(windows: Sequence[Window | None]) -> Window | None:
+    """From the first beginning to the last end, with what all computed; None where one is not known."""
+    known = [window for window in windows if window]
+    if len(known) < len(windows):
+        return None
+    return Window(
+        began_s=min(window.began_s for window in known),
+        ended_s=max(window.ended_s for window in known),
+        cpu_s=sum(window.cpu_s for window in known),
     )
 
 

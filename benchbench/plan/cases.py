@@ -15,12 +15,14 @@ from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload, WorkloadKind, workload_at
 from benchbench.model.case import Cache, Case, Dtype, LeftOut, Phase, Scalar
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, Probe
-from benchbench.model.placement import VARIABLE
+from benchbench.model.placement import ONE_DEVICE, VARIABLE, Placement, Strategy
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
+from benchbench.model.world import Spread
 from benchbench.plan import sizes
 from benchbench.plan.doubling import DOUBLINGS, doublings, sequence
 from benchbench.plan.suite import Axes, Entry, Suite, check_params
+from benchbench.workloads.base import Workload
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 HOST_FLOPS, ACCELERATOR_FLOPS = 5e10, 2e13  # per second: only the estimate before the first round uses them
@@ -41,6 +43,8 @@ class Selection:
     caches: tuple[Cache, ...] = ()
     params: dict[str, list[Scalar]] = field(default_factory=dict)
     environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
+    worlds: tuple[int, ...] = ()
+    strategies: tuple[Strategy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ def _override(entry: Entry, selection: Selection) -> Entry:
         dtype=list(selection.dtypes) or entry.dtype,
         mode=list(selection.modes) or entry.mode,
         cache=list(selection.caches) or entry.cache,
+        world=list(selection.worlds) or entry.world,
+        strategy=list(selection.strategies) or entry.strategy,
         cpu=[sizes.overridden(axes, own) for axes in entry.cpu],
         accelerator=[sizes.overridden(axes, own) for axes in entry.accelerator],
     )
@@ -142,6 +148,8 @@ def _check_count(
         len(entry.dtype or [1])
         * len(entry.mode or [1])
         * len(entry.cache)
+        * len(entry.world or [1])
+        * len(entry.strategy or [1])
         * _points(entry, device)
         * (DOUBLINGS + 1 if entry.double else 1)
         for device in devices
@@ -266,8 +274,9 @@ def _unfold(
         for point in sizes.points(table)
         for member in _members(entry, workload, point)
     ]
-    axes = points, entry.dtype or [], entry.mode or [backend.modes[0]], entry.cache, environments
-    for point, dtype, mode, cache, environment in itertools.product(*axes):
+    modes, placements = entry.mode or [backend.modes[0]], _placements(entry, workload, backend)
+    axes = points, entry.dtype or [], modes, entry.cache, environments, placements
+    for point, dtype, mode, cache, environment, placement in itertools.product(*axes):
         instance = workload_at(entry.workload, point)
         case = Case(
             suite=suite,
@@ -280,6 +289,7 @@ def _unfold(
             backend=probe.target.backend,
             device=device.name,
             cache=cache,
+            placement=placement,
             environment=dict(environment),
             doubles=entry.double,
         )
@@ -294,6 +304,30 @@ def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> 
     return doublings(point, entry.double, int(start))
 
 
+def _placements(entry: Entry, workload: WorkloadKind, backend: type[Backend]) -> list[Placement]:
+    """Of each world; of one of several devices every strategy asked for, else every one that there is.
+
+    One that nobody asked for and that does not exist is planned too, so that it is told why it is left out.
+    """
+    offered = _offered(workload, backend)
+    chosen = [each for each in entry.strategy or offered if each is not Strategy.SINGLE]
+    found = []
+    for devices in entry.world or workload.worlds:
+        if devices == 1:
+            found.append(ONE_DEVICE)
+        else:
+            found += [
+                Placement(devices=devices, strategy=each) for each in chosen or [Strategy.DATA_PARALLEL]
+            ]
+    return found
+
+
+def _offered(workload: WorkloadKind, backend: type[Backend]) -> list[Strategy]:
+    """A virtual backend pretends whatever any framework does."""
+    frameworks = workload.frameworks() if backend.virtual else [backend.framework]
+    return list(dict.fromkeys(each for name in frameworks for each in workload.strategies(name)))
+
+
 def holds(entry: Entry, case: Case) -> bool:
     """Whether a case is one that the entry plans, on whatever target and device it is."""
     if case.workload != entry.workload or case.dtype not in (entry.dtype or []):
@@ -301,6 +335,10 @@ def holds(entry: Entry, case: Case) -> bool:
     if case.cache not in entry.cache or (entry.mode and case.mode not in entry.mode):
         return False
     if entry.backend and case.backend not in entry.backend:
+        return False
+    if case.placement.devices not in (entry.world or _workload(entry).worlds):
+        return False
+    if case.placement.devices > 1 and entry.strategy and case.placement.strategy not in entry.strategy:
         return False
     tables = entry.cpu if _class_of([case.device]) is DeviceClass.CPU else entry.accelerator
     return any(
@@ -316,6 +354,8 @@ def unsupported(case: Case, workload: WorkloadKind, probe: Probe, device: Device
     backend, missing_modes = _backend(probe), dict(probe.missing_modes)
     if not (backend.virtual or backend.computes(workload.frameworks())):
         return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
+    if undivided := _undivided(case, workload, probe, device):
+        return undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
         return Status.UNSUPPORTED, reason
     if device.device_class is DeviceClass.CPU and workload.refused_on_cpu:
@@ -324,6 +364,26 @@ def unsupported(case: Case, workload: WorkloadKind, probe: Probe, device: Device
         return Status.UNSUPPORTED, reason
     if case.mode in missing_modes:
         return Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}"
+    return None
+
+
+def _undivided(case: Case, workload: WorkloadKind, probe: Probe, device: Device) -> Reason:
+    """Why it cannot be computed by that many devices, if so."""
+    backend, placement = _backend(probe), case.placement
+    if placement.devices not in workload.worlds and placement.devices == 1:
+        return Status.UNSUPPORTED, "nothing passes between devices where there is one; add --world 2"
+    if placement.devices == 1:
+        return None
+    if backend.spread is Spread.NONE:
+        return Status.UNSUPPORTED, f"{probe.target.name} is measured on one device only"
+    offered = _offered(workload, backend)
+    if placement.strategy not in offered:
+        known = f"; there is {', '.join(offered)}" if offered else ""
+        return Status.UNSUPPORTED, f"it has no {placement.strategy} step on {probe.target.name}{known}"
+    kind, _, first = device.name.partition(":")
+    there = sum(each.name.partition(":")[0] == kind for each in probe.devices) - int(first or 0)
+    if device.device_class is DeviceClass.ACCELERATOR and not backend.virtual and there < placement.devices:
+        return Status.UNAVAILABLE, f"{placement.devices} {kind} devices are asked for, {there} can be had"
     return None
 
 
@@ -345,8 +405,9 @@ def footprint_bytes(case: Case) -> int:
 
 
 def instance(case: Case) -> SizedWorkload:
-    """The workload at the case's parameters."""
-    return catalogue.workload_at(case.workload, case.params)
+    """The workload at the case's parameters, on its devices."""
+    sized = catalogue.workload_at(case.workload, case.params)
+    return sized.divided(case.placement) if isinstance(sized, Workload) else sized
 
 
 def parse_environment(texts: Sequence[str]) -> dict[str, list[str]]:

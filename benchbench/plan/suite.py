@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unk
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Cache, Dtype, Scalar
+from benchbench.model.placement import Strategy
 from benchbench.plan.sizes import tied
 from benchbench.plan.thresholds import Rule, rules
 from benchbench.reading import LARGEST_IN_TOML, read_toml
 from benchbench.timing.policy import POLICIES
 
+MOST_DEVICES = 1024
 Axes = dict[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
 
 
@@ -30,6 +32,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: list[str] | None = None  # None: what each backend's users usually run
     backend: list[str] | None = None  # None: every backend found
     cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
+    world: list[int] | None = None  # devices that compute a step together; None: as many as it needs
+    strategy: list[Strategy] | None = None  # how they divide it; None: every way that there is
     double: str = ""  # a parameter: doubled from each size on, until memory is full or nothing is gained
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
     accelerator: list[Axes] = msgspec.field(default_factory=lambda: [{}])
@@ -115,6 +119,7 @@ def _check(entry: Entry, where: str) -> None:
         for axes in [*entry.cpu, *entry.accelerator]:
             check_params(workload, axes)
         _check_doubled(workload, entry.double)
+        check_world(entry.world or [])
     except UsageError as error:
         raise SuiteError(f"{where}: {error}", error.hint) from error
 
@@ -125,6 +130,16 @@ def _check_doubled(workload: WorkloadKind, name: str) -> None:
     if name and type(fields.get(name)) is not int:
         sizes = [each for each, default in fields.items() if type(default) is int]
         raise UsageError(f"{name!r} cannot be doubled.", unknown("sizes", name, sizes))
+
+
+def check_world(sizes: Sequence[int]) -> None:
+    """Raise UsageError for a number of devices that no world has."""
+    for size in sizes:
+        if not 1 <= size <= MOST_DEVICES:
+            raise UsageError(
+                f"A world of {size} devices cannot be measured.",
+                f"Give 1 to {MOST_DEVICES}, as in --world 1,2,4.",
+            )
 
 
 def check_params(workload: WorkloadKind, axes: Mapping[str, list[Scalar] | Scalar]) -> None:
@@ -152,6 +167,8 @@ def _hint(message: str) -> str:
     if found:
         kind = Entry if found[2] and "cases" in found[2] else Suite
         return unknown("keys", found[1], list(kind.__struct_fields__))
+    if "strategy" in message:
+        return f"Known strategies: {', '.join(Strategy)}."
     if "cache" in message:
         return f"Known caches: {', '.join(Cache)}."
     if "dtype" in message:

@@ -15,6 +15,8 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer
 from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.placement import suffix
+from benchbench.model.ranks import combined
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
@@ -23,21 +25,27 @@ from benchbench.registry import load_class
 from benchbench.store.codec import outcome_of
 
 Announce = Callable[[str], None]
-References = dict[str, list[float] | str]  # work → its float64 reference, or why there is none
+References = dict[str, list[float] | str]  # what is computed → its float64 reference, or why there is none
 
 
 def references(pool: WorkerPool, cases: Sequence[Case], announce: Announce) -> References:
-    """Work → its float64 reference, or why there is none; computed once for all backends."""
+    """`computed` → its float64 reference, or why there is none; made once for all backends."""
     found: References = {}
     for case in cases:
-        if case.work in found or not _computes(case):
+        name = computed(case)
+        if name in found or not _computes(case):
             continue
-        announce(f"float64 reference of {case.work}")
+        announce(f"float64 reference of {name}")
         try:
-            found[case.work] = pool.reference(case)
+            found[name] = pool.reference(case)
         except RuntimeError as error:
-            found[case.work] = str(error)
+            found[name] = str(error)
     return found
+
+
+def computed(case: Case) -> str:
+    """What is, whoever computes it: how it is divided among devices may change what is right."""
+    return case.work + suffix(case.placement, {})
 
 
 def _computes(case: Case) -> bool:
@@ -54,9 +62,9 @@ def verified(
 ) -> dict[str, float | Failure | None]:
     """Training case id → relative error at the small size; a Failure where it is wrong or has no answer."""
     jobs = [
-        (case, {"kind": "verify", "reference": found.get(case.work)})
+        (case, {"kind": "verify", "reference": found.get(computed(case))})
         for case in training
-        if not isinstance(found.get(case.work), str)
+        if not isinstance(found.get(computed(case)), str)
     ]
     return {name: _error_in(answer) for name, answer in pool.ask_together(jobs, meanwhile).items()}
 
@@ -137,9 +145,9 @@ class Recorder:
 
     def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
         verified = self._smallest[case.id] if case.phase is Phase.TRAIN else case
-        if verified.work not in self._references:
+        if computed(verified) not in self._references:
             self._references.update(references(self._pool, [verified], self._announce))
-        reference = self._references.get(verified.work)
+        reference = self._references.get(computed(verified))
         if isinstance(reference, str):
             return Failure(status=Status.FAILED, message=reference), "none", {}
         stages: dict[str, float] = {}
@@ -163,10 +171,25 @@ def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
     if answer.reply is None:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
+        if "ranks" in answer.reply:
+            return _of_ranks(answer.reply["ranks"], stages)
         stages.update(_seconds(answer.reply["stages_s"]))
         return outcome_of(answer.reply["outcome"])
     except (KeyError, TypeError, ValueError, UnreadableInput) as error:
         return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
+
+
+def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
+    """One measurement of all; a stage lasts as long as in the slowest rank."""
+    ranks = []
+    for reply in replies:
+        outcome = outcome_of(reply["outcome"])
+        if not isinstance(outcome, Measurement):
+            raise ValueError("a rank failed, and the others did not")
+        ranks.append((0, str(reply["device"]), outcome))
+        for name, seconds in _seconds(reply["stages_s"]).items():
+            stages[name] = max(seconds, stages.get(name, 0.0))
+    return combined(ranks[0][2].cost, ranks)
 
 
 def _seconds(stages: object) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,15 +14,16 @@ from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation, MeasureOptions
+from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.cases import Selection, environments, select
-from benchbench.plan.suite import Entry, Suite
+from benchbench.plan.suite import Entry, Suite, check_world
 from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, within
 
-T = TypeVar("T", Allocator, Cache, Dtype, Isolation)
+T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)
 N = TypeVar("N", int, float, int | None)
 MOST_THREADS, MOST_ROUNDS, MOST_S = 4096, 10_000, 30 * 86_400  # thirty days
 
@@ -101,6 +102,8 @@ def selection(options: MeasureOptions) -> Selection:
             name: [value] if isinstance(value, int | float | str) else list(value)
             for name, value in options.params.items()
         },
+        worlds=_worlds(options.worlds),
+        strategies=tuple(member(Strategy, name) for name in options.strategies),
         environments=environments(
             {
                 name: [value] if isinstance(value, str) else value
@@ -108,6 +111,16 @@ def selection(options: MeasureOptions) -> Selection:
             }
         ),
     )
+
+
+def _worlds(texts: Sequence[str]) -> tuple[int, ...]:
+    """Raises UsageError."""
+    for text in texts:
+        if not (text.isascii() and text.isdigit()):
+            raise UsageError(f"{text!r} is no number of devices.", "Write --world 2, or --world 1,2,4.")
+    sizes = tuple(int(text) for text in texts)
+    check_world(sizes)
+    return sizes
 
 
 def settings(options: MeasureOptions) -> Settings:

@@ -68,6 +68,7 @@ class Samples:
     window: Window
     recompiled: int = 0  # programs compiled while blocks were timed
     batches: tuple[Batch, ...] = ()
+    entry_s: tuple[float, ...] = ()  # of a rank: see RankSamples
 
 
 def measure_steps(

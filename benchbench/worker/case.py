@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from time import perf_counter
 from typing import Any
@@ -16,12 +16,14 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
+from benchbench.timing.agreed import AgreedTimer
 from benchbench.timing.sampling import (
     CLOCK_S,
     MOST_ITERATIONS,
     PREMATURE,
     SHORTEST_BLOCK_S,
     Samples,
+    Stopwatch,
     measure_steps,
     premature,
 )
@@ -31,6 +33,7 @@ from benchbench.worker.program import (
     Runner,
     WrongResult,
     build,
+    loss_of,
     open_case,
     other_inputs,
     poisoned_inputs,
@@ -54,10 +57,12 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     cold_caches = case.cache is Cache.COLD
     timer = session.timer(session.flush if cold_caches else None)
     with stage(stages, "cold"):
+        session.world.gather(None)  # all begin together
         before, start = session.compilations(), timer.now()
         output = runner.step()
         session.wait(output)
         cold, after = timer.now() - start, session.compilations()
+    agreed = together(timer, session)
     with stage(stages, "verify"):
         if isinstance(workload, Operation):  # training counts its steps: its losses of each are verified
             for _ in range(session.calls_until_timed - 1):
@@ -68,30 +73,26 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         policy = Policy(**job["policy"])
         most = 1 if cold_caches else MOST_ITERATIONS
         samples = measure_steps(
-            runner.step, timer, policy, session.compilations, mark=session.range, most=most
+            runner.step, agreed, policy, session.compilations, mark=session.range, most=most
         )
+        samples = agreed.own(samples) if isinstance(agreed, AgreedTimer) else samples
     peak_device, host = session.peak_device(), peak_host(host_reset)
     with stage(stages, "parts"):
-        parts_s = time_parts(runner, timer, samples.iterations)
+        parts_s = time_parts(runner, agreed, samples.iterations)
     if not runner.program.simulated:
         with stage(stages, "verify_again"):
             check_other_inputs(backend, workload, case, runner, session, job)
     # A matter of the adapter, not of the process: once a run, and where anything is computed.
     if not job["warm"] and not runner.program.simulated:
         with stage(stages, "plausible"):
-            check_waited(workload, runner, session, session.timer(), long_enough(samples))
-    notes += (*session.notes, *filter(None, [runner.note]))
-    if runner.program.unranked:
-        notes += (note(NoteKind.UNRANKED, reason=runner.program.unranked),)
-    if cold_caches:
-        notes += (note(NoteKind.CLEARING_IN_PEAKS, bytes=CLEARING * session.cache_bytes()),)
-    if samples.recompiled:
-        notes += (note(NoteKind.RECOMPILED, count=samples.recompiled),)
+            check_waited(workload, runner, session, together(session.timer(), session), long_enough(samples))
+    notes += (*session.notes, *notes_of(case, runner, session, samples))
     return Measurement(
         cost=workload.cost(case.computes_in),
         iterations=samples.iterations,
         warmup_block_s=samples.warmup_block_s,
         block_s=samples.block_s,
+        entry_s=samples.entry_s,
         steady=samples.steady,
         stop_reason=samples.stop_reason,
         cold_s=cold,
@@ -112,7 +113,26 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     )
 
 
-def time_parts(runner: Runner, timer: Timer, iterations: int) -> dict[str, tuple[float, ...]]:
+def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> Iterator[Note]:
+    """What a reader of the samples must know."""
+    if runner.note:
+        yield runner.note
+    if runner.program.unranked:
+        yield note(NoteKind.UNRANKED, reason=runner.program.unranked)
+    if session.world.oversubscribed and not runner.program.simulated:
+        yield note(NoteKind.OVERSUBSCRIBED, ranks=session.world.devices)
+    if case.cache is Cache.COLD:
+        yield note(NoteKind.CLEARING_IN_PEAKS, bytes=CLEARING * session.cache_bytes())
+    if samples.recompiled:
+        yield note(NoteKind.RECOMPILED, count=samples.recompiled)
+
+
+def together(timer: Timer, session: Session) -> Stopwatch:
+    """The timer, or where ranks compute together one by which all have the same blocks."""
+    return AgreedTimer(timer, session.world) if session.world.processes > 1 else timer
+
+
+def time_parts(runner: Runner, timer: Stopwatch, iterations: int) -> dict[str, tuple[float, ...]]:
     """Part → seconds a step in each of `PART_BLOCKS` blocks of it alone; one more, the first, warms it up."""
 
     def alone(part: Callable[..., Any]) -> tuple[float, ...]:
@@ -136,17 +156,12 @@ def verify_output(
         return None, (note(NoteKind.SIMULATED),)
     if isinstance(workload, Operation):
         elements = verify.output_elements(workload, runner.program, output, session)
-        reference = verify.Reference(**job["reference"])
+        reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
         deviation = verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
         return require_accuracy(deviation), ()
     if not math.isfinite(loss_of(output, session)):
         raise WrongResult("the loss is not finite", None)
     return job["verified"], ()
-
-
-def loss_of(output: Any, session: Session) -> float:
-    """What a training step returns."""
-    return float(session.fetch(output).reshape(-1)[0])
 
 
 def check_other_inputs(
@@ -161,7 +176,7 @@ def check_other_inputs(
     if isinstance(workload, Operation):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
         elements = verify.output_elements(workload, runner.program, runner.step(), session)
-        reference = verify.Reference(**job["reference"])
+        reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
         deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
         name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
         require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
@@ -196,7 +211,9 @@ def check_every_input(
             raise WrongResult(f"after timing, {name} does not follow from its gradient", None)
 
 
-def check_waited(workload: Workload, runner: Runner, session: Session, timer: Timer, iterations: int) -> None:
+def check_waited(
+    workload: Workload, runner: Runner, session: Session, timer: Stopwatch, iterations: int
+) -> None:
     """Raise Implausible when results can only be read long after the timer had its blocks end."""
 
     def finish(output: Any) -> None:

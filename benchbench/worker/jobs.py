@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
@@ -12,6 +13,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
+from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
 from benchbench.traces import xla
 from benchbench.traces.recording import Recording, Unread
@@ -22,20 +24,51 @@ from benchbench.worker.program import (
     Runner,
     WrongResult,
     build,
+    loss_of,
     open_case,
     require_accuracy,
     workload_of,
 )
+from benchbench.worker.ranks import on_cpu, run_ranks
 from benchbench.workloads.base import Operation, Workload
 
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 
 def run_job(backend: Backend, job: Message) -> Message:
-    """Dispatch on the kind of job; expected failures come back as data."""
+    """Dispatch on the kind of job; expected failures come back as data. Ranks give an answer each."""
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
+    if devices_of(job) == 1:
+        return run_alone(backend, job)
+    if backend.spread is Spread.PROCESSES:
+        return of_all(run_ranks(job, lambda own, world: run_alone(backend, own, world)))
+    devices = devices_of(job)
+    oversubscribed = on_cpu(job) and devices > len(os.sched_getaffinity(0))
+    return run_alone(backend, job, World(devices=devices, oversubscribed=oversubscribed))
+
+
+def of_all(reply: Message) -> Message:
+    """What ranks answer together; a measurement is made of their samples by who asked."""
+    if "ranks" not in reply or "outcome" in (first := reply["ranks"][0]):
+        return reply
+    if "verified" not in first:
+        return first  # type: ignore[no-any-return]
+    errors = [rank["verified"] for rank in reply["ranks"]]
+    return {"verified": None if None in errors else max(errors)}
+
+
+def devices_of(job: Message) -> int:
+    """Of the case that the job is about; 1 where it is about none."""
+    return int(job["case"]["placement"]["devices"]) if "case" in job else 1
+
+
+def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
+    """The job in this process, which may be one of several that compute together."""
+    backend.world = world
     try:
+        if world.devices > 1:
+            backend.join(world, job["case"]["device"])
         return answer_job(backend, job)
     except Unsupported as reason:
         return failed(Status.UNSUPPORTED, str(reason))
@@ -63,7 +96,7 @@ def answer_job(backend: Backend, job: Message) -> Message:
         case "reference":
             from benchbench.worker.reference import reference  # needs autograd
 
-            made = reference(workload_of(job), Dtype(job["dtype"]), random_cache.cached_normal)
+            made = reference(workload_of(job["about"]), Dtype(job["dtype"]), random_cache.cached_normal)
             return {"reference": dataclasses.asdict(made)}
         case "verify":
             return {"verified": verify_case(backend, job)}
@@ -78,7 +111,8 @@ def answer_job(backend: Backend, job: Message) -> Message:
             return spin.measure_spin(backend, job)
     stages: dict[str, float] = {}
     outcome = measure_case(backend, job, stages)
-    return {"outcome": dataclasses.asdict(outcome), "stages_s": stages}
+    device = backend.device_of(job["case"]["device"])
+    return {"outcome": dataclasses.asdict(outcome), "stages_s": stages, "device": device}
 
 
 def probe(backend: Backend) -> Message:
@@ -103,6 +137,8 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     if runner.program.simulated:
         return None
     reference = verify.Reference(**job["reference"])
+    if isinstance(small, Operation):
+        reference = verify.of_rank(small, reference)
     error = require_accuracy(largest_deviation(small, runner, session, reference))
     if reference.plain:
         verify_in_float32(backend, job, small, verify.Reference(**reference.plain))
@@ -117,15 +153,24 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
     case = job["case"]
 
     def deviation() -> Message:
-        session = backend.open(case["device"], Dtype.FLOAT32, backend.modes[0], job["threads"])
+        device = backend.device_of(case["device"])
+        session = backend.open(device, Dtype.FLOAT32, backend.modes[0], job["threads"])
+        session.world = backend.world
         session.precision()
         runner = build(backend, session, small, Dtype.FLOAT32)
         return dataclasses.asdict(largest_deviation(small, runner, session, reference))
 
     where = [case["target"], case["device"], case["placement"], case["environment"]]
-    told = random_cache.cached_result(f"in float32 {type(small).__module__} {small} {where}", deviation)
+    told = once_for_all(f"in float32 {type(small).__module__} {small} {where}", deviation, backend.world)
     found = verify.Deviation(**told)
     require_accuracy(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
+
+
+def once_for_all(name: str, compute: Callable[[], Message], world: World) -> Message:
+    """The result of that name, kept for the run: computed by all ranks together, or by none."""
+    if world.processes > 1:
+        return compute()
+    return random_cache.cached_result(name, compute)
 
 
 def largest_deviation(
@@ -135,7 +180,9 @@ def largest_deviation(
     if isinstance(workload, Operation):
         elements = verify.output_elements(workload, runner.program, runner.step(), session)
         return verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
-    elements = verify.trained_elements(runner.program, runner.step, lambda: runner.state, session)
+    elements = verify.trained_elements(
+        runner.program, lambda: loss_of(runner.step(), session), lambda: runner.state, session
+    )
     return verify.worst(elements, reference.expected, reference.tolerance, reference.spared)
 
 
@@ -143,7 +190,7 @@ def trace_case(backend: Backend, job: Message) -> list[float]:
     """The losses of the first `steps` training steps at the case's own size."""
     case, workload, session = open_case(backend, job)
     runner = build(backend, session, workload, case.computes_in)
-    return [float(session.fetch(runner.step()).reshape(-1)[0]) for _ in range(job["steps"])]
+    return [loss_of(runner.step(), session) for _ in range(job["steps"])]
 
 
 def profile_case(backend: Backend, job: Message) -> Message:

@@ -12,6 +12,7 @@ from benchbench.backends.base import Backend, Session
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.note import Note
 from benchbench.model.placement import Placement, Strategy
+from benchbench.stats import mean
 from benchbench.worker import input_rotation, random_cache, verify
 from benchbench.workloads.base import Draw, Program, Workload
 
@@ -98,9 +99,18 @@ def poisoned_inputs(
 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
     """The case, its workload and an open session; precision is read back before anything is built."""
-    case = case_of(job["case"])
-    session = backend.open(case.device, case.computes_in, case.mode, job["threads"])
-    return case, workload_of(job["case"]), session
+    case, world = case_of(job["case"]), backend.world
+    session = backend.open(backend.device_of(case.device), case.computes_in, case.mode, job["threads"])
+    session.world = world
+    workload = workload_of(job["case"])
+    return case, workload.divided(case.placement, world.rank if world.processes > 1 else None), session
+
+
+def loss_of(output: Any, session: Session) -> float:
+    """What a training step returns: of several ranks, the mean over their equal parts of the batch."""
+    own = float(session.fetch(output).reshape(-1)[0])
+    losses = session.world.gather(own if math.isfinite(own) else None)
+    return math.nan if None in losses else mean(losses)
 
 
 def require_accuracy(deviation: verify.Deviation) -> float:
@@ -127,11 +137,16 @@ class WrongResult(Exception):
 def case_of(fields: Message) -> Case:
     """From JSON."""
     kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
-    where = {**fields["placement"], "strategy": Strategy(fields["placement"]["strategy"])}
     typed = {name: kind(fields[name]) for name, kind in kinds.items()}
-    return Case(**{**fields, **typed, "placement": Placement(**where)})
+    return Case(**{**fields, **typed, "placement": placement_of(fields["placement"])})
 
 
 def workload_of(fields: Message) -> Workload:
-    """The instance that `workload` and `params` name."""
-    return registry.load_class("benchbench.workloads", fields["workload"], Workload)(**fields["params"])  # type: ignore[type-abstract]
+    """The instance that `workload`, `params` and `placement` name."""
+    kind = registry.load_class("benchbench.workloads", fields["workload"], Workload)  # type: ignore[type-abstract]
+    return kind(**fields["params"]).divided(placement_of(fields["placement"]))
+
+
+def placement_of(fields: Message) -> Placement:
+    """From JSON."""
+    return Placement(**{**fields, "strategy": Strategy(fields["strategy"])})

@@ -7,7 +7,7 @@ small size. The reference and its tolerances come from worker/reference.py.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
@@ -109,14 +109,36 @@ def relative_error(
 
 def checked_at(workload: Workload) -> Workload:
     """The instance whose results are verified: itself, or its small size where a step is a training step."""
-    return workload.tiny() if isinstance(workload, Training) else workload
+    small = workload.tiny() if isinstance(workload, Training) else workload
+    return small.divided(workload.placement, workload.rank)
 
 
 def sample_indices(workload: Operation) -> dict[str, NDArray[np.int64]]:
-    """Output → its sampled elements, the same in every process: shape (SAMPLES, ndim)."""
+    """Output → its sampled elements, the same in every process: shape (SAMPLES, ndim).
+
+    A rank has those of its own part, whose first axis, that of ranks, is left out.
+    """
     import numpy as np
 
-    return workload.samples(np.random.default_rng(SEED), SAMPLES)
+    indices = workload.samples(np.random.default_rng(SEED), SAMPLES)
+    if workload.rank is None:
+        return indices
+    return {name: index[index[:, 0] == workload.rank, 1:] for name, index in indices.items()}
+
+
+def of_rank(workload: Operation, reference: Reference) -> Reference:
+    """What the process has of the outputs: all of them, unless it is one rank of several."""
+    import numpy as np
+
+    if workload.rank is None:
+        return reference
+    indices = sample_indices(workload.divided(workload.placement))
+
+    def own(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        held = {name: index[:, 0] == workload.rank for name, index in indices.items()}
+        return {name: np.asarray(every)[held[name]].tolist() for name, every in values.items()}
+
+    return replace(reference, expected=own(reference.expected), others=own(reference.others))
 
 
 def output_elements(workload: Operation, program: Program, output: Any, reader: Reader) -> Tensors:
@@ -144,11 +166,11 @@ def output_deviation(
 
 def trained_elements(
     program: Program,
-    step: Callable[[], Any],
+    step: Callable[[], float],
     state: Callable[[], tuple[Any, ...]],
     reader: Reader,
 ) -> Tensors:
-    """Sampled elements of what `STEPS` steps leave: see `training_elements`."""
+    """Sampled elements of what `STEPS` steps leave: see `training_elements`. `step` gives its loss."""
     import numpy as np
 
     assert program.parameters is not None
@@ -158,9 +180,9 @@ def trained_elements(
         return {name: sampled_elements(name, reader.fetch(tensor)) for name, tensor in named.items()}
 
     start = read(program.parameters)
-    losses = [float(reader.fetch(step()).reshape(-1)[0])]
+    losses = [step()]
     first = read(program.gradients)
-    losses += [float(reader.fetch(step()).reshape(-1)[0]) for _ in range(STEPS - 1)]
+    losses += [step() for _ in range(STEPS - 1)]
     return training_elements(
         np.array(losses), first, read(program.gradients), start, read(program.parameters)
     )

@@ -10,6 +10,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
@@ -18,6 +19,8 @@ from zlib import crc32
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
+from benchbench.model.world import World
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +41,7 @@ class DeviceContext(Protocol):
     device: Any  # the framework's own device object or name
     dtype: Any  # the framework's own dtype, of what is stored
     compute: Any  # and of what is multiplied under mixed precision; else None
+    world: World  # the processes and devices that compute a step together
 
     def put(self, array: NDArray[np.generic]) -> Any:
         """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
@@ -188,7 +192,9 @@ class Workload(ABC):
     # How many times fewer multiplications than are counted an algorithm may do; None: nobody knows.
     multiplications_saved: ClassVar[float | None] = None
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
-    world: ClassVar[int] = 1  # devices that compute a step together
+    worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
+    placement: ClassVar[Placement] = ONE_DEVICE  # of an instance: the devices that compute a step together
+    rank: ClassVar[int | None] = None  # of an instance: whose part a process has; None: it has all
 
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""
@@ -196,6 +202,23 @@ class Workload(ABC):
             least = self.least.get(name, 0 if name in self.may_be_zero else 1)
             if type(value) is int and value < least:
                 raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
+
+    def divided(self, placement: Placement, rank: int | None = None) -> Self:
+        """The same on these devices; `rank`: as one process of several sees it.
+
+        Neither is a parameter: they are the case's, and what `dataclasses.replace` makes has them no more.
+        """
+        if placement == ONE_DEVICE:
+            return self
+        instance = copy(self)
+        object.__setattr__(instance, "placement", placement)
+        object.__setattr__(instance, "rank", rank)
+        return instance
+
+    @classmethod
+    def strategies(cls, framework: str) -> Sequence[Strategy]:  # noqa: ARG003 - for subclasses
+        """How the framework's program can be divided among several devices; () if not at all."""
+        return ()
 
     @property
     def params(self) -> dict[str, Scalar]:

@@ -1,0 +1,35 @@
+"""The processes that compute a step together, as one of them sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Spread(StrEnum):
+    """How a framework uses several devices: a process on each, or one process for all; or not at all."""
+
+    NONE = "none"
+    PROCESSES = "processes"
+    DEVICES = "devices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One process of `processes`. Where there is one, it drives all `devices`; else each has one of them.
+
+    `gather(value)` is called by every process the same number of times: it returns the values of all, in
+    the order of ranks, once all have called it. Values are what JSON has.
+    """
+
+    rank: int = 0
+    devices: int = 1
+    processes: int = 1
+    oversubscribed: bool = False  # more of them than cores: they take turns
+    meeting: str = ""  # a path that no file has yet: where a framework's processes find each other
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
+
+
+ALONE = World()

@@ -1,0 +1,118 @@
+"""What collectives share: an array of each rank's own, sizes as nccl-tests counts them, and their results.
+
+The reference's output has ranks as its first axis: what each of them ends with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.model.placement import Strategy
+from benchbench.workloads._vectors import DRAWN
+from benchbench.workloads.base import Operation
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, Draw
+
+
+@dataclass(frozen=True)
+class Collective(Operation):
+    """n elements, as nccl-tests counts a size: of each rank's array, or of the whole where it is in parts.
+
+    A part is n / world elements, rounded up.
+    """
+
+    n: int = 2**18
+
+    worlds = (2,)
+    parts: ClassVar[bool] = False  # whether n is of the whole, of which each rank has or gets a part
+    multiplications_saved = 1.0
+
+    @classmethod
+    def strategies(cls, framework: str) -> Sequence[Strategy]:
+        """Each rank has an array of its own."""
+        return (Strategy.COLLECTIVE,) if framework in cls.frameworks() else ()
+
+    @property
+    def world(self) -> int:
+        """Ranks."""
+        return self.placement.devices
+
+    @property
+    def part(self) -> int:
+        """Elements."""
+        return -(-self.n // self.world)
+
+    @property
+    def size(self) -> int:
+        """Elements of which the algorithm's bandwidth is told."""
+        return self.part * self.world if self.parts else self.n
+
+    @property
+    def bus_factor(self) -> float:
+        """What a link carries for each byte of the size, at least.
+
+        Source: nccl-tests, doc/PERFORMANCE.md, which derives it for each collective.
+        """
+        return 1.0
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """An item is a byte of the size, so that the rate of items is the algorithm's bandwidth.
+
+        Each rank reads its array and writes its result; what a link carries is the size times `bus_factor`.
+        """
+        size = self.size * dtype.storage.itemsize
+        return Cost(
+            flops=0, bytes=2 * size, link_bytes=round(self.bus_factor * size), items=size, item="byte"
+        )
+
+    @property
+    def sent(self) -> int:
+        """Elements of a rank's own array."""
+        return self.n
+
+    @property
+    def received(self) -> int:
+        """Elements of a rank's result."""
+        return self.n
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        """(ranks, elements)."""
+        return self.world, self.received
+
+    @property
+    def reduction(self) -> int:
+        """No product is summed."""
+        return 1
+
+    def tiny(self) -> Self:
+        """An odd size."""
+        return type(self)(n=1021)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """`rank0`, `rank1`, …: other values in each. One rank of several has its own alone."""
+        import numpy as np
+
+        ranks = range(self.world) if self.rank is None else [self.rank]
+        count = min(self.sent, DRAWN)
+        return {
+            name: np.resize(draw.normal(name, count), self.sent) for name in (f"rank{rank}" for rank in ranks)
+        }
+
+    def stacked(self, arrays: Arrays) -> NDArray[np.generic]:
+        """Of all ranks: (ranks, elements)."""
+        import numpy as np
+
+        return np.stack([arrays[f"rank{rank}"] for rank in range(self.world)])
+
+    def own(self, arrays: Arrays) -> NDArray[np.generic]:
+        """Of the rank that this process is."""
+        return arrays[f"rank{self.rank}"]

@@ -1,0 +1,172 @@
+"""Several processes that compute a step together: they meet, they agree, and none is left when one fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.model.measurement import Batch
+from benchbench.model.world import World
+from benchbench.timing.agreed import AgreedTimer
+from benchbench.timing.policy import POLICIES
+from benchbench.timing.sampling import measure_steps
+from benchbench.worker.children import children
+from benchbench.worker.ranks import cores_of, run_ranks
+
+GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
+LATE_S = 0.3
+
+
+def job(tmp_path: Path, size: int = 2, timeout_s: float = 20.0) -> dict[str, Any]:
+    case = {"placement": {"devices": size}, "device": "cpu"}
+    return {"case": case, "folder": str(tmp_path), "threads": 2, "timeout_s": timeout_s}
+
+
+def said(reply: dict[str, Any]) -> tuple[str, str]:
+    return reply["outcome"]["status"], reply["outcome"]["message"]
+
+
+def failed(status: str, message: str) -> dict[str, Any]:
+    return {"outcome": {"status": status, "message": message, "relative_error": 0.5}, "stages_s": {}}
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_every_rank_is_told_what_all_gave(tmp_path: Path, size: int) -> None:
+    def run(own: dict[str, Any], world: World) -> dict[str, Any]:
+        values = [world.gather([world.rank, step]) for step in range(50)]
+        return {**GOOD, "values": values, "threads": own["threads"], "world": [world.rank, world.processes]}
+
+    ranks = run_ranks(job(tmp_path, size), run)["ranks"]
+    expected = [[[rank, step] for rank in range(size)] for step in range(50)]
+    assert [each["values"] for each in ranks] == [expected] * size
+    assert [each["world"] for each in ranks] == [[rank, size] for rank in range(size)]
+    assert all(each["threads"] <= 2 for each in ranks)
+
+
+def test_a_rank_that_starts_late_is_waited_for(tmp_path: Path) -> None:
+    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
+        time.sleep(LATE_S * world.rank)
+        return {**GOOD, "values": world.gather(world.rank)}
+
+    assert [each["values"] for each in run_ranks(job(tmp_path), run)["ranks"]] == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign: signal.Signals) -> None:
+    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
+        if world.rank == 1:
+            os.kill(os.getpid(), sign)
+        world.gather(None)
+        return GOOD
+
+    before, start = children(), time.monotonic()
+    reply = run_ranks(job(tmp_path), run)
+    assert said(reply) == ("crashed", f"rank 1 of 2: killed by {sign.name}")
+    assert time.monotonic() - start < 10
+    assert children() == before
+
+
+def test_what_a_death_does_to_the_others_is_not_what_is_told(tmp_path: Path) -> None:
+    """A collective raises in rank 0 when rank 1 dies, and that may arrive first."""
+
+    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
+        if world.rank == 1:
+            time.sleep(LATE_S)
+            os._exit(3)
+        return failed("failed", "connection closed by peer")
+
+    assert said(run_ranks(job(tmp_path), run)) == ("crashed", "rank 1 of 2: ended with exit code 3")
+
+
+def test_a_rank_that_hangs_is_named_when_its_time_is_over(tmp_path: Path) -> None:
+    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
+        if world.rank == 2:
+            time.sleep(60)
+        world.gather(None)
+        return GOOD
+
+    before = children()
+    reply = run_ranks(job(tmp_path, 3, timeout_s=1.0), run)
+    assert said(reply) == ("timeout", "rank 2 of 3 did not come back; the others waited")
+    assert children() == before
+
+
+def test_a_deadlock_names_all_ranks(tmp_path: Path) -> None:
+    def run(_: dict[str, Any], _world: World) -> dict[str, Any]:
+        time.sleep(60)
+        return GOOD
+
+    assert said(run_ranks(job(tmp_path, timeout_s=1.0), run)) == (
+        "timeout",
+        "ranks 0 and 1 of 2 did not come back",
+    )
+
+
+def test_a_wrong_value_in_one_rank_is_the_cases(tmp_path: Path) -> None:
+    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
+        return failed("wrong_result", "the output is wrong") if world.rank == 1 else GOOD
+
+    reply = run_ranks(job(tmp_path), run)
+    assert said(reply) == ("wrong_result", "rank 1 of 2: the output is wrong")
+    assert reply["outcome"]["relative_error"] == 0.5
+
+
+def test_cores_are_disjoint_where_there_are_enough() -> None:
+    allowed = list(range(8, 18))
+    shares = [cores_of(rank, 3, allowed) for rank in range(3)]
+    assert shares == [[8, 9, 10], [11, 12, 13], [14, 15, 16]]
+    assert [cores_of(rank, 4, [5, 6]) for rank in range(4)] == [[5], [6], [5], [6]]
+
+
+class Scripted:
+    """A timer whose steps last what it is told, on a clock of its own."""
+
+    batch_s = 0.0
+    batches: Sequence[Batch] = ()
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.time = seconds, 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def no_op(self) -> None:
+        """At once."""
+
+    def blocks(self, step: Any, iterations: int, count: int) -> list[float]:
+        return [self._block(step, iterations) for _ in range(count)]
+
+    def work(self) -> None:
+        """A step."""
+        self.time += self.seconds
+
+    def _block(self, step: Any, iterations: int) -> float:
+        start = self.time
+        for _ in range(iterations):
+            step()
+        return round(self.time - start, 9)
+
+
+def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> None:
+    """A rank by itself would choose blocks of another size, and the others would wait for it for ever."""
+
+    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
+        scripted = Scripted([1e-3, 4e-3][world.rank])
+        timer = AgreedTimer(scripted, world)
+        samples = timer.own(measure_steps(scripted.work, timer, POLICIES["quick"]))
+        return {**GOOD, "iterations": samples.iterations, "blocks": samples.block_s, "entry": samples.entry_s}
+
+    fast, slow = run_ranks(job(tmp_path), run)["ranks"]
+    assert fast["iterations"] == slow["iterations"] == 1
+    assert len(fast["blocks"]) == len(slow["blocks"]) == len(fast["entry"])
+    assert set(fast["blocks"]) == {1e-3}
+    assert set(slow["blocks"]) == {4e-3}
+    assert all(
+        min(entries) == 0 <= max(entries) for entries in zip(fast["entry"], slow["entry"], strict=True)
+    )
