@@ -67,7 +67,7 @@ def strays(blocks: Sequence[float]) -> bool:
 
 
 def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
-    saved = None if case.dtype is None else _multiplications_saved(case.workload)
+    saved = None if case.dtype is None else _multiplications_saved(case)
     if not saved or case.dtype is None:
         return ""
     peak = known.flops_limit(case.dtype)
@@ -75,16 +75,16 @@ def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
         return ""
     split = "" if peak == known.flops_peak(case.dtype) else " (of three TF32 products each)"
     limit = f"the datasheet's {rate(peak, 'FLOP/s')} of {case.dtype.compute}{split} on {known.device}"
-    times = "" if saved == 1 else f"{saved:g} times "
-    why = "" if saved == 1 else ", more than Winograd's algorithm saves"
+    times = "" if saved == 1 else f"{saved:.3g} times "
+    why = "" if saved == 1 else ", more than any fast convolution saves"
     return f"{rate(speed, 'FLOP/s')} exceed {times}{limit}{why}"
 
 
-def _multiplications_saved(workload: str) -> float | None:
-    """As the workload says; None, and so not judged by FLOPs, where it is not known here."""
+def _multiplications_saved(case: Case) -> float | None:
+    """As the workload says; None, and so not judged by FLOPs, where it is not known here at these sizes."""
     try:
-        return catalogue.workload_named(workload).multiplications_saved
-    except UsageError:
+        return catalogue.workload_at(case.workload, case.params).multiplications_saved
+    except (UsageError, TypeError):  # TypeError: of parameters that it has no longer
         return None
 
 

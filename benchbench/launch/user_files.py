@@ -50,7 +50,6 @@ class _Workload(msgspec.Struct):
     phase: Phase
     defaults: dict[str, Scalar]
     written_for: list[str]
-    multiplications_saved: float | None
     version: int
     refused_on_cpu: str
 
@@ -69,6 +68,7 @@ class _Figures(msgspec.Struct):
     params: dict[str, Scalar] = {}
     refused_dtypes: dict[Dtype, str] = {}
     costs: dict[Dtype, Cost | None] = {}
+    multiplications_saved: float | None = None
     refused: str = ""
     hint: str = ""
     mistakes: list[_Mistake] = []
@@ -89,6 +89,7 @@ class UserWorkloadSize:
     params: dict[str, Scalar]
     refused: dict[Dtype, str]
     costs: dict[Dtype, Cost | None]
+    multiplications_saved: float | None
 
     def refuses(self, dtype: Dtype) -> str:
         """Why it cannot be computed in `dtype`, else ""."""
@@ -109,8 +110,7 @@ class UserWorkload:
     def __init__(self, told: _Workload, file: Path, process: UserFilesProcess) -> None:
         self.name = self.__name__ = told.name
         self.summary, self.phase = told.summary, told.phase
-        self.multiplications_saved, self.version = told.multiplications_saved, told.version
-        self.refused_on_cpu = told.refused_on_cpu
+        self.version, self.refused_on_cpu = told.version, told.refused_on_cpu
         self.worlds = (1,)
         self._told, self._file, self._process = told, file, process
         self._at = lru_cache(maxsize=None)(self._asked)
@@ -138,7 +138,8 @@ class UserWorkload:
             raise UsageError(figures.refused, figures.hint)
         if figures.mistakes:
             raise UsageError(placed(self._file, figures.mistakes[0]), MORE)
-        return UserWorkloadSize(figures.params, figures.refused_dtypes, figures.costs)
+        saved = figures.multiplications_saved
+        return UserWorkloadSize(figures.params, figures.refused_dtypes, figures.costs, saved)
 
 
 class UserFilesProcess:

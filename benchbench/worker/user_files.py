@@ -123,7 +123,6 @@ def facts(name: str, kind: type[Workload]) -> Message:
         "phase": kind.phase.value,
         "defaults": kind.fields(),
         "written_for": kind.frameworks(),
-        "multiplications_saved": kind.multiplications_saved,
         "version": kind.version,
         "refused_on_cpu": kind.refused_on_cpu,
     }
@@ -134,7 +133,12 @@ def figures(name: str, params: Message) -> Message:
     work = registry.load_class(registry.WORKLOADS, name, Workload)(**params)  # type: ignore[type-abstract]
     refused = {dtype: work.refuses(dtype) for dtype in Dtype}
     costs = {dtype: None if refused[dtype] else dataclasses.asdict(work.cost(dtype)) for dtype in Dtype}
-    return {"params": work.params, "refused_dtypes": refused, "costs": costs}
+    return {
+        "params": work.params,
+        "refused_dtypes": refused,
+        "costs": costs,
+        "multiplications_saved": work.multiplications_saved,
+    }
 
 
 def mistake(text: str, line: int | None) -> Message:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import ceil, prod, sqrt
 from typing import ClassVar
 
+from benchbench.workloads._layers import Passes
+from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads._weights import Weight, bias_of
 
 Size = int | tuple[int, ...]  # along each axis; one number: along both of an image
@@ -93,6 +95,11 @@ class Conv:
         """Operand, weight and result, each once."""
         return batch * sum(self.pixels()) + prod(self.shape)
 
+    @property
+    def saved(self) -> float:
+        """How many times fewer multiplications an algorithm may do."""
+        return saved_by_algorithms(zip(self.sizes, self.kernels, self.strides, self.padding, strict=True))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvTranspose:
@@ -143,6 +150,11 @@ class ConvTranspose:
         moved = self.inputs * self.size**2 + self.outputs * self.output_size**2
         return batch * moved + prod(self.shape)
 
+    @property
+    def saved(self) -> float:
+        """As of the convolution whose gradient it is."""
+        return saved_by_algorithms([(self.output_size, self.kernel, self.stride, self.edge)] * 2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPool:
@@ -164,6 +176,16 @@ class MaxPool:
     def elements(self, batch: int) -> int:
         """Not counted: fused with what it follows at best."""
         return 0
+
+
+def saved_in(passes: Passes) -> float:
+    """How many times fewer multiplications than are counted algorithms may do; 1 where none are counted."""
+    counted = fewest = 0.0
+    for times, layer in passes:
+        flops = times * layer.flops(1)
+        counted += flops
+        fewest += flops / (layer.saved if isinstance(layer, Conv | ConvTranspose) else 1.0)
+    return counted / fewest if fewest else 1.0
 
 
 def along(size: Size, axes: int = 2) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 
@@ -33,7 +34,6 @@ AXIS_NAMES = {4: ("NHWC", "HWIO", "NHWC"), 5: ("NDHWC", "DHWIO", "NDHWC")}
 class Convolution(Operation):
     """Cross-correlation, as every framework calls convolution; no bias, no dilation."""
 
-    multiplications_saved = 4.0  # by F(4×4, 3×3): Lavin & Gray 2016, "Fast algorithms for CNNs"
     item = "image"
 
     @property
@@ -67,6 +67,12 @@ class Convolution(Operation):
                     f"has room for at most {room}.",
                     f"Choose kernel={room} or less, or a larger side or padding.",
                 )
+
+    @property
+    def multiplications_saved(self) -> float:
+        """By the sizes; of a gradient as of the convolution."""
+        sizes = self.image_shape[2:], self.filter_shape[2:], self.strides, self.edges
+        return saved_by_algorithms(zip(*sizes, strict=True))
 
     @property
     def groups(self) -> int:

@@ -177,33 +177,32 @@ class Layer(Protocol):
         """Moved in the forward pass: operand, weight and result, each once."""
 
 
+Passes = Sequence[tuple[int, Layer]]  # how many times the work of a layer's forward pass is done
+
+
 def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:
     """By PyTorch's names."""
     return {name: weight for layer in layers for name, weight in layer.weights().items()}
 
 
-def forward_cost(layers: Sequence[Layer], batch: int, dtype: Dtype) -> Cost:
-    """Of `layers` alone: each one's operand, weight and result move once."""
+def parameters_in(layers: Sequence[Layer]) -> int:
+    """That are learnt."""
+    return sum(prod(weight.shape) for weight in weights_of(layers).values() if weight.is_learnt)
+
+
+def counted_cost(passes: Passes, batch: int, dtype: Dtype) -> Cost:
+    """Each pass over a layer has its FLOPs, and moves its operand, weight and result once."""
     return Cost(
-        flops=sum(layer.flops(batch) for layer in layers),
-        bytes=dtype.itemsize * sum(layer.elements(batch) for layer in layers),
+        flops=sum(times * layer.flops(batch) for times, layer in passes),
+        bytes=dtype.itemsize * sum(times * layer.elements(batch) for times, layer in passes),
         items=batch,
         item="image",
     )
 
 
-def training_cost(layers: Sequence[Layer], batch: int, dtype: Dtype, moves: int) -> Cost:
+def training_passes(layers: Sequence[Layer], first: Sequence[Layer]) -> Passes:
     """Three passes over `layers`: forward, gradient of the input, gradient of the weight.
 
-    Each has the FLOPs, and moves the bytes, of the forward pass. The first layer needs no gradient of
-    its input. The optimizer moves every parameter `moves` times.
+    The `first` layers, which take the network's inputs, need no gradient of theirs.
     """
-    first = layers[0]
-    elements = 3 * sum(layer.elements(batch) for layer in layers) - first.elements(batch)
-    parameters = sum(prod(weight.shape) for weight in weights_of(layers).values() if weight.is_learnt)
-    return Cost(
-        flops=3 * sum(layer.flops(batch) for layer in layers) - first.flops(batch),
-        bytes=dtype.itemsize * elements + dtype.storage.itemsize * moves * parameters,
-        items=batch,
-        item="image",
-    )
+    return [*((3, layer) for layer in layers), *((-1, layer) for layer in first)]

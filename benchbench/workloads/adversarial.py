@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar
 
-from benchbench.model.case import Dtype
-from benchbench.model.measurement import Cost
+from benchbench.workloads._layers import Passes
 from benchbench.workloads._losses import Adversarial, Objective
 from benchbench.workloads.steps import TrainingStep
 
@@ -32,7 +30,7 @@ class AdversarialStep(TrainingStep):
         Objective(Adversarial(real=(True,)), GENERATOR),
     )
 
-    def cost(self, dtype: Dtype) -> Cost:
+    def passes(self) -> Passes:
         """4 G + 8 D − g₁ − 2 d₁, of the forward passes G and D and their first layers g₁ and d₁.
 
         The discriminator's update makes images (G) and takes three passes over real and made ones (6 D); the
@@ -40,19 +38,8 @@ class AdversarialStep(TrainingStep):
         no gradient of their inputs, but for the discriminator's while the generator learns.
         """
         made, judged = self._layers_of(GENERATOR), self._layers_of(DISCRIMINATOR)
-
-        def counted(of: Any) -> int:
-            passes = 4 * sum(map(of, made)) + 8 * sum(map(of, judged))
-            return int(passes - of(made[0]) - 2 * of(judged[0]))
-
-        parameters = sum(prod(weight.shape) for weight in self.weights().values() if weight.is_learnt)
-        moved = dtype.storage.itemsize * self.update.moves * parameters
-        return Cost(
-            flops=counted(lambda layer: layer.flops(self.batch)),
-            bytes=dtype.itemsize * counted(lambda layer: layer.elements(self.batch)) + moved,
-            items=self.items,
-            item=self.item,
-        )
+        whole = [*((4, layer) for layer in made), *((8, layer) for layer in judged)]
+        return [*whole, (-1, made[0]), (-2, judged[0])]
 
     def _layers_of(self, player: str) -> list[Any]:
         return [layer for layer in self.layers() if any(name.startswith(player) for name in layer.weights())]

@@ -189,8 +189,6 @@ class Workload(ABC):
     version: ClassVar[int] = 1  # raised where equal parameters come to mean other work
     # Parameters left out of ids and records at their default; those of the classes it derives from, too.
     added: ClassVar[frozenset[str]] = frozenset()
-    # How many times fewer multiplications than are counted an algorithm may do; None: nobody knows.
-    multiplications_saved: ClassVar[float | None] = None
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
     worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
     placement: ClassVar[Placement] = ONE_DEVICE  # of an instance: the devices that compute a step together
@@ -260,6 +258,11 @@ class Workload(ABC):
     def roundings(self) -> int:
         """Times a value is rounded to the case's dtype on its way from input to output."""
         return 1
+
+    @property
+    def multiplications_saved(self) -> float | None:
+        """How many times fewer of them than are counted an algorithm may do; None: nobody knows."""
+        return None
 
     def refuses(self, dtype: Dtype) -> str:
         """Why it cannot be computed in `dtype` on any framework, else ""."""

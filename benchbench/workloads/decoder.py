@@ -39,7 +39,6 @@ class Decoder(Network):
     input_names: ClassVar[tuple[str, ...]] = ("tokens",)
     images = frozenset()
     item = "token"
-    multiplications_saved = 1.0
     embedding_scale: ClassVar[float] = 0.02  # Radford et al. 2019
 
     def __post_init__(self) -> None:

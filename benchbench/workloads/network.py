@@ -9,7 +9,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchbench.workloads._layers import Layer, weights_of
+from benchbench.workloads._conv_layers import saved_in
+from benchbench.workloads._layers import Layer, Passes, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss, Objective
 from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import DeviceContext, Draw, Workload
@@ -36,11 +37,23 @@ class Network(Workload):
     input_names: ClassVar[tuple[str, ...]] = ("images",)
     images: ClassVar[frozenset[str]] = frozenset({"images"})  # inputs that are NCHW in torch
     item: ClassVar[str] = "image"
-    multiplications_saved = 4.0  # as of conv2d
 
     @abstractmethod
     def layers(self) -> Sequence[Layer]:
         """What holds weights or multiplies, in the order in which it is applied."""
+
+    def passes(self) -> Passes:
+        """How many times a step does the work of each layer's forward pass."""
+        return [(1, layer) for layer in self.layers()]
+
+    @property
+    def multiplications_saved(self) -> float:
+        """Of all passes together; a gradient of a convolution takes as many as the convolution."""
+        return saved_in(self.passes())
+
+    def first_layers(self) -> Sequence[Layer]:
+        """What an input is multiplied by: its gradient is not needed. One layer, unless said otherwise."""
+        return self.layers()[:1]
 
     @abstractmethod
     def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:

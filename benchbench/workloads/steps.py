@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._layers import forward_cost, training_cost
+from benchbench.workloads._layers import Passes, counted_cost, parameters_in, training_passes
 from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
 from benchbench.workloads._programs import jax, tensorflow, torch
 from benchbench.workloads.base import (
@@ -44,8 +44,8 @@ class Inference(Network, Operation):
     """The output, without gradients. Batch norm uses running statistics; only a compiler folds it."""
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Counted over the layers; see `forward_cost`."""
-        return replace(forward_cost(self.layers(), self.batch, dtype), items=self.items, item=self.item)
+        """Counted over the layers; see `counted_cost`."""
+        return replace(counted_cost(self.passes(), self.batch, dtype), items=self.items, item=self.item)
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Inputs, and the weights by PyTorch's names."""
@@ -103,9 +103,14 @@ class TrainingStep(Network, Training):
         return refusal(self.optimizer, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Counted over the layers; see `training_cost`."""
-        cost = training_cost(self.layers(), self.batch, dtype, self.update.moves)
-        return replace(cost, items=self.items, item=self.item)
+        """Counted over the layers, see `counted_cost`; the optimizer moves every parameter several times."""
+        cost = counted_cost(self.passes(), self.batch, dtype)
+        moved = dtype.storage.itemsize * self.update.moves * parameters_in(self.layers())
+        return replace(cost, bytes=cost.bytes + moved, items=self.items, item=self.item)
+
+    def passes(self) -> Passes:
+        """Forward and back."""
+        return training_passes(self.layers(), self.first_layers())
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Inputs, targets, and the weights by PyTorch's names."""

@@ -50,7 +50,6 @@ class BertBase(Network):
     input_names = ("tokens", "segments", "places")
     images = frozenset()
     item = "token"
-    multiplications_saved = 1.0
     added = SIZE
 
     def __post_init__(self) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
-from benchbench.model.case import Dtype
-from benchbench.model.measurement import Cost
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs.transformer_layers import (
@@ -49,7 +47,6 @@ class EncoderDecoder(Network):
     input_names = ("source", "target")
     images = frozenset()
     item = "token"
-    multiplications_saved = 1.0
     added = SIZE
 
     def __post_init__(self) -> None:
@@ -80,6 +77,13 @@ class EncoderDecoder(Network):
         for index in range(self.depth):
             yield from size.decoder_layer(f"decoder.layers.{index}", self.target, self.source)
         yield Norm(name="decoder.norm", channels=self.hidden)
+
+    def first_layers(self) -> list[Dense]:
+        """Source and target are each projected to queries, keys and values at once."""
+        return [
+            Dense(name="in_proj", inputs=self.hidden, outputs=3 * self.hidden, rows=rows)
+            for rows in (self.source, self.target)
+        ]
 
     def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Both embedded already, N(0, 1)."""
@@ -154,14 +158,3 @@ class EncoderDecoderTrain(TrainingStep, EncoderDecoder):
 
     summary = "train nn.Transformer: 6 encoder and 6 decoder layers"
     added = SIZE | TrainingStep.added
-
-    def cost(self, dtype: Dtype) -> Cost:
-        """Three passes, but that no projection of source or target needs a gradient of its input."""
-        cost, (first, *_) = super().cost(dtype), self.layers()
-        given = [
-            Dense(name="in_proj", inputs=self.hidden, outputs=3 * self.hidden, rows=rows)
-            for rows in (self.source, self.target)
-        ]
-        flops = first.flops(self.batch) - sum(layer.flops(self.batch) for layer in given)
-        elements = first.elements(self.batch) - sum(layer.elements(self.batch) for layer in given)
-        return replace(cost, flops=cost.flops + flops, bytes=cost.bytes + elements * dtype.itemsize)

@@ -38,7 +38,6 @@ class Transformer(Network):
     input_names = ("tokens",)
     images = frozenset()
     item = "token"
-    multiplications_saved = 1.0
 
     def __post_init__(self) -> None:
         """Raise UsageError also for a hidden width that is no multiple of a head's."""

@@ -28,7 +28,6 @@ class Conv3d(Convolution):
 
     summary = "3-D convolution of a batch of clips"
     item = "clip"
-    multiplications_saved = 8.0  # a factor of 2 by dimension: by F(4×4×4, 3×3×3), as in two dimensions
     may_be_zero = frozenset({"padding"})
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._convolution import AXIS_NAMES, TO_LAST, torch_images
+from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 
@@ -37,7 +38,6 @@ class ConvTranspose2d(Operation):
     padding: int = 1
 
     summary = "2-D transposed convolution of a batch of images"
-    multiplications_saved = 4.0  # as of conv2d
     may_be_zero = frozenset({"padding"})
 
     def __post_init__(self) -> None:
@@ -58,6 +58,12 @@ class ConvTranspose2d(Operation):
         return Cost(
             flops=2 * images * per_input, bytes=moved * dtype.itemsize, items=self.batch, item="image"
         )
+
+    @property
+    def multiplications_saved(self) -> float:
+        """As of the convolution whose gradient it is."""
+        sides = self.output_shape[2:]
+        return saved_by_algorithms((side, self.kernel, self.stride, self.padding) for side in sides)
 
     @property
     def reduction(self) -> int:
