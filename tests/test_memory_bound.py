@@ -148,6 +148,25 @@ def test_dropout_is_told_from_another_rate_or_scale(dtype: Dtype) -> None:
         assert dropped(rate, scale, dtype) > 1.5, name
 
 
+def passed_back(mask: str, scale: float, dtype: Dtype) -> float:
+    """How many times the tolerance a gradient of dropout is off that has such a mask and such a scale."""
+    work = load("dropout_backward")
+    made = reference(work, dtype)
+    kept, other = (np.random.default_rng(seed).random(COUNTED) >= 0.1 for seed in (0, 1))
+    masks = {"that of the output": kept, "another": other, "none": 1.0, "its opposite": ~kept}
+    output, gradient = (np.asarray(made.expected[name]) for name in (OUTPUT, "x"))
+    measured = {OUTPUT: output * kept, "x": gradient * (1 - 0.1) * scale * masks[mask]}
+    return verify.output_deviation(work, measured, made.expected, made.tolerance).ratio
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gradient_of_dropout_is_told_from_one_of_another_mask_or_scale(dtype: Dtype) -> None:
+    assert passed_back("that of the output", 1 / 0.9, dtype) < 1
+    for mask in ("another", "none", "its opposite"):
+        assert passed_back(mask, 1 / 0.9, dtype) > 1.5, mask
+    assert passed_back("that of the output", 1.0, dtype) > 1.5
+
+
 def test_the_bound_of_dropouts_zeros_is_six_standard_deviations_of_their_share() -> None:
     expectation, bound = Dropout(n=100, rate=0.2).chance[SHARE]
     assert expectation == 0.2

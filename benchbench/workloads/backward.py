@@ -34,6 +34,7 @@ class Backward(Operation):
     phase = Phase.BACKWARD
     differentiated = True
     needs_forward: ClassVar[bool] = True  # False: no gradient depends on the output
+    gives_output: ClassVar[bool] = False  # True: a step gives the output, too, before the gradients
     constants: ClassVar[frozenset[str]] = frozenset()  # inputs of floating type that get no gradient
 
     def cost(self, dtype: Dtype) -> Cost:
@@ -109,7 +110,8 @@ class Backward(Operation):
         def step(upstream: Any, *inputs: Any) -> Any:
             leaves = [tensor.detach().requires_grad_() for tensor in compress(inputs, varied)]
             output = forward.step(*_merged(leaves, inputs, varied))
-            return _alone(torch.autograd.grad(output, (*leaves, *forward.held), upstream))
+            gradients = torch.autograd.grad(output, (*leaves, *forward.held), upstream)
+            return self._given(output.detach(), gradients)
 
         return _backward(step, context, arrays, forward)
 
@@ -126,25 +128,34 @@ class Backward(Operation):
                 tape.watch(sources)
                 output = forward.step(*inputs)
             gradients = tape.gradient(output, sources, tf.cast(upstream, output.dtype))
-            return _alone([tf.convert_to_tensor(gradient) for gradient in gradients])
+            return self._given(output, [tf.convert_to_tensor(gradient) for gradient in gradients])
 
         return _backward(step, context, arrays, forward)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.vjp."""
+        """jax.vjp; a state, such as a key of random numbers, goes through it."""
         import jax
 
         forward: Program = super().build_jax(context, _without_upstream(arrays))  # type: ignore[misc]
-        varied = self._varied(arrays, forward)
+        varied, states = self._varied(arrays, forward), len(forward.state)
 
-        def step(upstream: Any, *inputs: Any) -> Any:
-            def of_leaves(*leaves: Any) -> Any:
-                return forward.step(*_merged(leaves, inputs, varied))
+        def step(*arguments: Any) -> Any:
+            state, (upstream, *inputs) = arguments[:states], arguments[states:]
 
-            output, back = jax.vjp(of_leaves, *compress(inputs, varied))
-            return _alone(back(upstream.astype(output.dtype)))
+            def of_leaves(*leaves: Any) -> tuple[Any, Any]:
+                result = forward.step(*state, *_merged(leaves, inputs, varied))
+                return (result[-1], result[:-1]) if states else (result, ())
 
-        return _backward(step, context, arrays, forward)
+            output, back, after = jax.vjp(of_leaves, *compress(inputs, varied), has_aux=True)
+            given = self._given(output, back(upstream.astype(output.dtype)))
+            return (*after, given) if states else given
+
+        return replace(_backward(step, context, arrays, forward), state=forward.state)
+
+    def _given(self, output: Any, gradients: Sequence[Any]) -> Any:
+        """The only one of what a step gives; a tuple of several."""
+        given = (output, *gradients) if self.gives_output else tuple(gradients)
+        return given if len(given) > 1 else given[0]
 
     def _varied(self, arrays: Arrays, forward: Program) -> list[bool]:
         """Whether each of the program's inputs, which come in the order of the arrays, gets a gradient."""
@@ -156,11 +167,6 @@ def _merged(leaves: Sequence[Any], inputs: Sequence[Any], varied: Sequence[bool]
     """The inputs, with the leaves in place of those that vary."""
     remaining = iter(leaves)
     return [next(remaining) if varies else given for given, varies in zip(inputs, varied, strict=True)]
-
-
-def _alone(gradients: Sequence[Any]) -> Any:
-    """The only gradient; a tuple of several."""
-    return tuple(gradients) if len(gradients) > 1 else gradients[0]
 
 
 def _without_upstream(arrays: Arrays) -> Arrays:

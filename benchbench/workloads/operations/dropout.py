@@ -1,4 +1,4 @@
-"""Dropout: elements that chance drops, and the others scaled up."""
+"""Dropout: elements that chance drops, and the others scaled up; and the gradient of the input."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._memory_bound import Pointwise
-from benchbench.workloads.base import OUTPUT, SEED, Program
+from benchbench.workloads._memory_bound import MemoryBoundBackward, Pointwise
+from benchbench.workloads.backward import UPSTREAM
+from benchbench.workloads.base import OUTPUT, SEED, Program, wide
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -101,3 +104,43 @@ class Dropout(Pointwise):
         import jax
 
         return replace(super().build_jax(context, arrays), state=(jax.random.key(SEED),))
+
+
+@dataclass(frozen=True)
+class DropoutBackward(MemoryBoundBackward, Dropout):
+    """The upstream gradient, scaled up, of what the forward pass kept, and 0 of what it dropped.
+
+    A step gives the output, too: its zeros are the mask that the gradient must have.
+    """
+
+    summary = "dropout as in training, and the gradient of its input by the same mask"
+    gives_output = True
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the output and of the gradient."""
+        return dict.fromkeys([OUTPUT, "x"], self.output_shape)
+
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+        """The same elements of both."""
+        return dict.fromkeys([OUTPUT, "x"], Dropout.samples(self, source, count)[OUTPUT])
+
+    def references(
+        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """As if nothing were dropped."""
+        from benchbench.workloads._reference.ops import Ops
+
+        scaled = {OUTPUT: arrays["x"], "x": arrays[UPSTREAM]}
+        return {
+            name: self.forward(ops or Ops(), {"x": wide(scaled[name][tuple(index.T)])})
+            for name, index in indices.items()
+        }
+
+    def compared(self, measured: Tensors, expected: Tensors) -> Tensors:
+        """Of what was dropped, the gradient's distance from 0 is its error."""
+        import numpy as np
+
+        dropped = measured[OUTPUT] == 0
+        gradient = np.where(dropped, expected["x"] + measured["x"], measured["x"])
+        return {**super().compared(measured, expected), "x": gradient}
