@@ -153,7 +153,7 @@ def passed_back(mask: str, scale: float, dtype: Dtype) -> float:
     work = load("dropout_backward")
     made = reference(work, dtype)
     kept, other = (np.random.default_rng(seed).random(COUNTED) >= 0.1 for seed in (0, 1))
-    masks = {"that of the output": kept, "another": other, "none": 1.0, "its opposite": ~kept}
+    masks: dict[str, Any] = {"that of the output": kept, "another": other, "none": 1, "its opposite": ~kept}
     output, gradient = (np.asarray(made.expected[name]) for name in (OUTPUT, "x"))
     measured = {OUTPUT: output * kept, "x": gradient * (1 - 0.1) * scale * masks[mask]}
     return verify.output_deviation(work, measured, made.expected, made.tolerance).ratio

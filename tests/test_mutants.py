@@ -33,11 +33,12 @@ from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Roun
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
-from benchbench.workloads.steps import TrainingStep
+from benchbench.workloads.steps import Inference, TrainingStep
 from tests.factories import a_case
 from tests.program import accelbench, rows
 from tests.tiny import EVERY
 
+ROOT = Path(__file__).parent.parent
 DTYPES = [dtype for dtype in PRECISIONS if dtype is not Dtype.INT8]
 
 
@@ -70,7 +71,7 @@ class Small(Network):
         x = ops.relu(ops.add_bias(x, weights["conv1.bias"]))
         y = ops.conv2d(x, weights["conv2.weight"], padding=1)
         y = ops.relu(ops.add_bias(y, weights["conv2.bias"]))
-        x = ops.max_pool2d(ops.add(y, x), 2).reshape(self.batch, -1)
+        x = ops.max_pool2d(ops.add(y, x), 2).reshape(len(inputs[0]), -1)
         x = ops.relu(ops.linear(x, weights["dense1.weight"], weights["dense1.bias"]))
         return ops.linear(x, weights["dense2.weight"], weights["dense2.bias"])
 
@@ -82,6 +83,11 @@ class Small(Network):
 @dataclass(frozen=True)
 class SmallTrain(TrainingStep, Small):
     summary = "a step of training"
+
+
+@dataclass(frozen=True)
+class SmallInfer(Inference, Small):
+    summary = "the logits of a batch"
 
 
 @dataclass(frozen=True)
@@ -237,6 +243,34 @@ def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
     for name, own in structural(dtype).items():  # less than float32 is verified in that, too
         caught = own if dtype is Dtype.FLOAT64 else max(own, structural(Dtype.FLOAT32)[name])
         assert caught > 1.5, f"{name} in {dtype}"
+
+
+def inferred(dtype: Dtype, ops: Ops) -> float:
+    """How many times the tolerance of the dtype the output of inference is off."""
+    work = SmallInfer()
+    elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
+    made = reference(work, dtype)
+    return verify.worst(elements, made.expected, made.tolerance).ratio
+
+
+FORWARD = {name: ops for name, ops in STRUCTURE.items() if "cross_entropy" not in vars(ops)}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_wrong_inference_is_wrong_in_every_dtype(dtype: Dtype) -> None:
+    assert inferred(dtype, Ops(nearest(dtype))) < 1
+    for name, ops in FORWARD.items():  # less than float32 is verified in that, too
+        caught = inferred(dtype, ops(nearest(dtype)))
+        if dtype.is_narrow:
+            caught = max(caught, inferred(Dtype.FLOAT32, ops(nearest(Dtype.FLOAT32))))
+        assert caught > 1.5, f"{name} in {dtype}"
+
+
+def test_bfloat16_alone_would_hide_mistakes_of_inference() -> None:
+    hidden, told = (inferred(dtype, MissingBias(nearest(dtype))) for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32))
+    assert (round(hidden, 1), told // 1000) == (0.2, 7)
+    page = " ".join((ROOT / "docs/measuring.md").read_text().split())
+    assert "off by 0.2 of bfloat16's tolerance, and by 7,000 times float32's" in page
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -418,6 +452,14 @@ def torch_ratio(mutant: str, dtype: Dtype) -> float:
     return largest_deviation(work, build(backend, session, work, dtype), session, expected(dtype)).ratio
 
 
+@dataclass(frozen=True)
+class TorchInference(SmallInfer):
+    mutant: str = ""
+
+    def torch(self) -> Any:
+        return torch_module(self.mutant)
+
+
 class CountingTorch(Torch):
     opened = 0
 
@@ -452,6 +494,17 @@ def test_a_run_verifies_a_training_step_in_float32_once(
         with pytest.raises(WrongResult, match="in float32 against float64"):
             verify_in_float32(backend, job, work, expected(Dtype.FLOAT32))
     assert backend.opened == 1
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("mutant", FORWARD)
+def test_inference_in_bfloat16_is_verified_in_float32(mutant: str) -> None:
+    pytest.importorskip("torch")
+    job = {"case": dataclasses.asdict(a_case(dtype=Dtype.BFLOAT16)), "threads": 1}
+    made = reference(SmallInfer(), Dtype.FLOAT32)
+    assert verify_in_float32(Torch(), job, TorchInference(), made) < made.tolerance["output"]
+    with pytest.raises(WrongResult, match="of the output in float32 against float64"):
+        verify_in_float32(Torch(), job, TorchInference(mutant=mutant), made)
 
 
 @pytest.mark.real

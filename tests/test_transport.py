@@ -28,7 +28,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.running import profile_pass, recorder, rounds
+from benchbench.running import answers, profile_pass, rounds
 from benchbench.timing.policy import POLICIES
 from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
@@ -209,7 +209,7 @@ def test_an_interpreter_that_is_no_program_is_broken_and_its_jobs_fail(tmp_path:
     ids=str,
 )
 def test_a_reply_that_is_malformed_is_a_failure_of_its_case(reply: Message) -> None:
-    outcome = recorder.decoded(Answer(reply), {})
+    outcome = answers.decoded(Answer(reply), {})
     assert isinstance(outcome, Failure)
     assert outcome.status is Status.FAILED
     assert "cannot be read" in outcome.message
@@ -224,7 +224,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["outcome", "stages_s", "x"]), JSON))
 def test_no_reply_raises(reply: Message) -> None:
-    assert isinstance(recorder.decoded(Answer(reply), {}), Failure)
+    assert isinstance(answers.decoded(Answer(reply), {}), Failure)
 
 
 @given(st.binary(max_size=200))

@@ -97,12 +97,15 @@ class WorkerPool:
         """Watch the machine that the case is measured on."""
         return self._transport.watch(case)
 
-    def reference(self, case: Case) -> list[float]:
-        """What the case must give, in float64. Raises RuntimeError when it cannot be computed."""
+    def reference(self, case: Case, *, small: bool = False) -> list[float]:
+        """What the case must give, in float64. Raises RuntimeError when it cannot be computed.
+
+        `small`: what its workload must give in float32 at the small size.
+        """
         begin = time.perf_counter()
         needed = {"workload": case.workload, "params": case.params}
-        where = dataclasses.asdict(case.placement)
-        job = {"kind": "reference", "dtype": case.dtype, "about": {**needed, "placement": where}}
+        about = {**needed, "placement": dataclasses.asdict(case.placement)}
+        job = {"kind": "reference", "dtype": case.dtype, "about": about, "small": small}
         answer = self.ask_plain(job)
         self._charge("reference", begin)
         if answer.reply is None or "reference" not in answer.reply:

@@ -50,6 +50,7 @@ class _Workload(msgspec.Struct):
     phase: Phase
     defaults: dict[str, Scalar]
     written_for: list[str]
+    draws_tolerated: float
     version: int
     refused_on_cpu: str
 
@@ -110,6 +111,7 @@ class UserWorkload:
     def __init__(self, told: _Workload, file: Path, process: UserFilesProcess) -> None:
         self.name = self.__name__ = told.name
         self.summary, self.phase = told.summary, told.phase
+        self.draws_tolerated = told.draws_tolerated
         self.version, self.refused_on_cpu = told.version, told.refused_on_cpu
         self.worlds = (1,)
         self._told, self._file, self._process = told, file, process

@@ -46,6 +46,11 @@ class Dtype(StrEnum):
         return AMP.get(self, self)
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether less than float32 is multiplied: rounding may then hide a mistake."""
+        return self not in (Dtype.FLOAT64, Dtype.FLOAT32)
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element that is multiplied."""
         return {Dtype.FLOAT64: 8, Dtype.INT8: 1}.get(self, 2 if self.compute in AMP.values() else 4)

@@ -22,8 +22,9 @@ from benchbench.plan.cases import Plan, check_devices, fitting, plan
 from benchbench.plan.doubling import ascending, why_needless
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
-from benchbench.running.recorder import Announce, Recorder
+from benchbench.running.recorder import Recorder
 from benchbench.running.request import Request, Terms
+from benchbench.running.verification import Announce
 from benchbench.store.ulid import new_id
 
 

@@ -94,10 +94,7 @@ def answer_job(backend: Backend, job: Message) -> Message:
         case "probe":
             return probe(backend)
         case "reference":
-            from benchbench.worker.reference import reference  # needs autograd
-
-            made = reference(workload_of(job["about"]), Dtype(job["dtype"]), random_cache.cached_normal)
-            return {"reference": dataclasses.asdict(made)}
+            return {"reference": dataclasses.asdict(reference_for(job))}
         case "verify":
             return {"verified": verify_case(backend, job)}
         case "trace":
@@ -115,6 +112,16 @@ def answer_job(backend: Backend, job: Message) -> Message:
     return {"outcome": dataclasses.asdict(outcome), "stages_s": stages, "device": device}
 
 
+def reference_for(job: Message) -> verify.Reference:
+    """At the size and in the dtype that the job names, or at the small size in float32."""
+    from benchbench.worker.reference import reference, reference_in_float32  # need autograd
+
+    workload = workload_of(job["about"])
+    if job.get("small"):
+        return reference_in_float32(workload, random_cache.cached_normal)
+    return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal)
+
+
 def probe(backend: Backend) -> Message:
     """Devices, and why other kinds are not there."""
     devices, absent = backend.devices()
@@ -128,8 +135,11 @@ def probe(backend: Backend) -> Message:
 def verify_case(backend: Backend, job: Message) -> float | None:
     """Compute, or train at the small size: the relative error, or None for a simulated program.
 
-    Raises WrongResult.
+    `in_float32`: compute at the small size in float32, whatever the case's dtype. Raises WrongResult.
     """
+    if job.get("in_float32"):
+        small = workload_of(job["case"]).tiny()
+        return verify_in_float32(backend, job, small, verify.Reference(**job["reference"]))
     case, workload, session = open_case(backend, job)
     session.precision()
     small = verify.checked_at(workload)
@@ -145,10 +155,11 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     return error
 
 
-def verify_in_float32(backend: Backend, job: Message, small: Workload, reference: verify.Reference) -> None:
-    """The same builder where rounding hides no mistake, in the mode that compiles least.
+def verify_in_float32(backend: Backend, job: Message, small: Workload, reference: verify.Reference) -> float:
+    """The relative error of the same builder where rounding hides no mistake.
 
-    Once a run for all modes and dtypes of a target's device. Raises WrongResult.
+    In the mode that compiles least, once a run for all modes and dtypes of a target's device. Raises
+    WrongResult.
     """
     case = job["case"]
 
@@ -163,7 +174,7 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
     where = [case["target"], case["device"], case["placement"], case["environment"]]
     told = once_for_all(f"in float32 {type(small).__module__} {small} {where}", deviation, backend.world)
     found = verify.Deviation(**told)
-    require_accuracy(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
+    return require_accuracy(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
 
 
 def once_for_all(name: str, compute: Callable[[], Message], world: World) -> Message:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_result
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Standard
 
 UNCALIBRATED = 2.0  # int8's scales are of the first inputs: what exceeds their range is cut
-FULL = (Dtype.FLOAT64, Dtype.FLOAT32)
 FLIPS_TOLERATED = 1.5  # times the error of ReLUs that rounding may turn: more of them than a program has
 DRAWS = 3  # of a network's rounding
 FLOAT64_FACTOR = 4.0  # times more in float64: the reference errs as much, and roots by some ulps
@@ -45,10 +44,21 @@ def reference(workload: Workload, dtype: Dtype, standard: Standard | None = None
     """Of `checked_at(workload)`, whose inputs and weights `standard` draws."""
     workload = checked_at(workload)
     if isinstance(workload, Training):
-        plain = None if dtype in FULL else asdict(_cached(workload, Dtype.FLOAT32, standard))
+        plain = asdict(_cached(workload, Dtype.FLOAT32, standard)) if dtype.is_narrow else None
         return replace(_cached(workload, dtype, standard), plain=plain)
     assert isinstance(workload, Operation)
     return _of_operation(workload, dtype, standard)
+
+
+def reference_in_float32(workload: Workload, standard: Standard | None = None) -> Reference:
+    """Of an operation at its small size, which several sizes may share."""
+    small = workload.tiny()
+    assert isinstance(small, Operation)
+
+    def made() -> dict[str, Any]:
+        return asdict(_of_operation(small, Dtype.FLOAT32, standard))
+
+    return Reference(**cached_result(f"small {type(small).__module__} {small}", made))
 
 
 def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) -> Reference:

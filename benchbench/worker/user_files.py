@@ -92,7 +92,7 @@ def fault(kind: type[Workload], name: str, stem: str) -> str:
         return f"{kind.__name__} has no phase: derive it from Operation or Training"
     if wrong := _parameter_fault(kind):
         return f"{kind.__name__}: {wrong}"
-    if kind.reduction is Workload.reduction and not getattr(kind, "draws_tolerated", 0):
+    if kind.reduction is Workload.reduction and not kind.draws_tolerated:
         return f"{kind.__name__} has neither reduction nor draws_tolerated: nothing gives its tolerance"
     if not f"{name}_".startswith(f"{stem}_"):
         return f"{kind.__name__}: of several workloads in a file, each name begins with the file's, {stem}"
@@ -123,6 +123,7 @@ def facts(name: str, kind: type[Workload]) -> Message:
         "phase": kind.phase.value,
         "defaults": kind.fields(),
         "written_for": kind.frameworks(),
+        "draws_tolerated": kind.draws_tolerated,
         "version": kind.version,
         "refused_on_cpu": kind.refused_on_cpu,
     }

@@ -189,6 +189,9 @@ class Workload(ABC):
     version: ClassVar[int] = 1  # raised where equal parameters come to mean other work
     # Parameters left out of ids and records at their default; those of the classes it derives from, too.
     added: ClassVar[frozenset[str]] = frozenset()
+    # How many times the largest error of drawn roundings of an operation's `forward` is tolerated; 0:
+    # `reduction` tells.
+    draws_tolerated: ClassVar[float] = 0.0
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
     worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
     placement: ClassVar[Placement] = ONE_DEVICE  # of an instance: the devices that compute a step together
@@ -283,8 +286,6 @@ class Operation(Workload):
 
     phase = Phase.FORWARD
     differentiated: ClassVar[bool] = False  # whether gradients will be asked of its program
-    # How many times the largest error of drawn roundings of `forward` is tolerated; 0: `reduction` tells.
-    draws_tolerated: ClassVar[float] = 0.0
 
     def refuses(self, dtype: Dtype) -> str:
         """TF32 and int8 narrow what is multiplied: without a product they would be float32 by other names."""

@@ -1,0 +1,115 @@
+"""What is verified before anything is timed: mistakes that rounding hides are told in float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.launch.transport import Answer
+from benchbench.model.case import Cache, Case, Dtype, Phase
+from benchbench.model.measurement import Failure
+from benchbench.model.status import Status
+from benchbench.running.verification import check_name, is_hidden, verified
+from tests.factories import a_case
+from tests.program import accelbench, records, rows
+
+NETWORK: dict[str, Any] = {"workload": "convnet_infer", "params": {"batch": 8}}
+
+
+def a_network(**over: Any) -> Case:
+    return a_case(**{**NETWORK, "dtype": Dtype.BFLOAT16, **over})
+
+
+def test_a_mistake_that_bfloat16_hides_is_a_wrong_result(tmp_path: Path) -> None:
+    accelbench(
+        *("run", "-w", "hidden,hidden_mistake", "-b", "fake", "--device", "cpu"),
+        *("--dtype", "bfloat16", "--mode", "eager,compile", "--rounds", "1"),
+        cwd=tmp_path,
+        code=4,
+    )
+    told = {(row["workload"], row["mode"]): row["status"] for row in rows(tmp_path)}
+    assert told == {
+        ("hidden", "eager"): "ok",
+        ("hidden", "compile"): "ok",
+        ("hidden_mistake", "eager"): "wrong_result",
+        ("hidden_mistake", "compile"): "wrong_result",
+    }
+    wrong = [line for line in records(tmp_path) if "wrong_result" in line]
+    assert all("of the output in float32 against float64 exceeds" in line for line in wrong)
+
+
+@pytest.mark.parametrize(
+    ("over", "hidden"),
+    [
+        ({}, True),
+        ({"dtype": Dtype.AMP_FP16}, True),
+        ({"dtype": Dtype.TF32}, True),
+        ({"dtype": Dtype.FLOAT32}, False),
+        ({"dtype": Dtype.FLOAT64}, False),
+        (
+            {"workload": "convnet_train", "phase": Phase.TRAIN},
+            False,
+        ),  # its own verification has float32's
+        ({"workload": "gemm", "params": {"m": 8, "n": 8, "k": 8}}, False),  # a rounding hides nothing
+        ({"target": "fake", "backend": "fake"}, False),  # computes nothing
+        ({"workload": "lstm_backward", "params": {"batch": 2}, "phase": Phase.BACKWARD}, True),
+    ],
+)
+def test_rounding_hides_mistakes_in_networks_below_float32(over: dict[str, Any], hidden: bool) -> None:
+    assert is_hidden(a_network(**over)) == hidden
+
+
+def test_all_dtypes_and_modes_of_a_work_on_a_device_share_a_check() -> None:
+    first = check_name(a_network())
+    for same in ({"dtype": Dtype.FLOAT16}, {"mode": "compile"}, {"cache": Cache.COLD}):
+        assert check_name(a_network(**same)) == first
+    for other in (
+        {"device": "cuda:0"},
+        {"target": "old"},
+        {"params": {"batch": 9}},
+        {"environment": {"A": "1"}},
+    ):
+        assert check_name(a_network(**other)) != first
+    plain = a_network(dtype=Dtype.FLOAT32)
+    assert check_name(plain) == plain.id
+
+
+class Answers:
+    """A pool that gives the same answer to every job."""
+
+    def __init__(self, *, reply: Any = None) -> None:
+        self.asked: list[Any] = []
+        self._reply = reply
+
+    def ask_together(self, jobs: Any, meanwhile: Any) -> dict[str, Answer]:
+        self.asked += [job for _, job in jobs]
+        return {case.id: Answer(self._reply) for case, _ in jobs}
+
+
+def failure(status: Status) -> dict[str, Any]:
+    return {"outcome": {"status": status, "message": "so it is"}, "stages_s": {}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ({"verified": 0.25}, 0.25),
+        (failure(Status.WRONG_RESULT), Status.WRONG_RESULT),
+        (failure(Status.UNSUPPORTED), None),
+    ],
+)
+def test_what_float32_does_not_support_is_left_to_the_measurement(reply: Any, told: Any) -> None:
+    case, pool = a_network(), Answers(reply=reply)
+    found = verified(pool, [], [case], ({}, {case.work: [1.0]}), lambda: None)  # type: ignore[arg-type]
+    assert [job["in_float32"] for job in pool.asked] == [True]
+    result = found.get(check_name(case))
+    assert (result.status if isinstance(result, Failure) else result) == told
+
+
+def test_nothing_is_asked_for_that_has_no_reference() -> None:
+    pool, case = Answers(), replace(a_network())
+    assert not verified(pool, [], [case], ({}, {case.work: "it cannot be computed"}), lambda: None)  # type: ignore[arg-type]
+    assert not pool.asked
