@@ -17,6 +17,9 @@ import msgspec
 from benchbench.analyse.columns import COLUMNS, NUMBERS
 from benchbench.analyse.digest import SCHEMA as BASELINE
 from benchbench.analyse.digest import Digest
+from benchbench.cluster import machines, messages, stored
+from benchbench.cluster.stored import SCHEMA as FLEET
+from benchbench.cluster.stored import FleetInfo
 from benchbench.documents.run import SCHEMA as REPORT
 from benchbench.model.case import ALIASES
 from benchbench.model.device import Machine
@@ -49,6 +52,7 @@ TITLES = {
     "record": "A record: one line of records.jsonl",
     "end": "The end of a run that ended by itself: end.json",
     "baseline": "One session of a baseline",
+    "fleet": "What was asked of a fleet",
     "report": "What report --format json prints",
     "suite": "A suite, its TOML read as JSON",
 }
@@ -61,6 +65,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         f"record-{RUN}.json": _schema("record", codec._Line, RUN, (Measurement, Failure)),
         f"end-{RUN}.json": _schema("end", runs.End, RUN),
         f"baseline-{BASELINE}.json": _schema("baseline", Digest, BASELINE),
+        f"fleet-{FLEET}.json": _schema("fleet", FleetInfo, FLEET),
         f"report-{REPORT}.json": _report(),
         f"suite-{SUITE}.json": _schema("suite", Suite, None),
     }
@@ -139,7 +144,10 @@ def _types(kinds: list[type]) -> dict[str, type]:
     from benchbench.model import case, device, measurement, note, placement, run
     from benchbench.plan import suite
 
-    modules = (digest, case, device, measurement, note, placement, run, suite)
+    modules = (
+        *(digest, case, device, measurement, note, placement, run, suite),
+        *(machines, messages, stored),
+    )
     members = [member for module in modules for member in vars(module).items()]
     found = {name: each for name, each in members if isinstance(each, type)}
     return found | {kind.__name__: kind for kind in kinds} | {"_Head": RunInfo}

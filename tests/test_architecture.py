@@ -20,6 +20,7 @@ HEAVY = {
     "matplotlib",
     "rich.progress",
     "pynvml",
+    "ray",
 }
 PRINTING = {"print", "exit", "quit"}
 
@@ -34,6 +35,7 @@ def sources() -> list[Path]:
         ["--help"],
         ["--version"],
         ["run", "--help"],
+        ["fleet", "--help"],
         ["doctor", "--help"],
         ["profile", "--help"],
         ["env", "list", "--format", "json"],
@@ -136,6 +138,7 @@ SAME_MEANING = {
     # a verb of the command line and the function that does its work
     *(
         "run",
+        "fleet",
         "report",
         "history",
         "profile",

@@ -165,7 +165,9 @@ def _left_out(cases: Iterable[LeftOut]) -> dict[str, CaseDigest]:
 
 
 def _of_case(case: Case, records: Sequence[Record]) -> CaseDigest:
-    """A round cut short counts as missing, not as failed."""
+    """A round cut short counts as missing, not as failed, and so do all rounds where the machine was lost."""
+    if any(record.outcome.status == Status.LOST for record in records):
+        return CaseDigest(case=case)
     done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
     failures = [record.outcome for record in done if isinstance(record.outcome, Failure)]
     if failures:

@@ -9,6 +9,7 @@ from benchbench.api.environments import (
     plan_environment,
     remove_environments,
 )
+from benchbench.api.machines import fleet
 from benchbench.api.measuring import (
     check,
     compare_ab,
@@ -45,6 +46,7 @@ __all__ = [
     "devices",
     "doctor",
     "dry_run",
+    "fleet",
     "folder",
     "frame",
     "history",

@@ -16,6 +16,7 @@ from benchbench.model.measurement import Failure, Measurement, RankSamples
 from benchbench.model.note import Note, plain
 from benchbench.model.ranks import slowest
 from benchbench.model.record import SCHEMA, Record
+from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import LARGEST, parse_json, read_file
 from benchbench.store.checksum import sealed, unsealed
@@ -58,6 +59,11 @@ def decode(line: bytes, *, checksums: bool = False) -> Record:
     if isinstance(record.outcome, Measurement):
         _check_devices(record.case.placement.devices, len(record.outcome.ranks) or 1)
     return record
+
+
+def decode_head(text: bytes) -> RunInfo:
+    """The head of a run that is sent, not stored. Raises UnreadableInput."""
+    return _converted(_parsed(text), RunInfo)
 
 
 def outcome_of(raw: object) -> Measurement | Failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from benchbench.validating.run import HEAD, MOST_BYTES, is_run, read_object, val
 from benchbench.validating.schema import schema_faults
 
 LARGEST_SUITE = 2**20  # bytes
-UNKNOWN = "it is no file that accelbench writes: neither a run nor a baseline, a report or a suite"
+UNKNOWN = "it is no file that accelbench writes: neither a run nor a baseline, a fleet, a report or a suite"
 OTHERS = ("artifacts", "plots", "exports")  # folders of a run that hold what other tools read
 
 
@@ -45,13 +45,18 @@ def _kind(path: Path) -> Callable[[Path], Validation]:
 
 
 def _validate_object(path: Path) -> Validation:
-    """A baseline's session or a report, told apart by what they hold."""
-    found, faults = read_object(path, lambda each: "report" if "rows" in each else "baseline")
-    if found and "rows" not in found:
+    """A baseline's session, a report or a fleet, told apart by what they hold."""
+    found, faults = read_object(path, _name_of)
+    if found and _name_of(found) == "baseline":
         if not isinstance(found.get("cases"), dict):
             return Validation(1, (Fault(path, 0, UNKNOWN),))
         faults += [Fault(path, 0, text) for text in _session_faults(path, found)]
     return Validation(1, tuple(faults))
+
+
+def _name_of(found: Mapping[str, Any]) -> str:
+    """The schema of an object."""
+    return "report" if "rows" in found else "fleet" if "measuring" in found else "baseline"
 
 
 def _session_faults(path: Path, session: dict[str, Any]) -> Iterator[str]:

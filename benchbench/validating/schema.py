@@ -16,7 +16,7 @@ LONGEST = 200  # characters of what is told of one mistake
 
 
 def schema_faults(kind: str, value: Any, number: int | None = None) -> Iterator[str]:
-    """What is wrong with a `run`, `record`, `end`, `baseline`, `report` or `suite`, place by place.
+    """What is wrong with a `run`, `record`, `end`, `baseline`, `fleet`, `report` or `suite`, place by place.
 
     `number`: of its format; without one it is the value's own `schema`.
     """

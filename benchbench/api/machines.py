@@ -1,0 +1,54 @@
+"""The function that measures on several machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from benchbench.api.stored import results_folder
+from benchbench.cluster.asking import Each, FleetOptions, measure_fleet
+from benchbench.cluster.fleet import FleetObserver, FleetResult
+from benchbench.cluster.listener import BEGIN_S, Deadlines
+from benchbench.cluster.ray_cluster import RayCluster
+from benchbench.errors import member
+from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, from_keywords, takes_keywords
+
+
+@takes_keywords()
+def fleet(
+    suite: Names = "quick",
+    *,
+    address: str | None = None,
+    each: str = Each.NODE,
+    resume: bool | str = False,
+    allow_different: bool = False,
+    begin_s: float = BEGIN_S,
+    results: str | Path | None = None,
+    observer: FleetObserver | None = None,
+    options: MeasureOptions | None = None,
+    **given: Unpack[MeasureKeywords],
+) -> FleetResult:
+    """Measure a suite on every machine of a Ray cluster, as `accelbench fleet` does; a run of each is stored.
+
+    `address`: the cluster's, `HOST:PORT`; by default the one of this machine. `each`: `node`, or
+    `accelerator-type` for one machine of each. `resume`: finish a fleet that was interrupted, the newest
+    (True) or the one of that id. `allow_different`: though machines have other versions of accelbench.
+    `begin_s`: seconds after which a machine that has not begun is given up. The other keywords are those of
+    `run`, and so are the cases of a machine: what one that is lost leaves, another of its type begins again.
+
+    Raises UsageError, NothingToMeasure without Ray, a cluster or a machine that answers, CannotWrite,
+    UnreadableInput.
+    """
+    measure = options or from_keywords(suite, given, "benchbench.fleet")
+    if resume and not options and suite == "quick":
+        measure = replace(measure, suites=())
+    asked = FleetOptions(
+        measure=measure,
+        each=member(Each, each),
+        resume=None if resume is False else "" if resume is True else resume,
+        allow_different=allow_different,
+        deadlines=Deadlines(begin_s=begin_s),
+    )
+    with RayCluster(address) as cluster:
+        return measure_fleet(asked, cluster, results_folder(results), observer or FleetObserver())

@@ -1,0 +1,77 @@
+"""`accelbench fleet`: a suite measured on every machine of a Ray cluster."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchbench.cli.app import MEASURE, app, signals
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
+from benchbench.cli.measure_options import measure_options
+from benchbench.cli.options import ResultsOption, option, seconds_in
+from benchbench.errors import UsageError
+from benchbench.model.options import MeasureOptions
+
+KEPT = "every record that arrived is kept; accelbench fleet --resume measures the others"
+
+
+@app.command(rich_help_panel=MEASURE)
+@measure_options()
+def fleet(
+    *,
+    interrupted: Annotated[
+        str | None,
+        typer.Argument(metavar="[FLEET]", help="With --resume: which. [default: the newest]"),
+    ] = None,
+    options: MeasureOptions,
+    address: Annotated[
+        str | None,
+        option("--address", text="HOST:PORT of the Ray cluster. [default: that of this machine]"),
+    ] = None,
+    each: Annotated[
+        str, option("--each", text="node: every machine measures. accelerator-type: one of each type.")
+    ] = "node",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish a fleet that was interrupted; nothing is measured twice.")
+    ] = False,
+    allow_different: Annotated[
+        bool,
+        typer.Option("--allow-different", help="Measure though machines have other versions of accelbench."),
+    ] = False,
+    allow_failed: Annotated[
+        bool, typer.Option("--allow-failed", help="Exit 0 though a case failed or a machine was lost.")
+    ] = False,
+    begin_within: Annotated[
+        str, option("--begin-within", text="Give up a machine that has not begun after this long.")
+    ] = "60s",
+    results: ResultsOption = Path("results"),
+    format: FormatOption = TERMINAL,
+) -> None:
+    """Measure a suite on every machine of a Ray cluster; each has a run of its own.
+
+    Examples: accelbench fleet --suite conv; accelbench fleet --address head:6379 --each accelerator-type;
+    accelbench fleet --resume
+    """
+    if interrupted and not resume:
+        raise UsageError(f"fleet takes no argument {interrupted!r}.", "A suite is named by --suite.")
+    from benchbench import api
+    from benchbench.cli.fleet_live import FleetLines
+    from benchbench.documents.fleet import fleet_document, incomplete
+
+    with signals(KEPT), closing(FleetLines()) as shown:
+        made = api.fleet(
+            options=options,
+            address=address,
+            each=each,
+            resume=(interrupted or True) if resume else False,
+            allow_different=allow_different,
+            begin_s=seconds_in(begin_within),
+            results=results,
+            observer=shown,
+        )
+    print_document(fleet_document(made), format)
+    bad = incomplete(made) or any(share.failed for share in made.shares)
+    raise typer.Exit(4 if bad and not allow_failed else 0)

@@ -1,0 +1,97 @@
+"""What `accelbench fleet` shows while it measures: one table on a terminal, else a line per record."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from benchbench.cli.screen import tell
+from benchbench.cluster.fleet import FleetObserver
+from benchbench.cluster.receiver import ShareProgress
+from benchbench.cluster.shares import ShareState
+from benchbench.documents.fleet import what_happened
+from benchbench.format import visible
+from benchbench.model.measurement import Failure
+from benchbench.model.record import Record
+from benchbench.running import progress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+
+class FleetLines(FleetObserver):
+    """On standard error."""
+
+    def __init__(self) -> None:
+        self._table: LiveTable | None = None
+
+    def note(self, text: str) -> None:
+        """A line, above the table."""
+        if self._table:
+            self._table.print(visible(text))
+        else:
+            tell(text)
+
+    def changed(self, shares: Sequence[ShareProgress]) -> None:
+        """The table, where there is a terminal to show it."""
+        if sys.stderr.isatty():
+            self._table = self._table or LiveTable()
+            self._table.show(shares)
+
+    def record(self, machine: str, record: Record) -> None:
+        """Its line; above a table only where it failed."""
+        if self._table is None or isinstance(record.outcome, Failure):
+            self.note(f"{machine}  {progress.line(record)}")
+
+    def close(self) -> None:
+        """Take the table away: the answer has another."""
+        if self._table:
+            self._table.close()
+        self._table = None
+
+
+class LiveTable:
+    """A line per share, written over."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+        self._live.start()
+
+    def show(self, shares: Sequence[ShareProgress]) -> None:
+        """As they are now."""
+        self._live.update(progress_table(shares), refresh=True)
+
+    def print(self, text: str) -> None:
+        """Above it."""
+        from rich.text import Text
+
+        self._live.console.print(Text(text), highlight=False)
+
+    def close(self) -> None:
+        """Take it away."""
+        self._live.stop()
+
+
+def progress_table(shares: Sequence[ShareProgress]) -> Table:
+    """What each machine is doing now, or what became of it."""
+    from rich.table import Table
+
+    table = Table("machine", "type", "state", "cases", "now", box=None, padding=(0, 2, 0, 0))
+    for each in shares:
+        over = each.state in (ShareState.DONE, ShareState.LOST, ShareState.FAILED)
+        now = what_happened(each) if over else each.stage
+        cases = f"{each.finished} of {each.cases}" if each.cases else ""
+        cells = map(visible, (each.machine, each.kind, each.state.value, cases, now))
+        table.add_row(*map(_plain, cells))
+    return table
+
+
+def _plain(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ellipsis")

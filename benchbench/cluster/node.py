@@ -1,0 +1,122 @@
+"""A job done on this machine: what comes of it is told line by line, and nothing of it stays here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchbench import __version__, registry
+from benchbench.backends.base import Backend
+from benchbench.cluster.messages import Description, LineKind, NodeJob
+from benchbench.machine.environment import machine
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.plan.revision import commit_tag
+from benchbench.running import measure, request
+from benchbench.running.observer import RunObserver
+from benchbench.running.resume import resume_run
+from benchbench.store import codec, runs
+from benchbench.store.redaction import own_redaction
+from benchbench.store.tags import COMMIT
+
+Tell = Callable[[LineKind, Any], None]
+
+
+def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
+    """Raises what measuring raises. `scratch`: an empty folder, of no use afterwards."""
+    if job.kind == "describe":
+        tell(LineKind.DESCRIPTION, describe_machine())
+    elif job.kind == "measure":
+        measure.measure_suite(_with_suites(job, scratch), scratch / "results", Teller(tell))
+    elif job.kind == "again":
+        _measure_again(job, scratch / "results", Teller(tell))
+    else:
+        _resume(job, scratch / "results", Teller(tell))
+    tell(LineKind.END, job.kind)
+
+
+def describe_machine() -> Description:
+    """This machine, and what it has installed."""
+    return Description(
+        version=__version__,
+        machine=machine(),
+        packages=_packages(),
+        commit=commit_tag().get(COMMIT, ""),
+    )
+
+
+def _packages() -> dict[str, str]:
+    """The frameworks' distributions that are installed, nothing imported."""
+    found = {}
+    for name in registry.entry_names("benchbench.backends"):
+        kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        for requirement in kind.requirements:
+            own = requirement.partition("==")[0]
+            for each in (own, f"{own}_cpu"):  # tensorflow has two distributions
+                try:
+                    found[own] = metadata.version(each)
+                except metadata.PackageNotFoundError:
+                    continue
+    return dict(sorted(found.items()))
+
+
+def _with_suites(job: NodeJob, scratch: Path) -> MeasureOptions:
+    """The job's options, its suites written to files."""
+    paths = []
+    for number, (name, text) in enumerate(job.suites):
+        path = scratch / "suites" / str(number) / f"{name}.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        paths.append(str(path))
+    return dataclasses.replace(job.options, suites=tuple(paths))
+
+
+def _measure_again(job: NodeJob, results: Path, observer: RunObserver) -> None:
+    assert job.policy is not None
+    terms = request.Terms(
+        policy=job.policy,
+        settings=request.settings(job.options),
+        seed=job.seed,
+        command=job.options.command,
+        tags=dict(job.options.tags),
+        wait_s=job.options.wait_s,
+    )
+    measure.measure_cases(job.cases, terms, job.options.pythons, results, observer)
+
+
+def _resume(job: NodeJob, results: Path, observer: RunObserver) -> None:
+    folder = results / runs.RUNS / job.run
+    folder.mkdir(parents=True)
+    (folder / runs.HEAD).write_text(job.head)
+    (folder / runs.RECORDS).write_text(job.records)
+    resume_run(job.run, job.options, results, observer)
+
+
+class Teller(RunObserver):
+    """Tells what goes on, as it is stored: without secrets and paths of this machine."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._redact = own_redaction()
+
+    def note(self, text: str) -> None:
+        """A line."""
+        self._tell(LineKind.NOTE, self._redact(text))
+
+    def stage(self, text: str) -> None:
+        """A line."""
+        self._tell(LineKind.STAGE, self._redact(text))
+
+    def begin(self, infos: Sequence[RunInfo]) -> None:
+        """The head, of a run that has anything to measure."""
+        for info in infos:
+            if info.plan:
+                self._tell(LineKind.HEAD, codec.to_json(info, redact=self._redact))
+
+    def record(self, record: Record, side: int) -> None:
+        """A record."""
+        self._tell(LineKind.RECORD, codec.encode(record, self._redact))

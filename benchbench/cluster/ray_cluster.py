@@ -1,0 +1,136 @@
+"""A Ray cluster. The only file that knows Ray: docs.ray.io.
+
+Bytes go both ways, and the function that a machine runs is named by its module, not sent. Whoever can reach
+a Ray cluster can run anything on it: it belongs on a network that is trusted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchbench.cluster.entry import run_on_node
+from benchbench.cluster.interface import Arrived, Ended, Event, Node
+from benchbench.errors import NothingToMeasure
+from benchbench.machine.installation import install_line
+
+NAME_LABEL = "machine"  # `ray start --labels machine=rack3-1` names one; else its host's name does
+KIND_LABEL, ID_LABEL = "ray.io/accelerator-type", "ray.io/node-id"
+LONGEST = 200  # characters of why a job ended
+
+
+class RayCluster:
+    """The cluster at an address, else that which runs on this machine. Raises NothingToMeasure."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self._ray = _imported()
+        self._own = not self._ray.is_initialized()
+        if self._own:
+            self._connect(address or "auto")
+        self._streams: dict[int, Any] = {}
+        self._count = 0
+
+    def _connect(self, address: str) -> None:
+        try:
+            self._ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
+            where = "on this machine" if address == "auto" else f"at {address}"
+            message = f"No Ray cluster {where} can be used: {_line(error)}"
+            hint = "ray start --head begins one; run this on a machine of the cluster."
+            raise NothingToMeasure(message, hint) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A connection that was there before stays."""
+        for task in list(self._streams):
+            self.stop(task)
+        if self._own:
+            self._ray.shutdown()
+
+    def nodes(self) -> list[Node]:
+        """Machines that are alive and offer CPUs, by name."""
+        alive = [each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("CPU")]
+        return sorted(_named(alive), key=lambda node: node.name)
+
+    def start(self, node: Node, job: bytes) -> int:
+        """All of the machine's CPUs and GPUs are claimed, so that it has no neighbours."""
+        remote = self._ray.remote(run_on_node).options(
+            num_cpus=node.cpus,
+            num_gpus=node.gpus,
+            label_selector={ID_LABEL: node.id},
+            max_retries=0,  # a retry is data, and ours
+            num_returns="streaming",
+            name="accelbench",
+        )
+        self._count += 1
+        self._streams[self._count] = remote.remote(job, str(Path.cwd()))
+        return self._count
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        """At most one event of each job."""
+        tasks = {stream: task for task, stream in self._streams.items()}
+        if not tasks:
+            return []
+        streams = list(tasks)
+        if not self._ray.wait(streams, timeout=timeout_s, fetch_local=False)[0]:
+            return []
+        ready = self._ray.wait(streams, num_returns=len(streams), timeout=0, fetch_local=False)[0]
+        return [self._next(tasks[stream]) for stream in ready]
+
+    def _next(self, task: int) -> Event:
+        try:
+            return Arrived(task, self._ray.get(next(self._streams[task])))
+        except StopIteration:
+            reason = ""
+        except self._ray.exceptions.RayError as error:
+            reason = _line(error)
+        del self._streams[task]
+        return Ended(task, reason)
+
+    def stop(self, task: int) -> None:
+        """Kills the engine's process there; the one that measures sees that, and ends."""
+        if stream := self._streams.pop(task, None):
+            self._ray.cancel(stream, force=True)
+
+
+def _imported() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        message = f"A fleet needs Ray, which cannot be imported: {error}"
+        raise NothingToMeasure(message, install_line("fleet")) from error
+    return ray
+
+
+def _named(alive: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """Each by its label or host; of one name, the second and further ones with a number."""
+    found, seen = [], Counter[str]()
+    for each in sorted(alive, key=lambda node: str(node["NodeID"])):
+        labels = each.get("Labels", {})
+        name = labels.get(NAME_LABEL) or each["NodeManagerHostname"]
+        seen[name] += 1
+        found.append(
+            Node(
+                id=each["NodeID"],
+                name=name if seen[name] == 1 else f"{name}-{seen[name]}",
+                kind=labels.get(KIND_LABEL, ""),
+                cpus=each["Resources"]["CPU"],
+                gpus=each["Resources"].get("GPU", 0.0),
+            )
+        )
+    return found
+
+
+def _line(error: Exception) -> str:
+    """What happened, without the engine's tracebacks."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"[:LONGEST]

@@ -1,0 +1,73 @@
+"""A fleet as a document: what became of each machine's share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from benchbench.cluster.fleet import FleetResult
+from benchbench.cluster.machines import Absent
+from benchbench.cluster.receiver import ShareProgress
+from benchbench.cluster.shares import ShareState
+from benchbench.documents import document
+from benchbench.documents.document import Cell, Content, Document, Tone
+
+SCHEMA = 1  # of the data. 1: first
+TONES = {ShareState.DONE: Tone.GOOD, ShareState.FAILED: Tone.BAD, ShareState.LOST: Tone.BAD}
+ABSENT = "absent"
+
+
+def fleet_document(result: FleetResult) -> Document:
+    """A row for each machine, and one for each that took over what another left."""
+    info = result.info
+    rows = [*map(_share_row, result.shares), *map(_absent_row, result.absent)]
+    runs = [share.run for share in result.shares if share.run]
+    return Document(
+        name="fleet",
+        title=f"Fleet {info.id}",
+        facts=(
+            f"fleet {info.id}, {info.started}, accelbench {info.version}",
+            f"suites: {', '.join(name for name, _ in info.suites)}",
+        ),
+        tables=(document.table(rows),),
+        notes=(f"next: accelbench report {runs[0]}",) if runs else (),
+        data={
+            "schema": SCHEMA,
+            "fleet": info.id,
+            "started": info.started,
+            "shares": [{**asdict(share), "state": share.state.value} for share in result.shares],
+            "absent": [asdict(each) for each in result.absent],
+        },
+    )
+
+
+def incomplete(result: FleetResult) -> bool:
+    """Whether a machine did not answer, could not do its share, or left what no other took over."""
+    return bool(result.absent) or any(map(_is_open, result.shares))
+
+
+def _is_open(share: ShareProgress) -> bool:
+    return share.state is not ShareState.DONE and not share.begun_again_on
+
+
+def _share_row(share: ShareProgress) -> dict[str, Content]:
+    return {
+        "machine": share.machine,
+        "type": share.kind,
+        "state": Cell((share.state.value,), TONES.get(share.state, Tone.PLAIN)),
+        "cases": f"{share.finished} of {share.cases}" if share.cases else "",
+        "failed": share.failed or "",
+        "run": share.run,
+        "what happened": what_happened(share),
+    }
+
+
+def _absent_row(each: Absent) -> dict[str, Content]:
+    state = Cell((ABSENT,), Tone.BAD)
+    return {"machine": each.name, "type": "", "state": state, "what happened": each.reason}
+
+
+def what_happened(share: ShareProgress) -> str:
+    """Other than that it was measured."""
+    instead = f"instead of {share.instead_of}" if share.instead_of else ""
+    again = f"begun again on {share.begun_again_on}" if share.begun_again_on else ""
+    return "; ".join(filter(None, (instead, share.reason, again)))

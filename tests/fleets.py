@@ -1,0 +1,179 @@
+"""A cluster that is none: machines whose answers are made up, by a clock that is turned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchbench import __version__
+from benchbench.cluster.asking import FleetOptions, measure_fleet
+from benchbench.cluster.fleet import FleetObserver, FleetResult
+from benchbench.cluster.interface import Arrived, Ended, Event, Node
+from benchbench.cluster.messages import Description, LineKind, NodeJob, line_bytes, read_job
+from benchbench.model.case import Case
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, RunInfo
+from benchbench.store import codec, ulid
+from tests.factories import a_case, a_machine, a_record, a_run_info
+
+CASES = tuple(a_case(params={"m": m, "n": 64, "k": 64}) for m in (1, 2, 3))
+ROUNDS = 2
+PLANNED = len(CASES) * ROUNDS
+QUICK = MeasureOptions(suites=("quick",), command=("fleet",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted:
+    """What a machine does. It dies, or falls silent, after so many records; None: never."""
+
+    kind: str = "A100"
+    dies_after: int | None = None
+    silent_after: int | None = None
+    begins: bool = True
+    says: str = ""  # instead of measuring, why it cannot
+    torn: bool = False  # what it sends is no record of ours
+    version: str = __version__
+    packages: tuple[tuple[str, str], ...] = (("torch", "2.13.0"),)
+    threads: int = 2
+
+
+@dataclass(slots=True)
+class _Job:
+    name: str
+    events: Iterator[Event]
+
+
+class FakeCluster:
+    """Each look at it takes the seconds it may take, and brings one event of every job."""
+
+    def __init__(self, machines: dict[str, Scripted]) -> None:
+        self.machines = machines
+        self.now_s = self.heard_s = 0.0  # and when anything was last said
+        self.jobs: dict[int, _Job] = {}
+        self.started: list[tuple[str, NodeJob]] = []
+        self.stopped: list[int] = []
+        self._dead: set[str] = set()
+        self._sent = dict.fromkeys(machines, 0)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def nodes(self) -> list[Node]:
+        return [
+            Node(id=f"id-{name}", name=name, kind=each.kind, cpus=2) for name, each in self.machines.items()
+        ]
+
+    def start(self, node: Node, job: bytes) -> int:
+        assert node.name not in {each.name for each in self.jobs.values()}, "two jobs on one machine"
+        asked = read_job(job)
+        self.started.append((node.name, asked))
+        task = len(self.started)
+        self.jobs[task] = _Job(node.name, self._events(task, node.name, asked))
+        return task
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        self.now_s += timeout_s
+        found = [event for each in list(self.jobs.values()) for event in [next(each.events)] if event]
+        for event in found:
+            self.heard_s = self.now_s
+            if isinstance(event, Ended):
+                del self.jobs[event.task]
+        return found
+
+    def stop(self, task: int) -> None:
+        self.stopped.append(task)
+        self.jobs.pop(task, None)
+
+    def _events(self, task: int, name: str, job: NodeJob) -> Iterator[Any]:
+        machine = self.machines[name]
+        while not machine.begins:
+            yield None
+        if name in self._dead:
+            yield Ended(task, "NodeDiedError: gone")
+        yield Arrived(task, b"")
+        if job.kind == "describe":
+            yield Arrived(task, line_bytes(LineKind.DESCRIPTION, description(machine)))
+            yield Arrived(task, line_bytes(LineKind.END, "describe"))
+            yield Ended(task)
+        if machine.says:
+            yield Arrived(task, line_bytes(LineKind.ERROR, machine.says))
+            yield Ended(task)
+        for line in answer(job):
+            while machine.silent_after == self._sent[name]:
+                yield None
+            if machine.dies_after == self._sent[name]:
+                self._dead.add(name)
+                yield Ended(task, "NodeDiedError: gone")
+            half = len(line) // 2
+            yield Arrived(task, line[:half])
+            yield Arrived(task, b"rubbish\n" if machine.torn else line[half:])
+            self._sent[name] += line.startswith(b"record")
+        yield Ended(task)
+
+
+def description(machine: Scripted) -> Description:
+    return Description(
+        version=machine.version, machine=a_machine(threads=machine.threads), packages=dict(machine.packages)
+    )
+
+
+def head_of(job: NodeJob, plan: Sequence[Case]) -> RunInfo:
+    return a_run_info(
+        id=ulid.new_id(),
+        plan=tuple(plan),
+        policy=Policy(name="quick", rounds=ROUNDS),
+        tags=dict(job.options.tags),
+    )
+
+
+def answer(job: NodeJob) -> Iterator[bytes]:
+    """The lines of a machine that does what it is asked."""
+    earlier: list[Record] = []
+    if job.kind == "resume":
+        stored = codec.decode_head(job.head.encode())
+        info = replace(stored, resumed=(*stored.resumed, a_resumption()))
+        earlier = [codec.decode(line.encode(), checksums=True) for line in job.records.splitlines()]
+    else:
+        info = head_of(job, job.cases or CASES)
+    yield line_bytes(LineKind.HEAD, codec.to_json(info))
+    yield line_bytes(LineKind.NOTE, "looking for backends and devices")
+    made = {(record.case.id, record.round) for record in earlier}
+    for number in range(ROUNDS):
+        for case in info.plan:
+            if (case.id, number) not in made:
+                yield line_bytes(LineKind.STAGE, f"round {number + 1}: {case.id}")
+                record = a_record(case=case, round=number, order=len(made), part=len(info.resumed))
+                yield line_bytes(LineKind.RECORD, codec.encode(record))
+                made.add((case.id, number))
+    yield line_bytes(LineKind.END, job.kind)
+
+
+def a_resumption() -> Any:
+    from benchbench.model.run import Resumption
+
+    return Resumption(started="2026-01-02T04:04:05Z", command=("fleet", "--resume"))
+
+
+class Told(FleetObserver):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.records: list[tuple[str, Record]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def record(self, machine: str, record: Record) -> None:
+        self.records.append((machine, record))
+
+
+def measured(
+    cluster: FakeCluster, results: Path, told: FleetObserver | None = None, **asked: Any
+) -> FleetResult:
+    """By a fleet of that cluster."""
+    options = FleetOptions(**{"measure": QUICK, **asked})
+    return measure_fleet(options, cluster, results, told or FleetObserver(), cluster.clock)

@@ -1,0 +1,342 @@
+"""A suite on several machines: what is stored, what becomes of a machine that is lost, and what is told."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from benchbench.analyse.digest import digest
+from benchbench.analyse.rows import rows
+from benchbench.cluster.asking import Each
+from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
+from benchbench.cluster.shares import lost_cases, unfinished_cases
+from benchbench.cluster.stored import read_fleet, runs_of
+from benchbench.documents.fleet import fleet_document, incomplete
+from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.model.measurement import Measurement
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run
+from benchbench.model.status import Status
+from benchbench.validating.files import validate_path
+from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
+from tests.fleets import CASES, PLANNED, FakeCluster, Scripted, Told, measured
+
+
+def stored(results: Path) -> list[Run]:
+    """The runs of the newest fleet."""
+    return runs_of(results, read_fleet(results).id)
+
+
+def finished(run: Run) -> set[str]:
+    """The cases that have every round."""
+    left = {case.id for case, _ in unfinished_cases(run.info, run.records)} | {c.id for c in lost_cases(run)}
+    return {case.id for case in run.info.plan} - left
+
+
+def test_every_machine_has_a_run_of_its_own_filed_under_the_fleet(tmp_path: Path) -> None:
+    told = Told()
+    result = measured(
+        FakeCluster({"a": Scripted(), "b": Scripted(), "c": Scripted(kind="H100")}), tmp_path, told
+    )
+    found = stored(tmp_path)
+    assert [run.info.tags for run in found] == [
+        {"fleet": result.info.id, "machine": name} for name in ("a", "b", "c")
+    ]
+    assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in found)
+    assert len(told.records) == 3 * PLANNED
+    assert [share.run for share in result.shares] == [run.info.id for run in found]
+    assert not incomplete(result)
+    assert validate_path(tmp_path).faults == ()
+
+
+def test_one_machine_of_each_type_measures_and_the_others_stand_by(tmp_path: Path) -> None:
+    machines = {"a": Scripted(), "b": Scripted(), "c": Scripted(kind="H100")}
+    measured(FakeCluster(machines), tmp_path, each=Each.ACCELERATOR_TYPE)
+    assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["a", "c"]
+    measured(FakeCluster({**machines, "a": Scripted(dies_after=1)}), tmp_path, each=Each.ACCELERATOR_TYPE)
+    assert sorted(run.info.tags["machine"] for run in stored(tmp_path)) == ["a", "b", "c"]
+
+
+def test_what_a_lost_machine_leaves_is_begun_again_by_one_of_its_type(tmp_path: Path) -> None:
+    told = Told()
+    machines = {"a": Scripted(dies_after=4), "b": Scripted(), "c": Scripted(kind="H100")}
+    result = measured(FakeCluster(machines), tmp_path, told)
+    by_machine = {
+        run.info.tags["machine"]: run for run in stored(tmp_path) if "instead-of" not in run.info.tags
+    }
+    (again,) = (run for run in stored(tmp_path) if "instead-of" in run.info.tags)
+    lost = by_machine["a"]
+    assert finished(lost) == {CASES[0].id}
+    assert lost_cases(lost) == CASES[1:] == again.info.plan
+    assert again.info.tags == {"fleet": result.info.id, "machine": "b", "instead-of": lost.info.id}
+    assert [(record.case.id, record.round) for record in again.records] == [
+        (case.id, number) for number in range(2) for case in CASES[1:]
+    ]
+    assert "a is lost: NodeDiedError: gone; begun again on b" in told.notes
+    assert not incomplete(result)
+    assert validate_path(tmp_path).faults == ()
+
+
+def test_the_last_machine_of_its_type_leaves_cases_that_are_lost(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(dies_after=4), "c": Scripted(kind="H100")}), tmp_path)
+    lost, other = stored(tmp_path)
+    assert (lost.ended, other.ended) == (True, True)
+    assert {row.case.id: row.status for row in rows(lost)} == {
+        CASES[0].id: Status.OK,
+        CASES[1].id: Status.LOST,
+        CASES[2].id: Status.LOST,
+    }
+    assert incomplete(result)
+    reason = "its machine was lost: NodeDiedError: gone; no other machine of its type is left (1 of 2 rounds)"
+    assert rows(lost)[1].message == reason
+    shown = fleet_document(result)
+    assert [[str(cell or "") for cell in row][:5] for row in shown.tables[0].rows] == [
+        ["a", "A100", "lost", "1 of 3", ""],
+        ["c", "H100", "done", "3 of 3", ""],
+    ]
+
+
+def test_a_lost_case_is_missing_in_a_comparison_not_slower_nor_broken(tmp_path: Path) -> None:
+    measured(FakeCluster({"a": Scripted(dies_after=4)}), tmp_path)
+    (run,) = stored(tmp_path)
+    sides = digest(run).cases
+    assert [len(sides[case.id].rounds) for case in CASES] == [2, 0, 0]
+    assert not any(sides[case.id].failure for case in CASES)
+
+
+def test_a_machine_that_falls_silent_is_given_up_within_half_a_minute(tmp_path: Path) -> None:
+    cluster = FakeCluster({"a": Scripted(silent_after=1)})
+    result = measured(cluster, tmp_path)
+    assert result.shares[0].reason == (
+        f"nothing was heard of it for {SILENT_S:.0f} s; no other machine of its type is left"
+    )
+    assert cluster.now_s - cluster.heard_s <= SILENT_S + 2 * PERIOD_S <= 30
+    assert cluster.stopped == [2]
+
+
+def test_a_machine_that_never_comes_is_told_in_time_and_the_others_measure(tmp_path: Path) -> None:
+    told = Told()
+    cluster = FakeCluster({"a": Scripted(begins=False), "b": Scripted()})
+    result = measured(cluster, tmp_path, told)
+    assert [each.name for each in result.absent] == ["a"]
+    assert incomplete(result)
+    reason = f"it did not begin within {BEGIN_S:.0f} s: somebody else's job may have its CPUs or GPUs"
+    assert f"a measures nothing: {reason}" in told.notes
+    assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["b"]
+    assert fleet_document(result).data["absent"] == [{"name": "a", "reason": reason}]
+
+
+def test_without_any_machine_nothing_is_measured(tmp_path: Path) -> None:
+    for machines in ({}, {"a": Scripted(begins=False)}):
+        with pytest.raises(NothingToMeasure, match="No machine of the cluster answered"):
+            measured(FakeCluster(machines), tmp_path)
+    assert not (tmp_path / "fleets").exists()
+
+
+def test_what_differs_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    told = Told()
+    machines = {
+        "a": Scripted(),
+        "b": Scripted(packages=(("torch", "2.12.0"), ("jax", "0.10.2")), threads=4),
+        "c": Scripted(kind="H100", threads=64),
+    }
+    measured(FakeCluster(machines), tmp_path, told)
+    assert told.notes[:4] == snapshot(
+        [
+            "asking 3 machines what they have",
+            "machines differ in jax: none on a, c; 0.10.2 on b",
+            "machines differ in torch: 2.13.0 on a, c; 2.12.0 on b",
+            "machines differ in A100, threads: 2 on a; 4 on b",
+        ]
+    )
+    assert told.notes[4].endswith("3 of 3 machines measure")
+
+
+def test_other_versions_of_accelbench_are_refused_unless_they_are_wanted(tmp_path: Path) -> None:
+    machines = {"a": Scripted(), "b": Scripted(version="9.9")}
+    cluster = FakeCluster(machines)
+    with pytest.raises(UsageError, match=r"and 9\.9 on some machine") as refused:
+        measured(cluster, tmp_path)
+    assert "--allow-different" in refused.value.hint
+    assert {job.kind for _, job in cluster.started} == {"describe"}
+    assert not incomplete(measured(FakeCluster(machines), tmp_path, allow_different=True))
+
+
+def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(says="No backend named 'x'."), "b": Scripted()}), tmp_path)
+    assert [(share.state, share.reason) for share in result.shares] == [
+        ("failed", "No backend named 'x'."),
+        ("done", ""),
+    ]
+    assert incomplete(result)
+
+
+def test_what_cannot_be_read_costs_that_machine_alone(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(torn=True), "b": Scripted(kind="H100")}), tmp_path)
+    assert result.shares[0].state == "failed"
+    assert "cannot be read" in result.shares[0].reason
+    assert result.shares[1].state == "done"
+
+
+class Stopped(BaseException):
+    """The command was killed."""
+
+
+class Killer(Told):
+    """Ends the command after so many records."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def record(self, machine: str, record: Record) -> None:
+        super().record(machine, record)
+        if len(self.records) == self._after:
+            raise Stopped
+
+
+@pytest.mark.parametrize("after", [1, 4, 7, 11])
+def test_a_fleet_is_finished_after_the_command_was_killed(tmp_path: Path, after: int) -> None:
+    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), tmp_path, Killer(after))
+    told = Told()
+    result = measured(FakeCluster(machines), tmp_path, told, measure=MeasureOptions(), resume="")
+    found = stored(tmp_path)
+    assert [run.info.tags["machine"] for run in found] == ["a", "b"]
+    assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in found)
+    assert len(told.records) == 2 * PLANNED - after
+    assert {record.part for _, record in told.records} <= {0, 1}
+    assert not incomplete(result)
+    assert validate_path(tmp_path).faults == ()
+    with pytest.raises(UsageError, match="has ended: there is nothing to resume"):
+        measured(FakeCluster(machines), tmp_path, measure=MeasureOptions(), resume="")
+
+
+def test_a_machine_that_is_gone_when_a_fleet_is_resumed_is_lost(tmp_path: Path) -> None:
+    machines = {"a": Scripted(), "b": Scripted()}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), tmp_path, Killer(3))
+    result = measured(FakeCluster({"b": Scripted()}), tmp_path, measure=MeasureOptions(), resume="")
+    assert [(share.machine, share.state) for share in result.shares] == [
+        ("a", "lost"),
+        ("b", "done"),
+        ("b", "done"),
+    ]
+    assert result.shares[0].reason == "it is not in the cluster any longer"
+    assert all(run.ended for run in stored(tmp_path))
+
+
+def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path) -> None:
+    measured(FakeCluster({"a": Scripted(dies_after=2)}), tmp_path)
+    result = measured(FakeCluster({"new": Scripted()}), tmp_path, measure=MeasureOptions(), resume="")
+    lost, again = stored(tmp_path)
+    assert again.info.tags["instead-of"] == lost.info.id
+    assert finished(again) == {case.id for case in lost_cases(lost)}
+    assert not incomplete(result)
+
+
+def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
+    measured(FakeCluster({"a": Scripted(dies_after=2)}), tmp_path)
+    cluster = FakeCluster({"a": Scripted()})
+    with pytest.raises(UsageError, match="suites cannot be given again"):
+        measured(cluster, tmp_path, resume="")
+    with pytest.raises(UsageError, match="No fleet 'none'"):
+        measured(cluster, tmp_path, measure=MeasureOptions(), resume="none")
+    assert cluster.started == []
+
+
+def test_a_fleet_that_nobody_began_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no fleet in"):
+        measured(FakeCluster({}), tmp_path, measure=MeasureOptions(), resume="")
+
+
+def test_a_suite_that_does_not_exist_is_told_before_a_machine_is_asked(tmp_path: Path) -> None:
+    cluster = FakeCluster({"a": Scripted()})
+    with pytest.raises(UsageError, match="No suite named 'nosuch'"):
+        measured(cluster, tmp_path, measure=MeasureOptions(suites=("nosuch",)))
+    assert cluster.started == []
+
+
+def test_results_that_cannot_be_written_end_the_fleet_and_every_job(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    cluster = FakeCluster({"a": Scripted(), "b": Scripted()})
+    with pytest.raises(CannotWrite):
+        measured(cluster, tmp_path)
+    assert cluster.jobs == {}
+
+
+def test_secrets_of_the_options_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "abcdef123456")
+    options = MeasureOptions(suites=("quick",), tags={"note": "abcdef123456"})
+    measured(FakeCluster({"a": Scripted()}), tmp_path, measure=options)
+    assert "abcdef123456" not in (next((tmp_path / "fleets").iterdir())).read_text()
+
+
+def test_a_damaged_fleet_says_so(tmp_path: Path) -> None:
+    measured(FakeCluster({"a": Scripted()}), tmp_path)
+    (path,) = (tmp_path / "fleets").iterdir()
+    path.write_bytes(path.read_bytes().replace(b'"quick"', b'"quack"'))
+    with pytest.raises(UnreadableInput):
+        read_fleet(tmp_path)
+    assert validate_path(path).faults
+
+
+def test_unfinished_are_cases_that_lack_a_round_they_were_to_have() -> None:
+    one, two, three = CASES
+    noisy = Policy(name="default", rounds=2, continue_above=0.1)
+    info = a_run_info(plan=CASES, policy=noisy)
+    assert unfinished_cases(info, []) == [(one, 0), (two, 0), (three, 0)]
+    steady, wild = some_rounds(1.0, 1.0, case=one), some_rounds(1.0, 2.0, case=two)
+    failed = [a_record(a_failure(), case=three)]
+    assert unfinished_cases(info, [*steady, *wild, *failed]) == [(two, 2)]
+    assert unfinished_cases(info, [*steady[:1], *wild, *failed]) == [(one, 1), (two, 2)]
+
+
+scripts = st.builds(
+    Scripted,
+    kind=st.sampled_from(["A100", "H100"]),
+    dies_after=st.none() | st.integers(0, 2 * PLANNED),
+    silent_after=st.none() | st.integers(0, PLANNED),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(scripts, min_size=1, max_size=4))
+def test_no_record_is_lost_and_every_case_has_an_end_whichever_machines_go(machines: list[Scripted]) -> None:
+    named = {f"m{number}": each for number, each in enumerate(machines)}
+    with tempfile.TemporaryDirectory() as name:
+        results, told, cluster = Path(name), Told(), FakeCluster(named)
+        result = measured(cluster, results, told)
+        found = stored(results)
+        assert cluster.jobs == {}
+        assert all(run.ended and not run.damaged for run in found)
+        assert validate_path(results).faults == ()
+        kept = [record for run in found for record in run.records if isinstance(record.outcome, Measurement)]
+        assert sorted(r.case.id for r in kept) == sorted(r.case.id for _, r in told.records)
+        lost_for_good = {
+            share.kind for share in result.shares if share.state == "lost" and not share.begun_again_on
+        }
+        for kind, runs in by_first_machine(found, named).items():
+            whole = set.union(*(finished(run) for run in runs))
+            assert whole == {case.id for case in CASES} or kind in lost_for_good
+
+
+def by_first_machine(found: list[Run], machines: dict[str, Scripted]) -> dict[str, list[Run]]:
+    """The runs of a type."""
+    kinds: dict[str, list[Run]] = {}
+    for run in found:
+        kinds.setdefault(machines[run.info.tags["machine"]].kind, []).append(run)
+    return kinds
+
+
+def test_a_case_of_another_suite_is_another_case() -> None:
+    cases = (a_case(), a_case(suite="other"))
+    info = a_run_info(plan=cases, policy=Policy(name="quick", rounds=1))
+    assert unfinished_cases(info, [a_record(case=cases[0])]) == [(cases[1], 0)]
