@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from benchbench.meeting import cores_of
 from benchbench.model.measurement import Batch
 from benchbench.model.world import World
 from benchbench.timing.agreed import AgreedTimer
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import measure_steps
 from benchbench.worker.children import children
-from benchbench.worker.ranks import cores_of, run_ranks
+from benchbench.worker.ranks import run_ranks
 
 GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
 LATE_S = 0.3

@@ -357,7 +357,7 @@ class Backend(ABC):
     def device_of(self, device: str) -> str:
         """The name of this process's device, of a case on devices of the kind of `device`."""
         kind, _, first = device.partition(":")
-        return f"{kind}:{int(first or 0) + self.world.rank}" if first else device
+        return f"{kind}:{int(first or 0) + self.world.local}" if first else device
 
     @abstractmethod
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:

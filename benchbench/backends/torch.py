@@ -60,8 +60,9 @@ class Torch(Backend):
         if on_cuda:
             torch.cuda.set_device(self.device_of(device))
         backend = "nccl" if on_cuda else "gloo"
-        meeting = f"file://{world.meeting}"
-        dist.init_process_group(backend, init_method=meeting, rank=world.rank, world_size=world.processes)
+        dist.init_process_group(
+            backend, init_method=world.meeting, rank=world.rank, world_size=world.processes
+        )
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """NVML instead of CUDA answers whether there is a GPU, so that asking does not spoil a fork."""

@@ -86,14 +86,14 @@ def signals(kept: str = "every finished case is kept") -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def main() -> None:
+def main(program: typer.Typer = app, name: str = "accelbench") -> None:
     """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
     open_streams()
     warnings.simplefilter("always", AccelbenchWarning)
     warnings.showwarning = _show_warning
     try:
         check_system(sys.platform)
-        sys.exit(app(prog_name="accelbench", standalone_mode=False))
+        sys.exit(program(prog_name=name, standalone_mode=False))
     except (AccelbenchError, USAGE_ERROR) as error:
         tell(*explained(error))
         sys.exit(error.exit_code)

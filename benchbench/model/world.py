@@ -25,10 +25,12 @@ class World:
     """
 
     rank: int = 0
+    local: int = 0  # among the ranks of its host
     devices: int = 1
     processes: int = 1
     oversubscribed: bool = False  # more of them than cores: they take turns
-    meeting: str = ""  # a path that no file has yet: where a framework's processes find each other
+    hosts: int = 1
+    meeting: str = ""  # a URL, file:// or tcp://, at which a framework's processes find each other
     gather: Callable[[Any], list[Any]] = lambda value: [value]
 
 

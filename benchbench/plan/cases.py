@@ -45,6 +45,7 @@ class Selection:
     environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
     worlds: tuple[int, ...] = ()
     strategies: tuple[Strategy, ...] = ()
+    hosts: int = 1  # on which the devices of a world of several lie
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     left_out: dict[str, LeftOut] = {}
     for probe, device, absent in places:
         for suite, entry in entries:
-            for case, reason in _unfold(suite, entry, probe, device, absent, selection.environments):
+            for case, reason in _unfold(suite, entry, probe, device, absent, selection):
                 if reason:
                     left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
                 else:
@@ -263,7 +264,7 @@ def _unfold(
     probe: Probe,
     device: Device,
     absent: Reason,
-    environments: Sequence[Mapping[str, str]],
+    selection: Selection,
 ) -> Iterator[tuple[Case, Reason]]:
     if entry.backend and probe.target.backend not in entry.backend:
         return
@@ -274,8 +275,9 @@ def _unfold(
         for point in sizes.points(table)
         for member in _members(entry, workload, point)
     ]
-    modes, placements = entry.mode or [backend.modes[0]], _placements(entry, workload, backend)
-    axes = points, entry.dtype or [], modes, entry.cache, environments, placements
+    modes = entry.mode or [backend.modes[0]]
+    placements = _placements(entry, workload, backend, selection.hosts)
+    axes = points, entry.dtype or [], modes, entry.cache, selection.environments, placements
     for point, dtype, mode, cache, environment, placement in itertools.product(*axes):
         instance = workload_at(entry.workload, point)
         case = Case(
@@ -304,7 +306,7 @@ def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> 
     return doublings(point, entry.double, int(start))
 
 
-def _placements(entry: Entry, workload: WorkloadKind, backend: type[Backend]) -> list[Placement]:
+def _placements(entry: Entry, workload: WorkloadKind, backend: type[Backend], hosts: int) -> list[Placement]:
     """Of each world; of one of several devices every strategy asked for, else every one that there is.
 
     One that nobody asked for and that does not exist is planned too, so that it is told why it is left out.
@@ -317,7 +319,8 @@ def _placements(entry: Entry, workload: WorkloadKind, backend: type[Backend]) ->
             found.append(ONE_DEVICE)
         else:
             found += [
-                Placement(devices=devices, strategy=each) for each in chosen or [Strategy.DATA_PARALLEL]
+                Placement(hosts=hosts, devices=devices, strategy=each)
+                for each in chosen or [Strategy.DATA_PARALLEL]
             ]
     return found
 

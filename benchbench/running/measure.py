@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchbench.environments import targets as interpreters
+from benchbench.errors import UsageError
 from benchbench.launch import catalogue
+from benchbench.launch.followers import gather_followers
+from benchbench.launch.launched import Launched
+from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.project import UserCode
+from benchbench.launch.rank_transport import RankTransport
+from benchbench.launch.transport import Transport
 from benchbench.machine.system import limits
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
-from benchbench.model.run import Run, RunInfo
+from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.cases import sizes_left_behind
 from benchbench.plan.rerun import again
 from benchbench.running import request, rounds
@@ -38,6 +47,28 @@ def measure_suite(
     return runs.read_run(results / runs.RUNS / info.id)
 
 
+def measure_launched(where: Launched, options: MeasureOptions, results: Path, observer: RunObserver) -> Run:
+    """The same by the processes of a launcher, of which this is the first: a step of all their devices.
+
+    Raises UsageError, NothingToMeasure, CannotWrite.
+    """
+    selectors.follow_stored(results)
+    asked, targets = request.request_on_targets(request.on_ranks(options, where.size))
+    with closing(gather_followers(where)) as group:
+        if where.size % group.hosts:
+            hosts = f"{where.size} processes on {group.hosts} hosts"
+            raise UsageError(f"{hosts} are not equally many on each.", "Start as many on every host.")
+        observer.note(f"{where.size} processes on {group.hosts} host{'s' if group.hosts > 1 else ''}")
+        selection = replace(asked.selection, hosts=group.hosts)
+        spread, transport = replace(asked, selection=selection), partial(RankTransport, group)
+        with (
+            ready(targets, asked.wait_s, results, observer),
+            prepared(spread, targets, observer, transport) as (pool, info),
+        ):
+            record_runs([pool], [info], results, observer)
+    return runs.read_run(results / runs.RUNS / info.id)
+
+
 def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
     """The head of the run that these options would make; nothing is measured or stored."""
     with prepared(*request.request_on_targets(options), observer) as (_, info):
@@ -46,10 +77,13 @@ def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
 
 @contextmanager
 def prepared(
-    asked: Request, targets: Sequence[Target], observer: RunObserver
+    asked: Request,
+    targets: Sequence[Target],
+    observer: RunObserver,
+    transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
 ) -> Iterator[tuple[WorkerPool, RunInfo]]:
     """The workers of the targets, and the head of the run that is asked for. Raises UsageError."""
-    with WorkerPool(targets, asked.settings, sys.executable) as pool:
+    with WorkerPool(targets, asked.settings, sys.executable, transport=transport) as pool:
         tell_system(observer, sys.platform)
         tell_mistakes(observer)
         observer.note(LOOKING)

@@ -113,6 +113,17 @@ def selection(options: MeasureOptions) -> Selection:
     )
 
 
+def on_ranks(options: MeasureOptions, processes: int) -> MeasureOptions:
+    """Of a launcher's processes, a step of all of them unless less is asked for. Raises UsageError."""
+    for text in options.worlds:
+        if text not in ("1", str(processes)):
+            raise UsageError(
+                f"A world of {text} cannot be had: the launcher started {processes} processes.",
+                f"Leave --world out, or start {text}.",
+            )
+    return dataclasses.replace(options, worlds=options.worlds or (str(processes),))
+
+
 def _worlds(texts: Sequence[str]) -> tuple[int, ...]:
     """Raises UsageError."""
     for text in texts:

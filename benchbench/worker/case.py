@@ -129,7 +129,11 @@ def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> 
 
 def together(timer: Timer, session: Session) -> Stopwatch:
     """The timer, or where ranks compute together one by which all have the same blocks."""
-    return AgreedTimer(timer, session.world) if session.world.processes > 1 else timer
+    return (
+        AgreedTimer(timer, session.world, same_host=session.world.hosts == 1)
+        if session.world.processes > 1
+        else timer
+    )
 
 
 def time_parts(runner: Runner, timer: Stopwatch, iterations: int) -> dict[str, tuple[float, ...]]:

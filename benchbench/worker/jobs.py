@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
+from benchbench.meeting import failure_reply, of_all
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
@@ -29,7 +30,7 @@ from benchbench.worker.program import (
     require_accuracy,
     workload_of,
 )
-from benchbench.worker.ranks import on_cpu, run_ranks
+from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
 from benchbench.workloads.base import Operation, Workload
 
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
@@ -41,21 +42,13 @@ def run_job(backend: Backend, job: Message) -> Message:
         os.sched_setaffinity(0, job["affinity"])
     if devices_of(job) == 1:
         return run_alone(backend, job)
+    if "launched" in job:
+        return run_launched(job, lambda own, world: run_alone(backend, own, world))
     if backend.spread is Spread.PROCESSES:
         return of_all(run_ranks(job, lambda own, world: run_alone(backend, own, world)))
     devices = devices_of(job)
     oversubscribed = on_cpu(job) and devices > len(os.sched_getaffinity(0))
     return run_alone(backend, job, World(devices=devices, oversubscribed=oversubscribed))
-
-
-def of_all(reply: Message) -> Message:
-    """What ranks answer together; a measurement is made of their samples by who asked."""
-    if "ranks" not in reply or "outcome" in (first := reply["ranks"][0]):
-        return reply
-    if "verified" not in first:
-        return first  # type: ignore[no-any-return]
-    errors = [rank["verified"] for rank in reply["ranks"]]
-    return {"verified": None if None in errors else max(errors)}
 
 
 def devices_of(job: Message) -> int:
@@ -84,8 +77,7 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
 
 def failed(status: Status, message: str, relative_error: float | None = None) -> Message:
     """The reply of a job that has no other."""
-    failure = Failure(status=status, message=message, relative_error=relative_error)
-    return {"outcome": dataclasses.asdict(failure), "stages_s": {}}
+    return failure_reply(Failure(status=status, message=message, relative_error=relative_error))
 
 
 def answer_job(backend: Backend, job: Message) -> Message:

@@ -1,0 +1,57 @@
+"""`python -m benchbench.ranks` under a launcher: the first process measures as `run` does, others help."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchbench.cli.app import main, signals
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
+from benchbench.cli.measure_options import measure_options
+from benchbench.cli.options import ResultsOption
+from benchbench.launch.launched import launched
+from benchbench.model.options import MeasureOptions
+
+ranks = typer.Typer(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@ranks.command()
+@measure_options(without=("isolation",))
+def measure_ranks(
+    *,
+    options: MeasureOptions,
+    allow_failed: Annotated[
+        bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
+    ] = False,
+    results: ResultsOption = Path("results"),
+    format: FormatOption = TERMINAL,
+) -> None:
+    """Measure by the processes that a launcher started, one on each device.
+
+    Example: torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch
+    """
+    where = launched(os.environ, os.getppid())
+    from benchbench.launch.followers import follow
+
+    if where.rank:
+        with signals():
+            follow(where)
+        return
+    from benchbench import api
+    from benchbench.cli.live import Lines
+    from benchbench.documents import summary
+    from benchbench.running.measure import measure_launched
+
+    with signals():
+        made = measure_launched(where, options, results, Lines(report="report"))
+    if format != TERMINAL:
+        print_document(api.report(made), format)
+    raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
+
+
+def launched_program() -> None:
+    """Of every process that a launcher started."""
+    main(ranks, "python -m benchbench.ranks")

@@ -1,0 +1,103 @@
+"""Processes that a launcher started: torchrun, srun or mpirun. Which one this is, and where the first one is.
+
+The names of the variables: torchrun's documentation; srun(1), OUTPUT ENVIRONMENT VARIABLES; mpirun(1) of Open
+MPI; MPICH's Hydra, which Intel MPI shares.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchbench.errors import UsageError
+
+ADDRESS = "ACCELBENCH_ADDRESS"  # HOST:PORT of the first process, where nothing else tells it
+PORT = 29781  # of the first process, where there are several hosts
+MOST_PROCESSES = 1024
+# Launcher → variables of the rank, of how many there are, of the rank on its host, and of how many are there.
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
+    "mpirun": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+}
+HINT = "torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One process of `size`. `address`: of the first; None: it is on this host and leaves it in `file`."""
+
+    rank: int
+    size: int
+    local_rank: int
+    address: tuple[str, int] | None
+    file: Path
+
+
+def launched(environ: Mapping[str, str], parent: int) -> Launched:
+    """Which process this is. `parent`: the launcher's on this host. Raises UsageError."""
+    for launcher, names in LAUNCHERS.items():
+        if names[0] in environ and names[1] in environ:
+            return _of(launcher, environ, parent)
+    raise UsageError("No launcher started this: there is no RANK nor another's variable.", HINT)
+
+
+def _of(launcher: str, environ: Mapping[str, str], parent: int) -> Launched:
+    rank, size, local_rank, local_size = (
+        _number(environ, name, default)
+        for name, default in zip(LAUNCHERS[launcher], (None, None, 0, 0), strict=True)
+    )
+    if not 0 <= rank < size <= MOST_PROCESSES:
+        raise UsageError(f"{launcher} says rank {rank} of {size}.", f"Start 2 to {MOST_PROCESSES} processes.")
+    if size == 1:
+        raise UsageError(f"{launcher} started one process.", f"Start two or more: {HINT}")
+    one_host = local_size == size and ADDRESS not in environ
+    return Launched(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        address=None if one_host else _address(environ),
+        file=Path(tempfile.gettempdir()) / f"accelbench-ranks-{os.getuid()}-{parent}.json",
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None) -> int:
+    """SLURM_TASKS_PER_NODE is `2(x3)` for three nodes of two."""
+    found = re.fullmatch(
+        r"(\d{1,9})(\(x\d+\)|,.*)?", environ.get(name, "" if default is None else str(default))
+    )
+    if found is None:
+        raise UsageError(f"{name} is no number.", "Unset it, or start the command with a launcher.")
+    return int(found[1])
+
+
+def _address(environ: Mapping[str, str]) -> tuple[str, int]:
+    """Of the first process: as told, or on torch's or Slurm's first host. Raises UsageError."""
+    told = (
+        environ.get(ADDRESS)
+        or environ.get("MASTER_ADDR")
+        or first_host(environ.get("SLURM_STEP_NODELIST", ""))
+    )
+    host, _, port = told.partition(":")
+    if not host or (port and not port.isdigit()):
+        raise UsageError(
+            "Nothing says on which host the first process is.", f"Set {ADDRESS}=HOST:PORT for all of them."
+        )
+    return host, int(port or PORT)
+
+
+def first_host(nodes: str) -> str:
+    """`node07` of `node[07-09,12],other`."""
+    found = re.match(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\])?([^,]*)", nodes)
+    assert found
+    return f"{found[1]}{found[2] or ''}{found[3] if found[2] else ''}"

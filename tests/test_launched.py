@@ -1,0 +1,261 @@
+"""Processes that a launcher started: which one this is, how they find each other, a run by all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.errors import UsageError
+from benchbench.launch import followers
+from benchbench.launch.followers import Group, LaunchedProcess, follow, gather_followers
+from benchbench.launch.launched import PORT, Launched, first_host, launched
+from benchbench.model.measurement import Measurement
+from benchbench.store import runs
+
+VARIABLES = {
+    "torchrun": {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "a",
+    },
+    "srun": {
+        "SLURM_PROCID": "3",
+        "SLURM_NTASKS": "4",
+        "SLURM_LOCALID": "1",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_STEP_NODELIST": "node[07-08]",
+    },
+    "mpirun": {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "ACCELBENCH_ADDRESS": "b:5000",
+    },
+    "mpiexec": {
+        "PMI_RANK": "3",
+        "PMI_SIZE": "4",
+        "MPI_LOCALRANKID": "1",
+        "MPI_LOCALNRANKS": "2",
+        "MASTER_ADDR": "c",
+    },
+}
+ADDRESSES = {"torchrun": ("a", PORT), "srun": ("node07", PORT), "mpirun": ("b", 5000), "mpiexec": ("c", PORT)}
+
+
+@pytest.mark.parametrize("launcher", VARIABLES)
+def test_every_launcher_tells_rank_size_and_where_the_first_is(launcher: str) -> None:
+    where = launched(VARIABLES[launcher], 7)
+    assert (where.rank, where.size, where.local_rank) == (3, 4, 1)
+    assert where.address == ADDRESSES[launcher]
+
+
+def test_on_one_host_the_first_leaves_its_port_in_a_file_of_its_user() -> None:
+    variables = {**VARIABLES["mpirun"], "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    del variables["ACCELBENCH_ADDRESS"]
+    where = launched(variables, 7)
+    assert where.address is None
+    assert where.file.name == f"accelbench-ranks-{os.getuid()}-7.json"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node[07-09,12],x", "node07"),
+        ("a,b", "a"),
+        ("rack1-[3]-gpu", "rack1-3-gpu"),
+        ("", ""),
+        ("only", "only"),
+    ],
+)
+def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "No launcher started this"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "started one process"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "rank 4 of 4"),
+        ({"RANK": "x", "WORLD_SIZE": "4"}, "RANK is no number"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "on which host the first process is"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "ACCELBENCH_ADDRESS": "a:b"}, "on which host the first process is"),
+    ],
+)
+def test_what_no_launcher_says_is_told(variables: Mapping[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        launched(variables, 7)
+    assert error.value.hint
+
+
+def process(tmp_path: Path, rank: int, size: int = 2) -> Launched:
+    return Launched(rank=rank, size=size, local_rank=rank, address=None, file=tmp_path / "ranks.json")
+
+
+def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Ranks that did not come within 0 s: 1, 2\."):
+        gather_followers(process(tmp_path, 0, 3), limit_s=0.1)
+
+
+def test_a_first_process_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="The first process cannot be reached"):
+        follow(process(tmp_path, 1), limit_s=0.1)
+
+
+def test_a_taken_port_is_told_with_what_to_set(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = dataclasses.replace(process(tmp_path, 0), address=("127.0.0.1", taken.getsockname()[1]))
+        with pytest.raises(UsageError, match="cannot be listened on") as error:
+            gather_followers(where, limit_s=0.1)
+    assert "ACCELBENCH_ADDRESS" in error.value.hint
+
+
+def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(tmp_path: Path) -> None:
+    where = process(tmp_path, 0)
+    caught: list[UsageError] = []
+
+    def first() -> None:
+        try:
+            gather_followers(where, limit_s=1.0)
+        except UsageError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    while not where.file.exists():
+        pass
+    assert where.file.stat().st_mode & 0o077 == 0
+    port = json.loads(where.file.read_bytes())["port"]
+    member = dataclasses.asdict(followers.this_member(process(tmp_path, 1)))
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(json.dumps({"member": member, "token": "guessed"}).encode() + b"\n")
+        thread.join()
+    assert "did not come" in str(caught[0])
+
+
+def test_processes_of_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = threading.Thread(target=_follow_as, args=(tmp_path, "accelbench 9"))
+    thread.start()
+    with pytest.raises(UsageError, match="accelbench 9"):
+        gather_followers(process(tmp_path, 0), limit_s=10)
+    thread.join()
+
+
+def _follow_as(tmp_path: Path, version: str) -> None:
+    where = process(tmp_path, 1)
+    while not where.file.exists():
+        pass
+    told = json.loads(where.file.read_bytes())
+    member = dataclasses.asdict(followers.this_member(where)) | {"version": version}
+    with socket.create_connection(("127.0.0.1", told["port"])) as connection:
+        connection.sendall(json.dumps({"member": member, "token": told["token"]}).encode() + b"\n")
+        connection.recv(1)
+
+
+def a_group(*members: tuple[str, tuple[int, ...]]) -> Group:
+    own, *others = (LaunchedProcess(rank, host, cores, "1") for rank, (host, cores) in enumerate(members))
+    return Group(own.host, own, [followers.Follower(each, None) for each in others])  # type: ignore[arg-type]
+
+
+def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> None:
+    free = a_group(("a", (0, 1, 2, 3)), ("a", (0, 1, 2, 3)), ("b", (4, 5)))
+    assert [free.cores(rank) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert not any(free.oversubscribed(rank) for rank in range(3))
+    bound = a_group(("a", (0,)), ("a", (3,)))
+    assert [bound.cores(rank) for rank in range(2)] == [[0], [3]]
+    few = a_group(("a", (0,)), ("a", (0,)))
+    assert all(few.oversubscribed(rank) for rank in range(2))
+    assert (free.hosts, few.hosts) == (2, 1)
+
+
+MODULE = [sys.executable, "-m", "benchbench.ranks"]
+
+
+def start(tmp_path: Path, rank: int, *arguments: str) -> subprocess.Popen[str]:
+    variables = {"PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"}
+    environ = {**os.environ, **variables, "TMPDIR": str(tmp_path)}
+    command = [*MODULE, *arguments, "--results", str(tmp_path / "results")]
+    return subprocess.Popen(
+        command, env=environ, text=True, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def run_of(tmp_path: Path) -> Any:
+    (folder,) = (tmp_path / "results" / runs.RUNS).iterdir()
+    return runs.read_run(folder)
+
+
+def assert_ranked(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    assert [record.case.id.rpartition("[")[2] for record in run.records] == ["devices=2,strategy=collective]"]
+    (outcome,) = (record.outcome for record in run.records)
+    assert isinstance(outcome, Measurement), outcome
+    assert len(outcome.ranks) == 2
+
+
+def test_two_processes_make_one_run(tmp_path: Path) -> None:
+    arguments = ["-w", "all_reduce", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1"]
+    processes = [start(tmp_path, rank, *arguments) for rank in range(2)]
+    told = [each.communicate(timeout=120) for each in processes]
+    assert [each.returncode for each in processes] == [0, 0], told
+    assert "2 processes on 1 host" in told[0][1]
+    assert_ranked(tmp_path)
+
+
+def test_a_world_that_was_not_started_is_refused_by_all(tmp_path: Path) -> None:
+    processes = [start(tmp_path, rank, "-b", "fake", "--world", "4") for rank in range(1)]
+    (told,) = (each.communicate(timeout=120) for each in processes)
+    assert processes[0].returncode == 2
+    assert "the launcher started 2 processes" in told[1]
+
+
+TORCH = ["-w", "all_reduce", "-b", "torch", "-d", "cpu", "-p", "n=1021", "--quick", "--rounds", "1"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torchrun", "--standalone", "--nproc-per-node=2"],
+        ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable],
+    ],
+    ids=lambda launcher: launcher[0],
+)
+def test_the_launchers_of_the_docs_start_it(launcher: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = shutil.which(launcher[0], path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip(f"{launcher[0]} is not installed")
+    command = [
+        program,
+        *launcher[1:],
+        "-m",
+        "benchbench.ranks",
+        *TORCH,
+        "--results",
+        str(tmp_path / "results"),
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert_ranked(tmp_path)
