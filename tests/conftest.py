@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -15,6 +16,9 @@ from hypothesis import settings
 # A busy machine is no reason to fail: no law here is about time.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# What a test starts finds compiled what an earlier test's process imported: a container often says otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 THREADS = 2  # of TensorFlow, in every test of this process: they cannot be changed once it has computed
 

@@ -21,12 +21,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import benchbench
 
-HEAVY = ("numpy.random", "pandas", "scipy.stats", "matplotlib.figure", "rich.table", "psutil", "pynvml")
+HEAVY = (
+    *("numpy.random", "pandas", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg"),
+    *("rich.table", "rich.console", "rich.markup", "psutil", "pynvml", "jsonschema"),
+)
+OF_THE_COMMAND_LINE = ("typer._adapters", "typer.rich_utils")  # not every Typer has them
 NOT_NOW = ("__main__", "pytest_plugin")  # they do something when imported, or need another program
 AT_START = ("PYTHON", "LC_", "LANG", "TZ", "MPL")  # variables that a process reads once, when it starts
 MOST_BYTES = 2**18  # of a request
@@ -101,6 +106,9 @@ def import_all() -> None:
             importlib.import_module(module.name)
     for name in HEAVY:
         importlib.import_module(name)
+    for name in OF_THE_COMMAND_LINE:
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:

@@ -5,14 +5,16 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchbench.launch.local import LocalTransport
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.scratch import RunScratch
 from benchbench.launch.transport import Greeting, JobEnd, Worker
 from benchbench.model.device import Target
@@ -24,12 +26,13 @@ from tests.factories import a_case
 from tests.program import WORKLOADS, accelbench
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
+SETTINGS = Settings(threads=1)
 
 
 @pytest.fixture
 def transport(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTransport]:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
-    found = LocalTransport(Settings(threads=1), count_oom_kills=lambda: 0)
+    found = LocalTransport(SETTINGS, count_oom_kills=lambda: 0)
     yield found
     found.close()
     assert not found.scratch.path.exists()
@@ -63,6 +66,35 @@ def test_results_in_a_folder_named_like_a_runs_own_are_kept(tmp_path: Path) -> N
         os.utime(results, (0, 0))
     assert len(selectors.run_ids(results)) == 2
     assert [path.name for path in tmp_path.iterdir()] == [results.name]
+
+
+def test_each_round_has_fresh_workers_and_those_of_virtual_time_stay_while_they_live() -> None:
+    diary: list[tuple[str, str]] = []
+    workers: list[Any] = []
+
+    def start(target: Target, environment: Mapping[str, str]) -> Any:
+        diary.append(("start", target.name))
+        ready = SimpleNamespace(status="ready", reason="")
+        own = SimpleNamespace(
+            ready=lambda timeout_s: ready, close=lambda: diary.append(("end", target.name)), alive=True
+        )
+        workers.append(own)
+        return own
+
+    transport: Any = SimpleNamespace(start=start, close=lambda: None)
+    cases = [a_case(target=name, backend=name) for name in ("fake", "torch")]
+    targets = [dataclasses.replace(FAKE, name=case.target, backend=case.backend) for case in cases]
+    with WorkerPool(targets, SETTINGS, sys.executable, transport=lambda *_: transport) as pool:
+        pool.start(cases)
+        pool.start(cases)
+        assert diary == [("start", "fake"), ("start", "torch"), ("end", "torch"), ("start", "torch")]
+        pool.start(cases[1:])  # what has nothing to measure is ended
+        assert diary[4:] == [("end", "fake"), ("end", "torch"), ("start", "torch")]
+        pool.start(cases)
+        workers[-2].alive = False
+        del diary[:]
+        pool.start(cases)
+        assert diary.count(("start", "fake")) == diary.count(("end", "fake")) == 1
 
 
 def test_a_runs_own_folder_that_a_workload_removed_is_made_again(transport: LocalTransport) -> None:
@@ -130,7 +162,7 @@ def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
     monkeypatch: pytest.MonkeyPatch, kills: Iterator[int], status: Status
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
-    transport = LocalTransport(Settings(threads=1), count_oom_kills=lambda: next(kills))
+    transport = LocalTransport(SETTINGS, count_oom_kills=lambda: next(kills))
     found = worker(transport)
     found.ready()
     answer = found.ask(job("killed", size=8), 30, fork=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -82,8 +82,13 @@ class WorkerPool:
         self._transport.close()
 
     def start(self, cases: Iterable[Case]) -> None:
-        """Fresh workers for what is measured next, side by side; all others are ended."""
-        self._start(sorted({template_of(case) for case in cases}))
+        """Fresh workers for what is measured next, side by side; all others are ended.
+
+        Where time is virtual, a worker stays: a fresh one would give the same numbers.
+        """
+        wanted = {template_of(case) for case in cases}
+        staying = {template: self._workers[template] for template in wanted if self._stays(template)}
+        self._start(sorted(wanted - staying.keys()), staying)
 
     def probe(self) -> list[Probe]:
         """Ask every target what it has."""
@@ -190,16 +195,25 @@ class WorkerPool:
         finally:
             worker.close()
 
-    def _start(self, templates: Sequence[Template]) -> dict[Template, Greeting]:
-        begin = time.perf_counter()
-        for worker in self._workers.values():
-            worker.close()
+    def _stays(self, template: Template) -> bool:
+        worker, backend = self._workers.get(template), self._targets[template.target].backend
+        kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+        return worker is not None and worker.alive and kind.virtual
+
+    def _start(
+        self, templates: Sequence[Template], staying: Mapping[Template, Worker] | None = None
+    ) -> dict[Template, Greeting]:
+        begin, staying = time.perf_counter(), staying or {}
+        for template, worker in self._workers.items():
+            if template not in staying:
+                worker.close()
         faults = {template: self._targets[template.target].fault for template in templates}
-        self._workers = {template: self._started(template) for template in templates if not faults[template]}
+        started = {template: self._started(template) for template in templates if not faults[template]}
+        self._workers = {**staying, **started}
         deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
         greetings = {
             template: worker.ready(max(deadline - time.perf_counter(), LATE_S))
-            for template, worker in self._workers.items()
+            for template, worker in started.items()
         }
         self._charge("import", begin)
         broken = {each: Greeting(status="broken", reason=fault) for each, fault in faults.items() if fault}

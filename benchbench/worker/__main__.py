@@ -7,6 +7,7 @@ foreign interpreters.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -67,6 +68,7 @@ def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
     if not job["fork"]:
         send(lines, {"stamp": stamp, "exit": 0, "answer": json.loads(answered(backend, job))})
         return
+    preload(job)
     path = Path(f"{job['folder']}.answer")
     own = children()  # which its framework started
     pid = os.fork()
@@ -77,6 +79,13 @@ def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
     status = reap(pid, own)
     send(lines, {"stamp": stamp, "exit": status, **(written(path) if status == 0 else {})})
     path.unlink(missing_ok=True)
+
+
+def preload(job: Message) -> None:
+    """Import here, once, what each process forked for such a job would import."""
+    if job["kind"] == "reference":
+        with suppress(Exception):  # the job itself will tell
+            importlib.import_module("benchbench.worker.reference")
 
 
 def child(backend: Backend, job: Message, path: Path) -> None:
