@@ -56,6 +56,9 @@ class TorchContext:
     def put_on_host(self, array: Any, *, pinned: bool = False) -> Any:
         raise NotImplementedError("no network keeps data on the host")
 
+    def put_on_devices(self, rows: Any) -> Any:
+        raise NotImplementedError("one device")
+
     def spend(self, seconds: float, operator: str = "simulated") -> None: ...
 
 

@@ -155,6 +155,13 @@ class Session(ABC):
         """
         raise Unsupported("this backend keeps no data of its own on the host")
 
+    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+        """A row of `rows` on each device of a world that this one process drives, as its framework has them.
+
+        `take` and `fetch` read such an array with devices as its first axis.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """`step` in the session's mode; its first `state` arguments may be overwritten."""

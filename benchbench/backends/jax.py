@@ -22,6 +22,7 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.world import Spread, World
 from benchbench.traces import hlo, xla
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
 PINNED = "pinned_host"  # JAX's name for the kind of memory
+AXIS = "devices"  # of the mesh of several devices
 
 
 class Jax(Backend):
@@ -47,6 +49,14 @@ class Jax(Backend):
     distributions = ("jax",)
     requirements = ("jax", "numpy")
     extra = "jax"
+    spread = Spread.DEVICES
+
+    def join(self, world: World, device: str) -> None:
+        """The host as several devices, which JAX must be told before it starts."""
+        import jax
+
+        if device.startswith("cpu"):
+            jax.config.update("jax_num_cpu_devices", world.devices)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """NPROC sizes XLA's pool on the CPU. Compiled programs are kept however fast they compiled."""
@@ -141,18 +151,30 @@ class JaxSession(Session):
     def put(self, array: NDArray[np.generic]) -> Any:
         """A committed array; integers become int32, JAX's own."""
         import jax
+
+        return jax.device_put(self._typed(array), self.device)
+
+    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+        """One array, sharded by its first axis."""
+        import jax
+        from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+        first = self.device.id
+        devices = jax.devices(self.device.platform)[first : first + self.world.devices]
+        mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+        return jax.device_put(self._typed(rows), NamedSharding(mesh, PartitionSpec(AXIS)))
+
+    def _typed(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         import numpy as np
 
         floating = np.issubdtype(array.dtype, np.floating)
-        return jax.device_put(array.astype(self.dtype if floating else np.int32), self.device)
+        return array.astype(self.dtype if floating else np.int32)
 
     def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
         """A NumPy array; pinned, an array in the memory that the device calls pinned."""
         import jax
-        import numpy as np
 
-        floating = np.issubdtype(array.dtype, np.floating)
-        values = array.astype(self.dtype if floating else np.int32)
+        values = self._typed(array)
         if not pinned:
             return values
         if PINNED not in {memory.kind for memory in self.device.addressable_memories()}:

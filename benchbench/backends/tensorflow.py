@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.world import Spread, World
 from benchbench.traces import xla as _xspans
 
 if TYPE_CHECKING:
@@ -46,6 +47,16 @@ class TensorFlow(Backend):
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
     requirements = ("tensorflow", "numpy")
     extra = "tensorflow"
+    spread = Spread.DEVICES
+
+    def join(self, world: World, device: str) -> None:
+        """The host as several logical devices, which TensorFlow must be told before it starts."""
+        import tensorflow as tf
+
+        if device == "cpu":
+            (cpu,) = tf.config.list_physical_devices("CPU")
+            logical = [tf.config.LogicalDeviceConfiguration() for _ in range(world.devices)]
+            tf.config.set_logical_device_configuration(cpu, logical)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """Threads of the operations' pool; logs of warnings and above only."""
@@ -110,10 +121,14 @@ class TensorFlow(Backend):
         return TensorFlowSession(device, dtype, mode)
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """Constants and variables of the builder, too, are on the session's device."""
+        """Constants and variables of the builder, too, are on the session's device.
+
+        Of several devices, it is built in the scope of a MirroredStrategy: tf.distribute.get_strategy().
+        """
         import tensorflow as tf
 
-        with tf.device(session.device):
+        assert isinstance(session, TensorFlowSession)
+        with session.strategy.scope() if session.world.devices > 1 else tf.device(session.device):
             return super().program(session, workload, arrays)
 
     def attach(self, device: str | None) -> tuple[Device, Session]:
@@ -160,6 +175,24 @@ class TensorFlowSession(Session):
         with tf.device(self.device):
             return tf.cast(tf.constant(array), self.dtype) if floating else tf.constant(array)
 
+    @cached_property
+    def strategy(self) -> Any:
+        """The MirroredStrategy over the devices of the world."""
+        import tensorflow as tf
+
+        kind, _, first = self.device.partition(":")
+        devices = range(int(first or 0), int(first or 0) + self.world.devices)
+        return tf.distribute.MirroredStrategy([f"{kind.upper()}:{index}" for index in devices])
+
+    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+        """A value per replica."""
+        import tensorflow as tf
+
+        def own(replica: Any) -> Any:
+            return tf.cast(tf.constant(rows[replica.replica_id_in_sync_group]), self.dtype)
+
+        return self.strategy.experimental_distribute_values_from_function(own)
+
     def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
         """A tensor on the CPU, in pageable memory."""
         import numpy as np
@@ -175,7 +208,7 @@ class TensorFlowSession(Session):
         """tf.function, with or without XLA, or the step itself."""
         import tensorflow as tf
 
-        placed = self._placed(step)
+        placed = step if self.world.devices > 1 else self._placed(step)
         if self._mode == "eager":
             return placed
         if self._mode == "tensorrt":
@@ -232,8 +265,20 @@ class TensorFlowSession(Session):
         """Gathered on the device; a number is none to gather from."""
         import tensorflow as tf
 
+        if self.world.devices > 1:
+            return self._take_of_replicas(output, index)
         with tf.device(self.device):
             return self.fetch(tf.gather_nd(output, index) if output.shape.rank else output)
+
+    def _take_of_replicas(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        import numpy as np
+        import tensorflow as tf
+
+        taken = np.empty(len(index))
+        for replica, tensor in enumerate(self.strategy.experimental_local_results(output)):
+            own = index[:, 0] == replica
+            taken[own] = self.fetch(tf.gather_nd(tensor, index[own, 1:]))
+        return taken
 
     def fetch(self, output: Any) -> NDArray[np.float64]:
         """Widened on the host."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session
@@ -16,7 +16,12 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.world import Spread, World
 from benchbench.traces import xla
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 STRICT = "highest"  # XLA's name for float32 products in float32; its default on a TPU is bfloat16
 
@@ -36,6 +41,18 @@ class TorchXla(Backend):
     # torch_xla 2.9.0 is the newest release and loads beside this torch only; its metadata does not say so.
     requirements = ("torch==2.9.0", "torch_xla==2.9.0", "numpy")
     extra = ""
+    spread = Spread.DEVICES
+
+    def join(self, world: World, device: str) -> None:
+        """SPMD: arrays are sharded, and XLA inserts what passes between devices.
+
+        With a process on each, torch_xla.launch, collectives deadlock on a CPU (pytorch/xla#9089).
+        """
+        import torch_xla.runtime as xr
+
+        if device == "cpu":
+            os.environ["CPU_NUM_DEVICES"] = str(world.devices)
+        xr.use_spmd()
 
     @classmethod
     def remedy(cls) -> str:
@@ -102,6 +119,12 @@ class XlaSession(TorchSession):
         super().__init__(device, dtype)
         self._on_cpu = xr.device_type() == "CPU"
         self.waits_every_step = self._on_cpu  # the CPU's client may run them side by side
+
+    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+        """One tensor, sharded by its first axis."""
+        from benchbench.workloads._programs.devices import shard_rows
+
+        return shard_rows(self.put(rows), self.world.devices)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
         """The step, and the cut that has its graph compiled and run: what a training loop writes."""

@@ -113,7 +113,7 @@ class UserWorkload:
         self.summary, self.phase = told.summary, told.phase
         self.draws_tolerated = told.draws_tolerated
         self.version, self.refused_on_cpu = told.version, told.refused_on_cpu
-        self.worlds = (1,)
+        self.worlds, self.lacking = (1,), dict[str, str]()
         self._told, self._file, self._process = told, file, process
         self._at = lru_cache(maxsize=None)(self._asked)
 

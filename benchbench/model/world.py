@@ -32,6 +32,7 @@ class World:
     hosts: int = 1
     meeting: str = ""  # a URL, file:// or tcp://, at which a framework's processes find each other
     gather: Callable[[Any], list[Any]] = lambda value: [value]
+    shared: memoryview[int] | None = None  # a number of each process that all see; None: a launcher's
 
 
 ALONE = World()

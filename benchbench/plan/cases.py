@@ -356,7 +356,8 @@ def unsupported(case: Case, workload: WorkloadKind, probe: Probe, device: Device
     """Why a case that is well formed cannot run on a device that is there, if so."""
     backend, missing_modes = _backend(probe), dict(probe.missing_modes)
     if not (backend.virtual or backend.computes(workload.frameworks())):
-        return Status.UNSUPPORTED, f"{case.workload} has no build_{backend.framework}"
+        unwritten = f"{case.workload} has no build_{backend.framework}"
+        return Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten)
     if undivided := _undivided(case, workload, probe, device):
         return undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):

@@ -6,6 +6,7 @@ the first rank's command has them meet.
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from benchbench.model.world import World
 from benchbench.worker.children import die_with_parent
 from benchbench.worker.program import Message
 
+NUMBER_BYTES = 8  # of a rank, in memory that all of them see
 RunRank = Callable[[Message, World], Message]
 
 
@@ -50,7 +52,8 @@ class ForkedRank:
 def run_ranks(job: Message, run: RunRank) -> Message:
     """The replies of all ranks, `{"ranks": […]}`, or the failure of the one that explains the rest."""
     size = job["case"]["placement"]["devices"]
-    forked = [_fork(number, size, job, run) for number in range(size)]
+    shared = memoryview(mmap.mmap(-1, size * NUMBER_BYTES)).cast("q")
+    forked = [_fork(number, size, job, run, shared) for number in range(size)]
     try:
         ranks = [Rank(each.number, each.channel, each.death) for each in forked]
         return meet(ranks, deadline_of(job["timeout_s"]))
@@ -86,7 +89,7 @@ def on_cpu(job: Message) -> bool:
     return str(job["case"]["device"]).startswith("cpu")
 
 
-def _fork(number: int, size: int, job: Message, run: RunRank) -> ForkedRank:
+def _fork(number: int, size: int, job: Message, run: RunRank, shared: memoryview[int]) -> ForkedRank:
     ours, theirs = socket.socketpair()
     parent = os.getpid()
     sys.stdout.flush()
@@ -94,13 +97,19 @@ def _fork(number: int, size: int, job: Message, run: RunRank) -> ForkedRank:
     pid = os.fork()
     if pid == 0:
         ours.close()
-        _be_rank(number, size, parent, theirs, job, run)
+        _be_rank(number, size, parent, theirs, job, run, shared)
     theirs.close()
     return ForkedRank(number, pid, ours)
 
 
 def _be_rank(
-    number: int, size: int, parent: int, channel: socket.socket, job: Message, run: RunRank
+    number: int,
+    size: int,
+    parent: int,
+    channel: socket.socket,
+    job: Message,
+    run: RunRank,
+    shared: memoryview[int],
 ) -> NoReturn:
     """The forked process."""
     code = 1
@@ -118,6 +127,7 @@ def _be_rank(
             oversubscribed=on_cpu(job) and size > len(allowed),
             meeting=f"file://{job['folder']}/meeting",
             gather=member.gather,
+            shared=shared,
         )
         member.send({"reply": run(_on_cores(job, cores), world)})
         sys.stdout.flush()

@@ -22,17 +22,13 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Draw
 
 
-@dataclass(frozen=True)
-class Collective(Operation):
-    """n elements, as nccl-tests counts a size: of each rank's array, or of the whole where it is in parts.
+OF_TENSORFLOW = "tf.distribute has all_reduce and all_gather"
 
-    A part is n / world elements, rounded up.
-    """
 
-    n: int = 2**18
+class BetweenRanks(Operation):
+    """What needs two ranks or more. Unless a class says more, values are passed on as they are."""
 
     worlds = (2,)
-    parts: ClassVar[bool] = False  # whether n is of the whole, of which each rank has or gets a part
     multiplications_saved = 1.0
 
     @classmethod
@@ -44,6 +40,28 @@ class Collective(Operation):
     def world(self) -> int:
         """Ranks."""
         return self.placement.devices
+
+    @property
+    def reduction(self) -> int:
+        """Nothing is summed, so every element is exact."""
+        return 0
+
+    @property
+    def roundings(self) -> int:
+        """None."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Collective(BetweenRanks):
+    """n elements, as nccl-tests counts a size: of each rank's array, or of the whole where it is in parts.
+
+    A part is n / world elements, rounded up.
+    """
+
+    n: int = 2**18
+
+    parts: ClassVar[bool] = False  # whether n is of the whole, of which each rank has or gets a part
 
     @property
     def part(self) -> int:
@@ -69,9 +87,8 @@ class Collective(Operation):
         Each rank reads its array and writes its result; what a link carries is the size times `bus_factor`.
         """
         size = self.size * dtype.storage.itemsize
-        return Cost(
-            flops=0, bytes=2 * size, link_bytes=round(self.bus_factor * size), items=size, item="byte"
-        )
+        moved = (self.sent + self.received) * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved, link_bytes=round(self.bus_factor * size), items=size, item="byte")
 
     @property
     def sent(self) -> int:
@@ -87,11 +104,6 @@ class Collective(Operation):
     def output_shape(self) -> tuple[int, int]:
         """(ranks, elements)."""
         return self.world, self.received
-
-    @property
-    def reduction(self) -> int:
-        """No product is summed."""
-        return 1
 
     def tiny(self) -> Self:
         """An odd size."""

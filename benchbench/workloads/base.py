@@ -49,6 +49,9 @@ class DeviceContext(Protocol):
     def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
         """`array` in the host's memory, pageable or pinned, else as `put`. Raises Unsupported."""
 
+    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+        """A row on each device of the world, where one process drives them all."""
+
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
         """A part of a step, compiled to be called with inputs of several shapes.
 
@@ -192,6 +195,7 @@ class Workload(ABC):
     # How many times the largest error of drawn roundings of an operation's `forward` is tolerated; 0:
     # `reduction` tells.
     draws_tolerated: ClassVar[float] = 0.0
+    lacking: ClassVar[Mapping[str, str]] = {}  # framework that has no builder → why, where that is known
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "": it is
     worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
     placement: ClassVar[Placement] = ONE_DEVICE  # of an instance: the devices that compute a step together

@@ -1,0 +1,85 @@
+"""Every rank sends its array to another: what stages of a pipeline do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchbench.errors import UsageError
+from benchbench.workloads._collective import OF_TENSORFLOW, Collective
+from benchbench.workloads._programs.devices import over_mesh, sharded
+from benchbench.workloads.base import Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, DeviceContext
+
+RING, PAIR = "ring", "pair"
+
+
+@dataclass(frozen=True)
+class SendRecv(Collective):
+    """`ring`: each rank sends to the next; `pair`: ranks 2k and 2k + 1 to each other, all pairs at once."""
+
+    pattern: str = RING
+
+    summary = "array of each rank to the next, or to its partner"
+    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no point-to-point messages"}
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a pattern that is not known."""
+        super().__post_init__()
+        if self.pattern not in (RING, PAIR):
+            raise UsageError(f"No pattern named {self.pattern!r}.", f"There are {RING} and {PAIR}.")
+
+    def target(self, rank: int) -> int:
+        """To whom a rank sends; the last of an odd number of ranks has no partner but itself."""
+        if self.pattern == RING:
+            return (rank + 1) % self.world
+        return partner if (partner := rank ^ 1) < self.world else rank
+
+    @property
+    def sources(self) -> list[int]:
+        """From whom each rank receives."""
+        ranks = range(self.world)
+        return [next(source for source in ranks if self.target(source) == rank) for rank in ranks]
+
+    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Elements of the array of whoever sends to the rank."""
+        import numpy as np
+
+        return np.asarray(self.stacked(arrays)[np.array(self.sources)[index[:, 0]], index[:, 1]], np.float64)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """torch.distributed.batch_isend_irecv."""
+        import torch
+        import torch.distributed as dist
+
+        if context.world.processes == 1:
+            return sharded(context, self.stacked(arrays), lambda x: x[self.sources])
+        assert self.rank is not None
+        x = context.put(self.own(arrays))
+        received = torch.empty_like(x)
+        target, source = self.target(self.rank), self.sources[self.rank]
+
+        def step(x: Any) -> Any:
+            messages = [dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, received, source)]
+            for message in dist.batch_isend_irecv(messages):
+                message.wait()
+            return received
+
+        return Program(step, (x,), held=(received,), compiles=False)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """jax.lax.ppermute."""
+        import jax
+
+        pairs = [(rank, self.target(rank)) for rank in range(self.world)]
+
+        def collective(own: Any, axis: str) -> Any:
+            return jax.lax.ppermute(own, axis, pairs)
+
+        return over_mesh(context, self.stacked(arrays), collective)
