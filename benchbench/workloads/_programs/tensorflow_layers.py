@@ -34,6 +34,17 @@ def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any
     return _with_bias(y, weights, layer.name)
 
 
+def read_once(table: Any) -> Any:
+    """A variable as a tensor, for rows to be gathered of it, as Keras' Embedding does.
+
+    A variable that rows are gathered of is copied by every other read from then on (TensorFlow's
+    EnsureSparseVariableAccess): the table of GPT-2 in each token's product with it.
+    """
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(table)
+
+
 def max_pool(x: Any, window: int) -> Any:
     """Windows that do not overlap."""
     import tensorflow as tf

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm
+from benchbench.workloads._programs.tensorflow_layers import read_once
 from benchbench.workloads._programs.transformer_layers import (
     JaxTransformerLayers,
     NumpyTransformerLayers,
@@ -113,7 +114,7 @@ class BertBase(Network):
 
         of = TensorFlowTransformerLayers(weights=weights, **self._kind())
         tokens, segments, places = inputs
-        words, positions, kinds = self._tables(weights)
+        words, positions, kinds = map(read_once, self._tables(weights))
         x = tf.gather(words, tokens) + positions[: self.length] + tf.gather(kinds, segments)
         return self._logits(of, tf.gather(self._encoded(of, x), places, batch_dims=1))
 

@@ -106,7 +106,7 @@ class Gpt2(Decoder):
             return dense(tf.reshape(y, x.shape), f"{name}.out")
 
         at = tf.range(tokens.shape[1]) if positions is None else positions
-        table = weights["tokens.weight"]
+        table = tensorflow_layers.read_once(weights["tokens.weight"])
         x = tf.gather(table, tokens) + tf.gather(weights["positions.weight"], at)
         for name in self.blocks:
             x += attention(norm(x, f"{name}.norm1"), name)

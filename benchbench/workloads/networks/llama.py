@@ -115,7 +115,7 @@ class Llama(Decoder):
             y = tensorflow_generation.attend(rotated(q), rotated(k), v, positions, cache and cache[name])
             return dense(tf.reshape(y, x.shape), f"{name}.out")
 
-        table = weights["tokens.weight"]
+        table = tensorflow_layers.read_once(weights["tokens.weight"])
         x = tf.gather(table, tokens)
         for name in self.blocks:
             x += attention(norm(x, f"{name}.norm1"), name)
