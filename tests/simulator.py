@@ -97,10 +97,12 @@ def a_suite(medians: Array) -> Run:
     return a_run([r for case, row in rows for r in some_rounds(*row, case=case)])
 
 
-def a_session(medians: Array, cases: Iterable[Case] | None = None, day: int = 0, **over: Any) -> Digest:
+def a_session(
+    medians: Array, cases: Iterable[Case] | None = None, day: int = 0, hour: int = 0, **over: Any
+) -> Digest:
     """A digest: row by row the processes of a case."""
     rows = zip(some_cases(len(medians)) if cases is None else cases, medians, strict=True)
-    started = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)).isoformat()
+    started = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day, hours=hour)).isoformat()
     name = {"id": f"S{day}", "started": started}
     return a_digest([(case, row.tolist()) for case, row in rows], **(name | over))
 

@@ -223,11 +223,11 @@ latency_s, lower is better; threshold 3%
 interleaved: each round has a process of either side
 
 slower  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu
-        1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 0.327 %  3 v 3 processes
+        1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 3.06 %  3 v 3 processes
 
 geomean of 1 compared cases: 1.050×
 1 slower
-p (Holm) and MDE hold for 1 cases together; MDE: the change found 4 times in 5
+p (Holm) and MDE hold for 1 cases together; MDE: the change called slower 4 times in 5
 """)
     content = json.loads(rendered(shown, "json"))
     assert content["in_turn"]

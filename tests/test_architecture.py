@@ -140,7 +140,6 @@ SAME_MEANING = {
         "run",
         "fleet",
         "report",
-        "hardware",
         "history",
         "profile",
         "doctor",

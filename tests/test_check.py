@@ -33,6 +33,7 @@ from benchbench.gate.spread import (
 )
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
+from benchbench.model.options import Variance
 from benchbench.model.run import Settings
 from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
@@ -718,11 +719,9 @@ def test_a_slower_clock_changes_nothing(new: list[float], factor: float) -> None
 @given(st.integers(1, 40))
 @settings(max_examples=20)
 def test_more_cases_make_each_harder_to_call(others: int) -> None:
-    noisy = (1.0, 1.03, 0.97, 1.02, 0.98, 1.0)
-    found = decide(
-        a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), ONE_STAGE
-    )
-    alone = only(decide(a_baseline(factors=noisy), a_new(1.07), ONE_STAGE))
+    noisy, policy = (1.0, 1.03, 0.97, 1.02, 0.98, 1.0), replace(ONE_STAGE, variance=Variance.OWN)
+    found = decide(a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), policy)
+    alone = only(decide(a_baseline(factors=noisy), a_new(1.07), policy))
     assert alone.first is not None
     assert found.findings[0].first is not None
     assert found.findings[0].first.p == pytest.approx(alone.first.p)
@@ -790,7 +789,7 @@ damaged, not held: line 3: torn
 
 slower        gemm(kind=slower)/float32/eager@torch:cpu
               1.200× [1.190, 1.210]  1.00 ms → 1.20 ms  p <0.001  MDE 5.32 %  3 processes v 6 sessions
-              limit 5% (default)  sessions differ by 0.303 %
+              limit 5% (default)  sessions differ by 0.303 %  likely 1.19×
               again: 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p <0.001  MDE 5.32 %  3 processes v 6 sessions
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 broken        gemm(kind=broken)/float32/eager@torch:cpu
@@ -801,19 +800,19 @@ gone          gemm(kind=gone)/float32/eager@torch:cpu
               not part of the run
 provisional   gemm(kind=provisional)/float32/eager@torch:cpu
               2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 41.6 %  3 processes v 2 sessions
-              limit 5% (default)  sessions differ by 0.282 %
+              limit 5% (default)  sessions differ by 0.282 %  likely 2.99×
               again: 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p <0.001  MDE 41.6 %  3 processes v 2 sessions
               slower, on 2 of 5 sessions; less precise than asked (stopped by time)
 inconclusive  gemm(kind=inconclusive)/float32/eager@torch:cpu
-              0.8076× [0.5302, 1.230]  1.24 ms → 1.00 ms  p 0.622  MDE 102 %  3 processes v 6 sessions
+              0.8076× [0.5366, 1.215]  1.24 ms → 1.00 ms  p 0.609  MDE 97.1 %  3 processes v 6 sessions
               limit 30.3% (default, raised to twice the sessions' spread)  sessions differ by 15.2 %
               sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time)
 faster        gemm(kind=faster)/float32/eager@torch:cpu
-              0.8000× [0.7933, 0.8068]  1.00 ms → 800 µs  p <0.001  MDE 5.32 %  3 processes v 6 sessions
-              limit 5% (default)  sessions differ by 0.303 %
+              0.8000× [0.7935, 0.8066]  1.00 ms → 800 µs  p <0.001  MDE 5.32 %  3 processes v 6 sessions
+              limit 5% (default)  sessions differ by 0.303 %  likely 0.800×
               suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time)
 same          gemm(kind=same)/float32/eager@torch:cpu
-              1.000× [0.9916, 1.008]  1.00 ms → 1.00 ms  p 1.000  MDE 5.32 %  3 processes v 6 sessions
+              1.000× [0.9919, 1.008]  1.00 ms → 1.00 ms  p 1.000  MDE 5.32 %  3 processes v 6 sessions
               limit 5% (default)  sessions differ by 0.303 %
               less precise than asked (stopped by time)
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
@@ -822,7 +821,7 @@ new           gemm(kind=new)/float32/eager@torch:cpu
               not part of the baseline
 
 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
-could have seen, 4 times in 5: a change of 5.32 % in the median case, of 102 % in each
+could have seen, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
 INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: the baseline has it and the plan of the run has not
 FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
@@ -856,21 +855,21 @@ def test_markdown_has_the_conclusion_first() -> None:
 - changed: torch 2.13.0 → 2.14.0
 - damaged, not held: line 3: torn
 
-| verdict | case | ratio [95 %] | ref → new | p | MDE | processes | limit | spread | measured again | notes |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.190, 1.210] | 1.00 ms → 1.20 ms | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 5.32 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
-| broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | crashed: a \\| b |
-| incomparable | gemm(kind=incomparable)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | counted flops 524288 → 7 |
-| gone | gemm(kind=gone)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the run |
-| provisional | gemm(kind=provisional)/float32/eager@\u200btorch:cpu | 2.994× [2.436, 3.680] | 1.00 ms → 3.00 ms | &lt;0.001 | 41.6 % | 3 processes v 2 sessions | 5% (default) | 0.282 % | 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p &lt;0.001  MDE 41.6 %  3 processes v 2 sessions | slower, on 2 of 5 sessions; less precise than asked (stopped by time) |
-| inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5302, 1.230] | 1.24 ms → 1.00 ms | 0.622 | 102 % | 3 processes v 6 sessions | 30.3% (default, raised to twice the sessions' spread) | 15.2 % |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
-| faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7933, 0.8068] | 1.00 ms → 800 µs | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
-| same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9916, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  | less precise than asked (stopped by time) |
-| insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | still warming up when measured, in 1 processes |
-| new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  | not part of the baseline |
+| verdict | case | ratio [95 %] | ref → new | p | MDE | processes | limit | spread | size | measured again | notes |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.190, 1.210] | 1.00 ms → 1.20 ms | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 1.19× | 1.190× [1.180, 1.200]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 5.32 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| broken | gemm(kind=broken)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | crashed: a \\| b |
+| incomparable | gemm(kind=incomparable)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | counted flops 524288 → 7 |
+| gone | gemm(kind=gone)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | not part of the run |
+| provisional | gemm(kind=provisional)/float32/eager@\u200btorch:cpu | 2.994× [2.436, 3.680] | 1.00 ms → 3.00 ms | &lt;0.001 | 41.6 % | 3 processes v 2 sessions | 5% (default) | 0.282 % | 2.99× | 2.994× [2.436, 3.680]  1.00 ms → 3.00 ms  p &lt;0.001  MDE 41.6 %  3 processes v 2 sessions | slower, on 2 of 5 sessions; less precise than asked (stopped by time) |
+| inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5366, 1.215] | 1.24 ms → 1.00 ms | 0.609 | 97.1 % | 3 processes v 6 sessions | 30.3% (default, raised to twice the sessions' spread) | 15.2 % |  |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
+| faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7935, 0.8066] | 1.00 ms → 800 µs | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 0.800× |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
+| same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9919, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  |  | less precise than asked (stopped by time) |
+| insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | still warming up when measured, in 1 processes |
+| new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | not part of the baseline |
 
 - 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
-- could have seen, 4 times in 5: a change of 5.32 % in the median case, of 102 % in each
+- could have seen, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
 """)  # noqa: E501
 
 
@@ -897,10 +896,12 @@ def test_json_holds_both_looks_the_thresholds_and_the_exit_code() -> None:
             "threshold_from": "default",
             "spread": 0.0030337590917759736,
             "provisional": False,
+            "heavy_tails": False,
             "steady": True,
             "stopped_by": ["precision", "time"],
             "lost": False,
             "reason": "suspect: torch 2.13.0 → 2.14.0",
+            "size": 1.1900045627342657,
         }
     )
     for look in looks.values():

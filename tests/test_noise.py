@@ -85,7 +85,8 @@ def test_what_can_be_detected_is_what_compare_says_of_the_two_sides() -> None:
     assert few.detectable is not None
     assert many.detectable is not None
     assert few.detectable > many.detectable > 0.01
-    assert few.threshold == pytest.approx(few.detectable)
+    assert few.threshold is not None
+    assert 0.03 < few.threshold < few.detectable  # what is significant; a change of its size is seldom called
 
 
 def test_a_change_found_where_there_is_none_is_an_alarm() -> None:

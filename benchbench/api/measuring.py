@@ -130,6 +130,7 @@ def check(
     metric: Names = (),
     confirm: bool = True,
     dedicated: bool | None = None,
+    variance: str = Variance.SHARED,
     strict_env: bool = False,
     suite: Names = (),
     results: str | Path | None = None,
@@ -142,7 +143,8 @@ def check(
     `run`: a stored one; without it the baseline's cases are measured now. `ab`: the baseline's code, to
     measure interleaved: `rev:main`, `torch=/path/to/python`; without a `baseline`, what the other keywords
     select is measured against that code. `max_slowdown`: 0.05 or `5%`. What looks slower is measured again
-    unless `confirm` is False.
+    unless `confirm` is False. `variance`: how much sessions vary, judged over all cases, `shared`, or of each
+    alone, `own`.
 
     Raises UsageError, NotComparable where there is no such baseline of this hardware, UnreadableInput,
     NothingToMeasure, CannotWrite.
@@ -157,6 +159,7 @@ def check(
         metrics=several(metric),
         confirm=confirm,
         dedicated=dedicated,
+        variance=member(Variance, variance),
         strict_env=strict_env,
     )
     return run_check(asked, observer or RunObserver())

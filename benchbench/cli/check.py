@@ -13,7 +13,7 @@ from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
-from benchbench.model.options import MeasureOptions
+from benchbench.model.options import MeasureOptions, Variance
 
 
 @app.command("check", rich_help_panel=COMPARE)
@@ -47,6 +47,9 @@ def check_(
     dedicated: Annotated[
         bool | None, typer.Option("--dedicated/--shared", help="Nobody else works on this machine.")
     ] = None,
+    variance: Annotated[
+        Variance, typer.Option("--variance", help="Of sessions: judged over all cases, or of each alone.")
+    ] = Variance.SHARED,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 12 where a case cannot be told.")] = False,
     strict_env: Annotated[
         bool, typer.Option("--strict-env", help="Other versions are not comparable.")
@@ -80,6 +83,7 @@ def check_(
             metric=split_names(metric),
             confirm=confirm,
             dedicated=dedicated,
+            variance=variance,
             strict_env=strict_env,
             results=results,
             observer=Lines(),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchbench.analyse.drift import Drift
+from benchbench.model.options import Variance
 from benchbench.stats import Difference, mean
 
 if TYPE_CHECKING:
@@ -23,32 +24,56 @@ LEAST_RANGE = 1e-4  # of a group's logarithms: below, what clusters does not mat
 NEWTON_STEPS = 30
 
 
-def shared_variance(differences: Sequence[Difference]) -> list[Difference]:
-    """With the error and the degrees of freedom that all cases together give each (Smyth 2004, moderated t).
+@dataclass(frozen=True, slots=True)
+class VariancePrior:
+    """What all cases tell of the variance of each: s₀², known with d₀ degrees of freedom (Smyth 2004).
 
-    The variances of the cases are taken to be drawn from a scaled inverse χ² distribution, whose size s₀² and
-    degrees of freedom d₀ follow from the mean and the variance of their logarithms. A case has
-    max(s², (d₀ s₀² + d s²) / (d₀ + d)) and min(d₀ + d, Σ d) degrees of freedom. Never less than its own s²: a
-    few cases that are noisier than the rest would alarm (tests/studies/adaptive_rounds.py).
+    d₀ is infinite where the cases differ no more than chance has it. `most`: the degrees of freedom that all
+    cases have together, beyond which none can be known.
     """
+
+    variance: float
+    degrees: float
+    most: float
+
+    def posterior(self, own: float, degrees: float) -> tuple[float, float]:
+        """Of a case with variance `own`, known with `degrees`: what is taken for both.
+
+        max(s², (d₀ s₀² + d s²) / (d₀ + d)) and min(d₀ + d, `most`) degrees of freedom. Never less than its
+        own s²: a few cases that are noisier than the rest would alarm (tests/studies/adaptive_rounds.py).
+        """
+        weight = degrees / (self.degrees + degrees)  # 0 where the cases do not differ
+        moderated = weight * own + (1 - weight) * self.variance
+        return max(own, moderated), max(degrees, min(self.degrees + degrees, self.most))
+
+
+def shared_variance(differences: Sequence[Difference]) -> list[Difference]:
+    """With the error and the degrees of freedom that all cases together give each (moderated t)."""
     if len(differences) < 2:
         return list(differences)
+    prior = variance_prior([each.variance for each in differences], [each.degrees for each in differences])
+    return [each.with_variance(*prior.posterior(each.variance, each.degrees)) for each in differences]
+
+
+def variance_prior(
+    variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0
+) -> VariancePrior:
+    """Of two cases or more, whose variances are above 0.
+
+    They are taken to be drawn from a scaled inverse χ² distribution, whose size s₀² and degrees of freedom d₀
+    follow from the mean and the variance of their logarithms. `likeness`: the mean square ρ² of the
+    correlation between cases. Of m cases the variance of their mean variance is 1 + (m − 1) ρ² times as large
+    as if they were independent.
+    """
     import numpy as np
 
-    degrees = np.array([each.degrees for each in differences])
-    own = np.array([each.variance for each in differences])
-    prior, prior_degrees = _prior(own, degrees)
-    weight = degrees / (prior_degrees + degrees)  # 0 where the cases do not differ
-    variances = np.maximum(own, weight * own + (1 - weight) * prior)
-    total = np.minimum(prior_degrees + degrees, degrees.sum())
-    return [
-        each.with_variance(float(variance), float(freedom))
-        for each, variance, freedom in zip(differences, variances, total, strict=True)
-    ]
+    size, prior = _prior(np.array(variances), np.array(degrees))
+    most = math.fsum(degrees) / (1 + (len(variances) - 1) * likeness)
+    return VariancePrior(size, prior, most)
 
 
 def _prior(variances: Array, degrees: Array) -> tuple[float, float]:
-    """s₀² and d₀, infinite where the variances differ no more than their degrees of freedom let them."""
+    """s₀² and d₀."""
     import numpy as np
     from scipy.special import digamma, polygamma
 
@@ -69,6 +94,15 @@ def _trigamma_inverse(value: float) -> float:
         trigamma = float(polygamma(1, found))
         found += trigamma * (1 - trigamma / value) / float(polygamma(2, found))
     return found
+
+
+def judged_together(
+    differences: Sequence[Difference], groups: Iterable[Sequence[float]], variance: Variance
+) -> list[Difference]:
+    """Each with the variance that all cases tell, if that is asked for; `groups`: as of `in_modes`."""
+    if variance is Variance.OWN:
+        return list(differences)
+    return (at_least_the_mean if in_modes(groups) else shared_variance)(differences)
 
 
 def at_least_the_mean(differences: Sequence[Difference]) -> list[Difference]:

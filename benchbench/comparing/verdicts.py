@@ -19,6 +19,7 @@ from benchbench.comparing.match import (
     match_partners,
     suspect,
 )
+from benchbench.comparing.power import visible_change
 from benchbench.comparing.variance import allowing_for, at_least_the_mean, in_modes, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Run
@@ -38,7 +39,8 @@ class CaseComparison:
 
     `low` and `high` bound the ratio at 95 %, for this case alone. `p_holm` is that of a change in the
     direction seen, adjusted for all compared cases, and at least the case's own two-sided p. `mde`
-    (0.02: 2 %) is the smallest change that this pair finds significant with 80 % power after that.
+    (0.02: 2 %) is the smallest change that such a pair calls slower or faster four times in five, all rules
+    included.
     Absent values are None. `reason` says why there is no other verdict, or what is suspect.
     `stopped_by`: what ended the processes' sampling, `precision` if all went well. `operators`: those that a
     slower case owes it to, where profiles tell.
@@ -171,6 +173,15 @@ class _Rule:
         """The threshold as a logarithm."""
         return math.log1p(self.threshold)
 
+    def visible(self, difference: Difference) -> float:
+        """The smallest change called slower four times in five, as a fraction."""
+        log = visible_change(self.margin, difference.error, difference.degrees, (self.level,))
+        return math.expm1(min(log, LARGEST))
+
+    def blind(self, difference: Difference) -> bool:
+        """Whether a change of the threshold's size would seldom be significant."""
+        return detectable(difference, self.level) > self.margin
+
     def judge(self, difference: Difference, p_holm: float) -> Verdict:
         """Slower and faster are symmetric in the logarithm: swapping the runs swaps them."""
         if p_holm < ALPHA and abs(difference.mid) >= self.margin:
@@ -182,13 +193,12 @@ class _Rule:
 def _verdict(pair: Pair, difference: Difference | None, p_holm: float | None, rule: _Rule) -> CaseComparison:
     middle = pair.log_ratio
     half = difference.half_width() if difference else None
-    mde = math.expm1(min(detectable(difference, rule.level), LARGEST)) if difference else None
     verdict, reason = pair.verdict, pair.reason
     if verdict is None:
         assert difference is not None
         assert p_holm is not None
         verdict = rule.judge(difference, p_holm)
-        reason = _reason(verdict, pair, mde, rule.threshold)
+        reason = _reason(verdict, pair, blind=rule.blind(difference))
     return CaseComparison(
         case=pair.case,
         metric=rule.metric.name,
@@ -199,7 +209,7 @@ def _verdict(pair: Pair, difference: Difference | None, p_holm: float | None, ru
         high=_exp(middle, half),
         p_holm=p_holm,
         verdict=verdict,
-        mde=mde,
+        mde=rule.visible(difference) if difference else None,
         ref_processes=len(pair.ref_logs),
         new_processes=len(pair.new_logs),
         steady=not pair.ref.unsteady + pair.new.unsteady,
@@ -208,12 +218,11 @@ def _verdict(pair: Pair, difference: Difference | None, p_holm: float | None, ru
     )
 
 
-def _reason(verdict: Verdict, pair: Pair, mde: float | None, threshold: float) -> str:
+def _reason(verdict: Verdict, pair: Pair, *, blind: bool) -> str:
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
         return suspect(pair.ref, pair.new)
     if verdict is Verdict.INCONCLUSIVE:
-        noisy = mde is not None and mde > threshold
-        return TOO_NOISY if noisy else ON_THE_EDGE
+        return TOO_NOISY if blind else ON_THE_EDGE
     return ""
 
 

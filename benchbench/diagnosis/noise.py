@@ -27,7 +27,7 @@ class Noise:
     """One case against itself. Fractions: 0.02 is 2 %; None where there is no such value, and `reason` why.
 
     `cv`: of the medians of all its processes. `detectable`: the smallest change that a comparison of two
-    runs finds with 80 % power. `alarm`: whether this one found a change where there is none.
+    runs calls slower with 80 % power. `alarm`: whether this one found a change where there is none.
     """
 
     case: str
@@ -56,10 +56,14 @@ def split_sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
 def against_itself(info: RunInfo, records: Sequence[Record]) -> list[Noise]:
     """The noise of every case, by the rule that `compare` goes by, at its own threshold."""
     one, other = (Run(info=info, records=tuple(side)) for side in split_sides(records))
-    return [_noise(verdict, records) for verdict in compare_runs(one, other).verdicts]
+    significant = {each.case: each.mde for each in compare_runs(one, other, threshold=0.0).verdicts}
+    return [
+        _noise(verdict, significant[verdict.case], records) for verdict in compare_runs(one, other).verdicts
+    ]
 
 
-def _noise(verdict: CaseComparison, records: Sequence[Record]) -> Noise:
+def _noise(verdict: CaseComparison, significant: float | None, records: Sequence[Record]) -> Noise:
+    """`significant`: the smallest change that is, four times in five, however small it may be."""
     outcomes = [record.outcome for record in records if record.case.id == verdict.case]
     medians = [median(steps_s(each)) for each in outcomes if isinstance(each, Measurement)]
     logs = [math.log(each) for each in medians if each > 0]
@@ -72,16 +76,16 @@ def _noise(verdict: CaseComparison, records: Sequence[Record]) -> Noise:
         detectable=verdict.mde,
         ratio=verdict.ratio,
         alarm=verdict.verdict in (Verdict.SLOWER, Verdict.FASTER),
-        threshold=suggested_threshold(cv, verdict.mde),
+        threshold=suggested_threshold(cv, significant),
         reason=verdict.reason,
     )
 
 
-def suggested_threshold(cv: float | None, detectable: float | None) -> float | None:
-    """The least that is worth asking for: what can be detected, twice the CV, and compare's own."""
-    if cv is None or detectable is None:
+def suggested_threshold(cv: float | None, significant: float | None) -> float | None:
+    """The least that is worth asking for: what can be significant, twice the CV, and compare's own."""
+    if cv is None or significant is None:
         return None
-    return max(THRESHOLD, CERTAIN * cv, detectable)
+    return max(THRESHOLD, CERTAIN * cv, significant)
 
 
 def suggested(found: Iterable[Noise]) -> float | None:

@@ -35,6 +35,7 @@ FIELDS = tuple(field.name for field in fields(CaseComparison))
 MODES = (
     "processes cluster, as if each case had two speeds: three or four say little then, five rounds would tell"
 )
+MDE = "MDE: the change called slower 4 times in 5"
 UNITS = {metric.name: metric.unit for metric in METRICS}
 COLUMNS = (
     Column("verdict"),
@@ -157,7 +158,7 @@ def _summary(found: Comparison) -> list[str]:
         f"geomean of {found.compared} compared cases: {fmt.significant(found.geomean)}×",
         *evidence.moved_alike(found.common),
         counts,
-        f"p (Holm) and MDE hold for {found.compared} cases together; MDE: the change found 4 times in 5",
+        f"p (Holm) and MDE hold for {found.compared} cases together; {MDE}",
         *([MODES] if found.modes else []),
     ]
 

@@ -92,9 +92,9 @@ def _next_step(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
 
 
 def _complaint(each: CaseFinding) -> str:
-    result = deciding(each)
-    size = fmt.share(abs(result.ratio - 1))
-    what = "slower" if each.metric == "latency_s" else ("higher" if result.ratio > 1 else "lower")
+    ratio = each.size or deciding(each).ratio
+    size = fmt.share(abs(ratio - 1))
+    what = "slower" if each.metric == "latency_s" else ("higher" if ratio > 1 else "lower")
     subject = "" if each.metric == "latency_s" else f"{each.metric} "
     return f"{each.case}: {subject}{size} {what} (limit {fmt.limit(each.threshold)})"
 

@@ -39,6 +39,7 @@ from benchbench.stats import median
 SCHEMA = 1  # of the JSON. 1: first
 
 UNITS = {metric.name: metric.unit for metric in METRICS}
+HEAVY_TAILS = "some sessions are far from the rest: they say too little of where a further one may be"
 URGENT = (
     Verdict.SLOWER,
     Verdict.BROKEN,
@@ -57,6 +58,7 @@ COLUMNS = (
     Column("processes", line=1),
     Column("limit", line=2, label="limit"),
     Column("spread", line=2, label="sessions differ by"),
+    Column("size", line=2, label="likely"),
     Column("measured again", line=3, label="again:"),
     Column("notes", line=4),
 )
@@ -94,6 +96,7 @@ def _row(each: CaseFinding) -> dict[str, Content]:
         **_evidence(each, first),
         "limit": Cell((limit, f"({each.threshold_from})")),
         "spread": number(each.spread, "%"),
+        "size": number(each.size, "×"),
         "measured again": _second(_evidence(each, again)) if again else None,
     }
 
@@ -130,6 +133,7 @@ def _data(gate: Gate) -> dict[str, Any]:
         "stages": 2 if policy.confirm else 1,
         "in_turn": {"first": found.interleaved, "confirmation": policy.interleaved},
         "assumed_spread": policy.assumed,
+        "variance": policy.variance,
         "strict_env": policy.strict_env,
         "tested": found.tested,
         "common_factor": found.common and asdict(found.common),
@@ -147,7 +151,7 @@ def case_verdicts(found: GateResult) -> list[CaseVerdict]:
         CaseVerdict(
             case=each.case,
             verdict=each.verdict,
-            ratio=deciding(each).ratio if each.first else None,
+            ratio=each.size or (deciding(each).ratio if each.first else None),
             text=fmt.visible(f"{each.metric} {each.verdict}: {'; '.join(_sentences(each))}"),
         )
         for each in found.findings
@@ -182,6 +186,8 @@ def gate_facts(gate: Gate) -> list[str]:
             f"provisional: {min(tested)} of {ENOUGH} sessions; "
             f"the spread between sessions is assumed to be {assumed}"
         )
+    if any(each.heavy_tails for each in found.findings):
+        lines.append(HEAVY_TAILS)
     if again:
         turn = f" interleaved with the baseline's code, {again.ref.id}" if again.ref else ""
         lines.append(f"measured again: run {again.new.id}{turn}")

@@ -30,7 +30,8 @@ def advice(estimate: Estimate, deviation: SessionDeviation | None, family: Famil
 def _pairs(estimate: Estimate, family: Family) -> str:
     count, error = estimate.against, estimate.difference.error
     for rounds in range(count + 1, MOST_ROUNDS + 1):
-        if _tells(estimate, error * math.sqrt(count / rounds), rounds - 1, family):
+        known = max(rounds - 1, estimate.difference.degrees)
+        if _tells(estimate, error * math.sqrt(count / rounds), known, family):
             return f"about {rounds} rounds would tell"
     return TOO_CLOSE
 
@@ -40,7 +41,8 @@ def _sessions(estimate: Estimate, deviation: SessionDeviation, family: Family) -
     for days in range(deviation.days + 1, MOST_SESSIONS + 1):
         error = deviation.further * math.sqrt(1 + 1 / days)
         small = error >= _processes_error(deviation, estimate.processes)
-        if small and _tells(estimate, error, days - 1, family):
+        known = max(days - 1, estimate.difference.degrees)  # more where other cases tell as well
+        if small and _tells(estimate, error, known, family):
             more = days - deviation.days
             return f"about {more} more session{'s' if more > 1 else ''} on other days would tell"
     return ""
@@ -51,7 +53,7 @@ def _rounds(estimate: Estimate, deviation: SessionDeviation, family: Family) -> 
     floor = deviation.further * math.sqrt(1 + 1 / deviation.days)
     for rounds in range(estimate.processes + 1, MOST_ROUNDS + 1):
         error = max(floor, _processes_error(deviation, rounds))
-        if _tells(estimate, error, deviation.days - 1, family):
+        if _tells(estimate, error, estimate.difference.degrees, family):
             return f"about {rounds} rounds would tell"
     return SPREAD_TOO_LARGE
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.comparing.match import ELSEWHERE
+from benchbench.comparing.variance import judged_together
 from benchbench.comparing.verdicts import ALPHA
 from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions, session_cases
+from benchbench.gate.session_variance import ALONE, SessionVariance, session_variance
 from benchbench.gate.significance import Estimate, TestResult, estimate
 from benchbench.gate.spread import ASSUMED_MEMORY, ASSUMED_SHARED, SessionDeviation, session_deviation
+from benchbench.model.options import Variance
 from benchbench.plan.thresholds import Rule, Threshold, threshold
-from benchbench.stats import paired
+from benchbench.stats import Difference, paired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +25,13 @@ class GatePolicy:
 
     `interleaved`: the last test measures the baseline's code as well, process by process. `assumed`: the
     standard deviation that sessions of the machine are taken to have, as a fraction, where few are stored.
+    `variance`: what tells how much a case varies, all cases of the check or that case alone.
     """
 
     metrics: tuple[Metric, ...]
     thresholds: tuple[Rule, ...] = ()
     assumed: float = ASSUMED_SHARED
+    variance: Variance = Variance.SHARED
     strict_env: bool = False
     confirm: bool = True
     interleaved: bool = False
@@ -38,10 +43,14 @@ class GatePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseTest:
-    """A case and metric against its baseline; `estimate` where it is tested."""
+    """A case and metric against its baseline; `estimate` where it is tested.
+
+    `variance`: what the sessions of all cases tell of its own.
+    """
 
     match: BaselineMatch
     limit: Threshold
+    variance: SessionVariance = ALONE
     deviation: SessionDeviation | None = None
     estimate: Estimate | None = None
 
@@ -64,37 +73,61 @@ class CaseTest:
 def against_sessions(sessions: Sequence[Digest], new: Digest, policy: GatePolicy) -> list[CaseTest]:
     """A test per metric of every case that a session or the run could run."""
     sides, none = session_cases(sessions, new, strict=policy.strict_env), CaseDigest(absent=ELSEWHERE)
-    return [
-        _against_sessions(match_sessions(case, known, now, metric), policy)
+    matches = [
+        match_sessions(case, known, now, metric)
         for case in dict.fromkeys([*sides, *new.cases])
         for known, now in [(sides.get(case, ()), new.cases.get(case, none))]
         if not (now.absent and all(each.side.absent for each in known))
         for metric in policy.metrics
     ]
+    variances = {
+        metric.name: session_variance([each for each in matches if each.metric == metric], policy.variance)
+        for metric in policy.metrics
+    }
+    return [_against_sessions(match, variances[match.metric.name], policy) for match in matches]
 
 
 def against_code(ref: Digest, new: Digest, policy: GatePolicy) -> list[CaseTest]:
     """The same against the baseline's code, `ref`, measured interleaved and with the same ids."""
-    return [
-        _interleaved(match_interleaved(case, ref.cases[case], now, metric), policy)
+    matches = [
+        match_interleaved(case, ref.cases[case], now, metric)
         for case, now in new.cases.items()
         if not (now.absent and ref.cases[case].absent)
         or now.skipped_for_partner
         or ref.cases[case].skipped_for_partner
         for metric in policy.metrics
     ]
+    differences = paired_differences(matches, policy.variance)
+    return [_interleaved(match, differences.get(match.key), policy) for match in matches]
 
 
-def _against_sessions(match: BaselineMatch, policy: GatePolicy) -> CaseTest:
+def paired_differences(
+    matches: Sequence[BaselineMatch], variance: Variance, others: Sequence[BaselineMatch] = ()
+) -> dict[tuple[str, str], Difference]:
+    """By case and metric, of what was measured interleaved; `others` tell how much pairs vary as well."""
+    differences: dict[tuple[str, str], Difference] = {}
+    for metric in dict.fromkeys(match.metric.name for match in matches):
+        together = [
+            match for match in (*matches, *others) if match.metric.name == metric and match.verdict is None
+        ]
+        groups = [[after - before for before, after in match.pairs] for match in together]
+        judged = judged_together([paired(match.pairs) for match in together], groups, variance)
+        differences |= {match.key: each for match, each in zip(together, judged, strict=True)}
+    return {match.key: differences[match.key] for match in matches if match.verdict is None}
+
+
+def _against_sessions(match: BaselineMatch, variance: SessionVariance, policy: GatePolicy) -> CaseTest:
     limit = threshold(match.suite, match.case, policy.thresholds)
     if match.verdict:
         return CaseTest(match=match, limit=limit)
-    deviation = session_deviation(match.days, match.logs, policy.assumed_of(match.metric))
+    assumed = policy.assumed_of(match.metric)
+    deviation = session_deviation(match.days, match.logs, assumed, variance.prior)
     if deviation.spread and 2 * deviation.spread > limit.value:
         limit = Threshold(2 * deviation.spread, f"{limit.source}, raised to twice the sessions' spread")
     return CaseTest(
         match=match,
         limit=limit,
+        variance=variance,
         deviation=deviation,
         estimate=estimate(
             match, deviation.difference, limit.value, deviation.process_variance / len(match.logs)
@@ -102,8 +135,7 @@ def _against_sessions(match: BaselineMatch, policy: GatePolicy) -> CaseTest:
     )
 
 
-def _interleaved(match: BaselineMatch, policy: GatePolicy) -> CaseTest:
+def _interleaved(match: BaselineMatch, difference: Difference | None, policy: GatePolicy) -> CaseTest:
     limit = threshold(match.suite, match.case, policy.thresholds)
-    if match.verdict:
-        return CaseTest(match=match, limit=limit)
-    return CaseTest(match=match, limit=limit, estimate=estimate(match, paired(match.pairs), limit.value))
+    tested = estimate(match, difference, limit.value) if difference else None
+    return CaseTest(match=match, limit=limit, estimate=tested)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from benchbench.analyse.digest import CaseDigest, Digest, partnered
 from benchbench.comparing.common import CommonFactor, common_factor
 from benchbench.comparing.match import changes, suspect
-from benchbench.comparing.verdicts import ALPHA, THRESHOLD
+from benchbench.comparing.verdicts import ALPHA, LARGEST, THRESHOLD
 from benchbench.gate.advice import advice
 from benchbench.gate.cases import CaseTest, GatePolicy, against_code, against_sessions
 from benchbench.gate.completeness import MissingRecords, missing_pairs, missing_records
@@ -22,12 +22,14 @@ from benchbench.gate.significance import (
     family_of,
     family_size,
 )
+from benchbench.gate.size import likely_size
 from benchbench.gate.spread import ENOUGH
 from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
 from benchbench.stats import tost
 
 UNCONFIRMED = "flagged, and not measured again"
+FAR_APART = "slower, though some sessions are far from the rest"
 QUIETLY = "--wait-for-idle measures once they are done"
 
 
@@ -35,8 +37,10 @@ QUIETLY = "--wait-for-idle measures once they are done"
 class CaseFinding:
     """One case and metric; a test result is None where nothing was tested.
 
-    `spread` is that of the sessions, as a fraction; where `provisional`, one is assumed too. `lost`: the
-    case was asked for and cannot run. `reason` says why there is no other verdict, or what is suspect.
+    `spread` is that of the sessions, as a fraction; where `provisional`, one is assumed too. `heavy_tails`:
+    some sessions are far from the rest. `lost`: the case was asked for and cannot run. `reason` says why
+    there is no other verdict, or what is suspect. `size`: of what is called, the likely ratio new / ref,
+    allowing for that it was called because it looked large.
     """
 
     case: str
@@ -47,12 +51,14 @@ class CaseFinding:
     threshold_from: str
     spread: float | None
     provisional: bool
+    heavy_tails: bool
     first: TestResult | None
     confirmation: TestResult | None
     steady: bool
     stopped_by: tuple[str, ...]
     lost: bool
     reason: str
+    size: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +96,9 @@ def decide(
     Stage 1 flags a case at p < 0.05, one-sided, and an estimate worse by its threshold. Stage 2 decides
     on the processes of the `confirmation` alone. Interleaved with the baseline's code they are a new
     experiment, and Holm's family is the flagged. Against stored sessions both stages share the hour and
-    the sessions, so there the family is every test of the check, and fewer than five sessions make a case
-    provisional at most (docs/checking.md). Without a confirmation what is flagged is inconclusive, unless
-    the `policy` says that one stage decides.
+    the sessions, so there the family is every test of the check, and fewer than five sessions, or some that
+    are far from the rest, make a case provisional at most (docs/checking.md). Without a confirmation what is
+    flagged is inconclusive, unless the `policy` says that one stage decides.
     """
     result = _decided(against_sessions(sessions, new, policy), sessions, new, policy, confirmation)
     return replace(result, missing=tuple(missing_records(sessions, new)), common=_common(result))
@@ -120,8 +126,9 @@ def _decided(
         for test in tests
         if policy.confirm and test.match.key in first and test.flags(first[test.match.key], policy)
     ]
-    again = remeasured(flagged, confirmation, family, policy) if confirmation else {}
     pending = {test.match.key for test in flagged}
+    rest = [test for test in tests if test.match.key not in pending]
+    again = remeasured(flagged, confirmation, family, policy, rest) if confirmation else {}
     return GateResult(
         sessions=tuple(sessions),
         new=new,
@@ -170,13 +177,27 @@ def _finding(
         threshold_from=test.limit.source,
         spread=test.deviation.spread if test.deviation else None,
         provisional=test.provisional,
+        heavy_tails=test.variance.heavy_tails,
         first=first,
         confirmation=again.result if again else None,
         steady=not any(side.unsteady for side in sides),
         stopped_by=tuple(sorted({reason for side in sides for reason in side.stopped_by})),
         lost=test.match.lost,
         reason=reason,
+        size=_size(verdict, test, again, family),
     )
+
+
+def _size(verdict: Verdict, test: CaseTest, again: Remeasured | None, family: Family) -> float | None:
+    if verdict not in (Verdict.SLOWER, Verdict.PROVISIONAL, Verdict.FASTER):
+        return None
+    tested = again.estimate if again else test.estimate
+    assert tested
+    level = family.level
+    if tested.interleaved:  # of a family of its own, and no p is below the two-sided one
+        level = ALPHA / max(again.result.family if again and again.result else family.size, 2)
+    size = likely_size(tested.difference, tested.margin, level)
+    return math.exp(math.copysign(min(size, LARGEST), tested.difference.mid))
 
 
 def _verdict(
@@ -216,6 +237,8 @@ def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:
         return Verdict.SLOWER, ""
     if test.deviation and test.deviation.provisional:
         return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {ENOUGH} sessions"
+    if test.variance.heavy_tails:
+        return Verdict.PROVISIONAL, FAR_APART
     return Verdict.SLOWER, ""
 
 

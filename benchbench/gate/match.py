@@ -36,8 +36,9 @@ SessionCases = Sequence[SessionCase]  # oldest first
 class BaselineMatch:
     """A case and metric of a run with the sessions that count for it.
 
-    `days`: day by day, hour by hour, the logarithms of the processes. `verdict` is None where a test is to
-    decide, else `reason` says why none can. `interleaved`: with the one session, process by process.
+    `days`: day by day, hour by hour, the logarithms of the processes; `dates`: the numbers of these days.
+    `verdict` is None where a test is to decide, else `reason` says why none can. `interleaved`: with the one
+    session, process by process.
     """
 
     case: str
@@ -46,6 +47,7 @@ class BaselineMatch:
     new: CaseDigest
     logs: list[float]
     days: list[Hours]
+    dates: tuple[int, ...]
     verdict: Verdict | None
     reason: str
     interleaved: bool = False
@@ -106,7 +108,15 @@ def match_sessions(case: str, sides: SessionCases, new: CaseDigest, metric: Metr
         or (None, "")
     )
     return BaselineMatch(
-        case=case, metric=metric, sides=sides, new=new, logs=logs, days=days, verdict=verdict, reason=reason
+        case=case,
+        metric=metric,
+        sides=sides,
+        new=new,
+        logs=logs,
+        days=list(days.values()),
+        dates=tuple(days),
+        verdict=verdict,
+        reason=reason,
     )
 
 
@@ -115,13 +125,13 @@ def _counts(side: CaseDigest, metric: Metric) -> bool:
     return not (metric.name in SETTLED and side.unsteady) and not side.disturbance(metric)
 
 
-def _by_day(settled: SessionCases, metric: Metric, needed: int) -> list[Hours]:
+def _by_day(settled: SessionCases, metric: Metric, needed: int) -> dict[int, Hours]:
     days: dict[int, dict[int, list[float]]] = {}
     for each in settled:
         logs = each.side.logs(metric)
         if len(logs) >= needed:
             days.setdefault(each.day, {}).setdefault(each.hour, []).extend(logs)
-    return [list(hours.values()) for hours in days.values()]
+    return {day: list(hours.values()) for day, hours in days.items()}
 
 
 def match_interleaved(case: str, ref: CaseDigest, new: CaseDigest, metric: Metric) -> BaselineMatch:
@@ -135,6 +145,7 @@ def match_interleaved(case: str, ref: CaseDigest, new: CaseDigest, metric: Metri
         new=new,
         logs=pair.new_logs,
         days=[[pair.ref_logs]],
+        dates=(0,),
         verdict=verdict,
         reason=reason,
         interleaved=True,

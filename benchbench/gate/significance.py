@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.metrics import Metric, Rate
+from benchbench.comparing.power import POWER, visible_change
 from benchbench.comparing.verdicts import ALPHA, LARGEST
 from benchbench.gate.match import BaselineMatch
-from benchbench.gate.power import POWER, levels_of_pairs, visible_to_pairs, visible_to_sessions
+from benchbench.gate.power import levels_of_pairs, visible_to_sessions
 from benchbench.stats import Difference, holm, mean
 
 FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
@@ -120,7 +121,7 @@ def _visible(each: Estimate, family: Family) -> float:
     error, degrees = each.difference.error, each.difference.degrees
     if each.interleaved:
         levels = levels_of_pairs(family.size, twice=family.confirmed)
-        return visible_to_pairs(each.margin, error, degrees, levels)
+        return visible_change(each.margin, error, degrees, levels)
     own = min(each.own_variance / error**2, 1.0)
     power = POWER
     if family.confirmed:

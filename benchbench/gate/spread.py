@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from benchbench.comparing.variance import VariancePrior
 from benchbench.stats import Difference, deviation, mean
 
 HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
@@ -16,6 +17,7 @@ ENOUGH = 5  # sessions; with fewer, an assumed spread stands in for those that a
 # on hosted CI runners, 7 to 27 %. Dedicated: between processes of 586 JMH benchmarks on a server of their own
 # (Traini et al. 2022) it is 1.2 % in the median and 2.8 % in the upper quartile.
 ASSUMED_SHARED, ASSUMED_DEDICATED = 0.07, 0.02
+LEAST = 1e-4  # a standard deviation: equal values must not make every difference significant
 ASSUMED_MEMORY = 0.02  # at most: what a program allocates hardly depends on who else works on the machine
 
 Hours = Sequence[Sequence[float]]  # of one day: the logarithms of the processes of each hour
@@ -44,30 +46,31 @@ class SessionDeviation:
 
 
 def session_deviation(
-    days: Sequence[Hours], new: Sequence[float], assumed: float, least: float = 1e-4
+    days: Sequence[Hours], new: Sequence[float], assumed: float, prior: VariancePrior | None = None
 ) -> SessionDeviation:
     """`new` against sessions, as one hour of one further day.
 
     Hours are nested in days. The mean of a day of H hours has the variance σ_d² + σ_h²/H, a new run
     σ_d² + σ_h², so what several hours a day average away is added again. The difference from the mean of K
-    days has the error s √(1 + 1/K) and t of K − 1 degrees of freedom. Below `ENOUGH` days each missing one
-    counts as differing by `assumed`, with the degrees of `ENOUGH`. Where processes alone explain more,
-    their error counts. Raises ValueError for no session, or one without a value.
+    days has the error s √(1 + 1/K) and t of K − 1 degrees of freedom. With `ENOUGH` days, s and its degrees
+    of freedom are what the `prior`, of all cases, makes of them. Below, each missing one counts as differing
+    by `assumed`, with the degrees of `ENOUGH`. Where processes alone explain more, their error counts. Raises
+    ValueError for no session, or one without a value.
     """
     if not (new and days and all(day and all(day) for day in days)):
         raise ValueError("a session without a value")
     count = len(days)
     hours = [[mean(logs) for logs in day] for day in days]
-    places = [mean(day) for day in hours]
+    places = day_means(days)
     between = deviation(places) ** 2 if count > 1 else 0.0
     averaged = _pooled(hours)[0] * (1 - mean([1 / len(day) for day in days]))
-    filled = max(_filled(between, count, assumed), least**2)
+    filled, known = _filled(between, count, assumed, prior)
     variance, degrees = _pooled([*(logs for day in days for logs in day), new])
-    processes = max(variance, least**2) if degrees else 0.0
+    processes = max(variance, LEAST**2) if degrees else 0.0
     stored = processes * sum(1 / sum(map(len, day)) for day in days) / count**2
     error = math.sqrt(max(filled * (1 + 1 / count) + averaged, processes / len(new) + stored))
     return SessionDeviation(
-        difference=Difference(mean(new) - mean(places), error, max(count, ENOUGH) - 1),
+        difference=Difference(mean(new) - mean(places), error, known),
         spread=math.sqrt(between + averaged) if count > 1 else None,
         days=count,
         further=math.sqrt(filled + averaged),
@@ -76,13 +79,22 @@ def session_deviation(
     )
 
 
-def _filled(variance: float, count: int, assumed: float) -> float:
-    """The variance between `count` days, those missing to `ENOUGH` taken to differ as assumed.
+def day_means(days: Sequence[Hours]) -> list[float]:
+    """The mean of each day's hours, each the mean of its processes."""
+    return [mean([mean(logs) for logs in day]) for day in days]
 
-    Its degrees of freedom are those of `ENOUGH` days, so that no further day makes a check see less.
+
+def _filled(variance: float, count: int, assumed: float, prior: VariancePrior | None) -> tuple[float, float]:
+    """The variance between `count` days, and its degrees of freedom.
+
+    Days missing to `ENOUGH` are taken to differ as assumed. Their degrees of freedom are those of `ENOUGH`
+    days, so that no further day makes a check see less.
     """
-    missing = max(ENOUGH - count, 0)
-    return ((count - 1) * variance + missing * assumed**2) / (count - 1 + missing)
+    if missing := max(ENOUGH - count, 0):
+        variance = ((count - 1) * variance + missing * assumed**2) / (ENOUGH - 1)
+        return max(variance, LEAST**2), ENOUGH - 1
+    variance = max(variance, LEAST**2)
+    return prior.posterior(variance, count - 1) if prior else (variance, count - 1)
 
 
 def days_of(started: Sequence[str]) -> list[int]:

@@ -19,7 +19,7 @@ from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
-from benchbench.model.options import MeasureOptions
+from benchbench.model.options import MeasureOptions, Variance
 from benchbench.model.run import Run
 from benchbench.plan import config, suite, variants
 from benchbench.plan.cases import Selection, holds, select
@@ -54,6 +54,7 @@ class CheckOptions:
     metrics: tuple[str, ...] = ()
     confirm: bool = True
     dedicated: bool | None = None
+    variance: Variance = Variance.SHARED
     strict_env: bool = False
 
 
@@ -98,6 +99,7 @@ def _policy(asked: CheckOptions, project: config.Config) -> GatePolicy:
         metrics=tuple(metric_named(name) for name in dict.fromkeys(names)),
         thresholds=() if limit is None else (Rule("", fraction(str(limit)), "--max-slowdown"),),
         assumed=ASSUMED_DEDICATED if alone else ASSUMED_SHARED,
+        variance=asked.variance,
         strict_env=asked.strict_env,
         confirm=asked.confirm,
     )

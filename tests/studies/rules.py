@@ -1,30 +1,20 @@
-"""GatePolicy of comparison on the same simulated measurements: `python -m tests.studies.rules [TRIALS]`.
-
-Prints two tables.
+"""Rules of comparison on the same simulated measurements: `python -m tests.studies.rules [TRIALS]`.
 
 Not a test: the tests hold what ours must keep. A side has 5 processes of 20 blocks each, AR(1) with φ = 0.5;
-`criterion` has one process of 100. GatePolicy of other tools as their documentation states them, each asked
+`criterion` has one process of 100. Rules of other tools as their documentation states them, each asked
 whether the second side is slower.
 """
 
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from scipy import stats
 
-from benchbench.analyse.digest import Digest
-from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import ALPHA, THRESHOLD
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check_interleaved, decide
-from benchbench.model.run import Partner
-from benchbench.model.status import Verdict
 from benchbench.stats import holm, paired, welch
-from tests.simulator import Array, a_session, blocks, session_medians
+from tests.simulator import Array, blocks
 
 FAMILY, SHIFTS = 30, (1.0, 1.02, 1.05, 1.1)
 NOISE = {
@@ -32,7 +22,6 @@ NOISE = {
     "log-normal, 2 % between, 5 % within": {"between": 0.02, "within": 0.05, "heavy": False},
     "t₃ at both levels, 2 % between, 5 % within": {"between": 0.02, "within": 0.05, "heavy": True},
 }
-RULES = GatePolicy(metrics=METRICS[:1])
 
 
 def logs(side: Array) -> Array:
@@ -125,73 +114,8 @@ def cells(*shares: float) -> str:
     return " | ".join(f"{100 * share:.1f} %" for share in shares)
 
 
-def checked(suites: int) -> None:
-    """A check of 30 cases, three processes each: how it ends unchanged, and 3 of 30 slower cases found."""
-    print("\n| sessions | they differ by | second test | ends with 10 | with 10 or 12 | finds 10 % | 20 % |")
-    print("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
-    for count, spread, stormy in [
-        (10, 0.01, False), (10, 0.02, False), (10, 0.05, False), (10, 0.1, False), (10, 0.02, True),
-        (5, 0.02, False), (5, 0.05, False), (5, 0.1, False),
-        (3, 0.02, False), (3, 0.1, False), (2, 0.05, False),
-        (1, 0.02, False), (1, 0.05, False), (1, 0.1, False),
-    ]:  # fmt: skip
-        rates = {rule: [0.0] * 4 for rule in SECOND_TESTS}
-        for column, slow in enumerate((1.0, 1.1, 1.2)):
-            source = np.random.default_rng([count, int(1000 * spread)])
-            for _ in range(suites):
-                for rule, verdicts in one_suite(source, count, spread, stormy, slow).items():
-                    for place, share in enumerate(ended(verdicts, slow == 1), 0 if slow == 1 else column + 1):
-                        rates[rule][place] += share / suites
-        tails = "t₃ " if stormy else ""
-        for rule, shares in rates.items():
-            print(f"| {count} | {tails}{100 * spread:.0f} % | {rule} | {cells(*shares)} |", flush=True)
-
-
-SECOND_TESTS = ("against the sessions", "interleaved with the baseline's code", "both tests interleaved")
-
-
-def ended(verdicts: list[Verdict], unchanged: bool) -> list[float]:
-    """Of an unchanged suite whether it ends with 10, and with 10 or 12; else how many of 3 are slower."""
-    slower = [each is Verdict.SLOWER for each in verdicts]
-    if unchanged:
-        return [any(slower), any(slower) or Verdict.PROVISIONAL in verdicts]
-    return [sum(slower[:3]) / 3]
-
-
-def one_suite(
-    source: np.random.Generator, count: int, spread: float, stormy: bool, slow: float
-) -> dict[str, list[Verdict]]:
-    """Second test → the verdicts on 30 cases."""
-    hours = session_medians(source, (count + 1, FAMILY, 12), spread, 0.01, stormy=stormy, count=10)
-    sessions = [a_session(rows[:, :3], day=number) for number, rows in enumerate(hours[:-1])]
-    factors = np.ones((FAMILY, 1))
-    factors[:3] = slow
-    old, new, old_again, again = (hours[-1][:, part * 3 : part * 3 + 3] for part in range(4))
-    run, second = a_session(factors * new), a_session(factors * again)
-    pair = Confirmation(new=second, ref=a_session(old_again))
-    ref, partner = partners(a_session(old, id="A"), replace(run, id="B"))
-    results = (
-        decide(sessions, run, RULES, Confirmation(new=second)),
-        decide(sessions, run, replace(RULES, interleaved=True), pair),
-        check_interleaved(ref, partner, RULES, pair),
-    )
-    return {
-        rule: [each.verdict for each in result.findings]
-        for rule, result in zip(SECOND_TESTS, results, strict=True)
-    }
-
-
-def partners(ref: Digest, new: Digest) -> tuple[Digest, Digest]:
-    same = {case: case for case in ref.cases}
-    return (
-        replace(ref, partner=Partner(label="old", run=new.id, cases=same)),
-        replace(new, partner=Partner(label="new", run=ref.id, cases=same)),
-    )
-
-
 def main(trials: int) -> None:
     compared(trials)
-    checked(trials // 12)
 
 
 if __name__ == "__main__":

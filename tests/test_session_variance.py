@@ -1,0 +1,204 @@
+"""How much sessions of a baseline differ: told by all cases of a check, and where sessions cannot tell."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as oracle
+
+import benchbench
+from benchbench.analyse.metrics import METRICS
+from benchbench.comparing.variance import VariancePrior
+from benchbench.documents import gate
+from benchbench.documents.conclusions import Gate
+from benchbench.errors import UsageError
+from benchbench.gate.cases import GatePolicy
+from benchbench.gate.confirm import Confirmation
+from benchbench.gate.decide import check_interleaved, decide
+from benchbench.gate.endings import exit_code
+from benchbench.gate.session_variance import HEAVY_P, _kurtosis, likeness, normal_p
+from benchbench.gate.size import likely_size
+from benchbench.gate.spread import session_deviation
+from benchbench.model.options import Variance
+from benchbench.model.status import Verdict
+from benchbench.stats import Difference
+from tests.rendering import rendered
+from tests.simulator import Array, a_session, allowed
+from tests.studies.sessions import (
+    CASES,
+    PROCESSES,
+    alike,
+    heavy,
+    partners,
+    rates,
+    stormy,
+    suites,
+    together,
+)
+
+POLICY = GatePolicy(metrics=METRICS[:1])
+FIRST, SECOND, BOTH = "against the sessions", "interleaved with the baseline's code", "both tests interleaved"
+REDUCED = 25
+SHARED = (Variance.SHARED,)
+DAYS = tuple(range(10))
+
+# How likely other cases make a spread
+
+
+def test_the_spread_of_all_cases_moderates_that_of_each() -> None:
+    days = [[[place]] for place in (0.0, 0.01, -0.01, 0.0, 0.0)]
+    own = session_deviation(days, [0.0], 0.07).difference
+    prior = VariancePrior(0.02**2, math.inf, 120.0)
+    shared = session_deviation(days, [0.0], 0.07, prior).difference
+    assert own.error == pytest.approx(math.sqrt(5e-5 * 1.2))
+    assert shared.error == pytest.approx(0.02 * math.sqrt(1.2))
+    assert shared.degrees == 120.0
+    less = session_deviation(days, [0.0], 0.07, VariancePrior(0.001**2, 12.0, 120.0)).difference
+    assert less.error == pytest.approx(own.error)
+    assert less.degrees == 16.0
+
+
+def test_fewer_than_five_sessions_stand_on_the_assumption_whatever_other_cases_tell() -> None:
+    days = [[[0.0]], [[0.01]]]
+    prior = VariancePrior(0.5, math.inf, 120.0)
+    assert session_deviation(days, [0.0], 0.07, prior) == session_deviation(days, [0.0], 0.07)
+
+
+def drawn(source: np.random.Generator, share: float, cases: int = 30, days: int = 10) -> list[list[float]]:
+    common, own = source.standard_normal((1, days)), source.standard_normal((cases, days))
+    return list((0.02 * (math.sqrt(share) * common + math.sqrt(1 - share) * own)).tolist())
+
+
+@pytest.mark.parametrize(("share", "square"), [(0.0, 0.0), (0.5, 0.25), (1.0, 1.0)])
+def test_how_alike_cases_are_is_the_mean_square_of_their_correlation(share: float, square: float) -> None:
+    source = np.random.default_rng(8)
+    found = [likeness([DAYS] * 30, drawn(source, share)) for _ in range(60)]
+    assert np.mean(found) == pytest.approx(square, abs=0.08)
+
+
+def test_cases_whose_days_differ_or_never_vary_tell_nothing_of_likeness() -> None:
+    places = drawn(np.random.default_rng(8), 1.0, cases=3)
+    assert likeness([DAYS, DAYS, tuple(range(1, 11))], places) == pytest.approx(1.0)
+    assert likeness([DAYS] * 2, [[0.0] * 10] * 2) == 0.0
+    assert likeness([DAYS], places[:1]) == 0.0
+
+
+# Sessions far from the rest
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_normal_sessions_are_seldom_said_to_have_heavy_tails(share: float) -> None:
+    source, runs = np.random.default_rng(12), 300
+    drawings = [drawn(source, share) for _ in range(runs)]
+    told = sum(normal_p(places, likeness([DAYS] * 30, places)) < HEAVY_P for places in drawings)
+    assert told / runs <= allowed(0.03, runs)
+
+
+@pytest.mark.parametrize(("weather", "days", "least"), [(heavy, 10, 0.9), (stormy, 10, 1.0)])
+def test_sessions_with_heavy_tails_are_told(weather: Callable[..., Array], days: int, least: float) -> None:
+    source, runs = np.random.default_rng(13), 100
+    told = sum(normal_p(weather(source, days, spread=0.02).T.tolist(), 0.0) < HEAVY_P for _ in range(runs))
+    assert told / runs >= least
+
+
+@given(st.lists(st.floats(-1, 1), min_size=5, max_size=10, unique=True))
+def test_the_kurtosis_of_one_case_is_that_of_scipy(values: list[float]) -> None:
+    assert _kurtosis(values) == pytest.approx(oracle.kurtosis(values, fisher=False), rel=1e-6)
+
+
+def test_what_is_slower_than_sessions_with_heavy_tails_is_provisional() -> None:
+    suite = next(suites(np.random.default_rng(2), 10, partial(stormy, spread=0.01), 1.5))
+    again = Confirmation(new=suite.again)
+    result = decide(suite.sessions, suite.run, POLICY, again)
+    verdicts = [each.verdict for each in result.findings]
+    assert Verdict.PROVISIONAL in verdicts[:3]
+    assert Verdict.SLOWER not in verdicts
+    assert exit_code(result) == 12
+    text = rendered(gate.check_document(Gate(name="main", found=result)))
+    assert "some sessions are far from the rest" in text
+    assert "to decide it now: accelbench check --baseline main --ab rev:" in text
+    own = decide(suite.sessions, suite.run, replace(POLICY, variance=Variance.OWN), again)
+    assert Verdict.SLOWER in [each.verdict for each in own.findings[:3]]
+    assert not any(each.heavy_tails for each in own.findings)
+
+
+# How often a check is right: reduced from tests/studies/sessions.py
+
+
+@pytest.mark.parametrize(("sessions", "spread"), [(5, 0.02), (5, 0.1), (10, 0.05)])
+def test_a_check_that_shares_the_variance_rarely_fails_an_unchanged_suite(
+    sessions: int, spread: float
+) -> None:
+    found = rates(FIRST, sessions, partial(alike, spread=spread), REDUCED, (1.0,), variances=SHARED)
+    assert found[Variance.SHARED][0] <= allowed(0.05, REDUCED)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_nor_where_sessions_are_slow_in_all_cases_together(share: float) -> None:
+    found = rates(FIRST, 5, partial(together, spread=0.05, share=share), REDUCED, (1.0,), variances=SHARED)
+    assert found[Variance.SHARED][0] <= allowed(0.05, REDUCED)
+
+
+def test_heavy_tails_end_no_unchanged_suite_with_10() -> None:
+    found = rates(FIRST, 10, partial(heavy, spread=0.02), REDUCED, (1.0,), variances=SHARED)
+    assert found[Variance.SHARED][0] <= allowed(0.02, REDUCED)
+
+
+def test_five_sessions_together_find_what_each_case_alone_does_not() -> None:
+    found = rates(FIRST, 5, partial(alike, spread=0.02), 12, (1.0, 1.1))
+    assert found[Variance.SHARED][2] >= found[Variance.OWN][2] + 0.2
+
+
+def test_pairs_share_their_variance_too() -> None:
+    found = rates(BOTH, 1, partial(alike, spread=0.0), 6, (1.0, 1.1))
+    assert found[Variance.SHARED][2] >= found[Variance.OWN][2]
+    source = np.random.default_rng(5)
+    shared, own = (
+        interleaved(source.normal(0, 0.02, (2, CASES, PROCESSES)), variance) for variance in Variance
+    )
+    assert shared > own
+
+
+def interleaved(logs: Array, variance: Variance) -> float:
+    """The mean degrees of freedom of the tests."""
+    ref, new = (a_session(np.exp(each), id=name) for each, name in zip(logs, "AB", strict=True))
+    findings = check_interleaved(*partners(ref, new), replace(POLICY, variance=variance)).findings
+    return float(np.mean([each.first.degrees for each in findings if each.first]))
+
+
+def test_a_variance_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UsageError, match="No variance named 'mine'"):
+        benchbench.check("latest", baseline="main", variance="mine")
+
+
+# How large a change is that was called
+
+
+@given(st.floats(0.001, 0.3), st.floats(0.0005, 0.1), st.floats(2, 200), st.floats(0.001, 0.05))
+def test_the_likely_size_is_between_the_threshold_and_what_was_seen(
+    seen: float, error: float, degrees: float, level: float
+) -> None:
+    margin = min(seen, math.log1p(0.05))
+    found = likely_size(Difference(seen, error, degrees), margin, level)
+    assert margin - 1e-12 <= found <= seen + 1e-12
+    assert likely_size(Difference(-seen, error, degrees), margin, level) == found
+
+
+def test_of_what_is_called_half_is_likely_larger_and_half_smaller_than_it_is() -> None:
+    source, error, margin = np.random.default_rng(3), 0.02, math.log1p(0.05)
+    for true in (0.07, 0.09, 0.12):
+        seen = true + error * source.standard_normal(4000)
+        bar = max(margin, oracle.norm.isf(0.001) * error)
+        called = seen[seen >= bar]
+        sizes = np.array([likely_size(Difference(x, error, 1e6), margin, 0.001) for x in called])
+        assert np.mean(sizes > true) == pytest.approx(0.5, abs=0.06)
+        assert abs(sizes.mean() - true) < 0.6 * abs(called.mean() - true) + 0.002
+
+
+def test_a_change_far_beyond_the_bar_is_as_large_as_it_looks() -> None:
+    assert likely_size(Difference(0.5, 0.01, 10.0), 0.05, 0.01) == pytest.approx(0.5, rel=1e-3)
