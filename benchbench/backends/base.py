@@ -291,6 +291,7 @@ class Backend(ABC):
     not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides
     framework: ClassVar[str]  # which builders it takes: build_<framework>
     spread: ClassVar[Spread] = Spread.NONE
+    statistics_apart: ClassVar[bool] = True  # of each device's part of a batch, not of the whole
     world: World = ALONE  # of this process
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
 

@@ -50,6 +50,7 @@ class Jax(Backend):
     requirements = ("jax", "numpy")
     extra = "jax"
     spread = Spread.DEVICES
+    statistics_apart = False  # a sharded batch is one array
 
     def join(self, world: World, device: str) -> None:
         """The host as several devices, which JAX must be told before it starts."""

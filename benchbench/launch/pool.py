@@ -102,14 +102,15 @@ class WorkerPool:
         """Watch the machine that the case is measured on."""
         return self._transport.watch(case)
 
-    def reference(self, case: Case, *, small: bool = False) -> list[float]:
+    def reference(self, case: Case, *, small: bool = False, replicas: int = 1) -> list[float]:
         """What the case must give, in float64. Raises RuntimeError when it cannot be computed.
 
-        `small`: what its workload must give in float32 at the small size.
+        `small`: what its workload must give in float32 at the small size. `replicas`: parts of a batch whose
+        statistics are taken apart.
         """
         begin = time.perf_counter()
         needed = {"workload": case.workload, "params": case.params}
-        about = {**needed, "placement": dataclasses.asdict(case.placement)}
+        about = {**needed, "placement": dataclasses.asdict(case.placement), "replicas": replicas}
         job = {"kind": "reference", "dtype": case.dtype, "about": about, "small": small}
         answer = self.ask_plain(job)
         self._charge("reference", begin)

@@ -21,6 +21,7 @@ class NoteKind(StrEnum):
     SIMULATED = "simulated"
     UNRANKED = "unranked"
     OVERSUBSCRIBED = "oversubscribed"
+    BATCH_STATISTICS = "batch_statistics"
     RECOMPILED = "recompiled"
     EXPORT_IN_COLD_START = "export_in_cold_start"
     CLEARING_IN_PEAKS = "clearing_in_peaks"
@@ -109,6 +110,8 @@ CLAUSES = {
     NoteKind.SIMULATED: "simulated: nothing was computed, so nothing was verified",
     NoteKind.UNRANKED: "{reason}",
     NoteKind.OVERSUBSCRIBED: "{ranks} devices share fewer cores, so it is not ranked",
+    NoteKind.BATCH_STATISTICS: "batch normalisation takes its statistics over {extent}, "
+    "as its reference does",
     NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory hold the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks hold {bytes} that clear the caches",

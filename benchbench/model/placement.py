@@ -34,6 +34,11 @@ class Strategy(StrEnum):
     TENSOR_PARALLEL = "tensor-parallel"  # each has a part of each layer
     PIPELINE = "pipeline"  # each has some of the layers
 
+    @property
+    def divides_batch(self) -> bool:
+        """Whether each device computes with samples of its own."""
+        return self in (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:

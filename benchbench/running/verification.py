@@ -41,7 +41,7 @@ def references(
             continue
         announce(f"float64 reference of {name}{' at a small size' if small else ''}")
         try:
-            made[name] = pool.reference(case, small=small)
+            made[name] = pool.reference(case, small=small, replicas=replicas(case))
         except RuntimeError as error:
             made[name] = str(error)
     return made
@@ -49,7 +49,14 @@ def references(
 
 def computed(case: Case) -> str:
     """What is, whoever computes it: how it is divided among devices may change what is right."""
-    return case.work + suffix(case.placement, {})
+    parts = replicas(case)
+    return case.work + suffix(case.placement, {}) + (f" in {parts} replicas" if parts > 1 else "")
+
+
+def replicas(case: Case) -> int:
+    """Parts of a batch whose statistics its framework takes apart."""
+    apart = case.placement.strategy.divides_batch and _backend(case).statistics_apart
+    return case.placement.devices if apart else 1
 
 
 def _computes(case: Case) -> bool:

@@ -117,6 +117,7 @@ def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> 
     """What a reader of the samples must know."""
     if runner.note:
         yield runner.note
+    yield from runner.program.notes
     if runner.program.unranked:
         yield note(NoteKind.UNRANKED, reason=runner.program.unranked)
     if session.world.oversubscribed and not runner.program.simulated:

@@ -111,6 +111,7 @@ def reference_for(job: Message) -> verify.Reference:
     workload = workload_of(job["about"])
     if job.get("small"):
         return reference_in_float32(workload, random_cache.cached_normal)
+    workload = workload.divided(workload.placement, replicas=job["about"]["replicas"])
     return reference(workload, Dtype(job["dtype"]), random_cache.cached_normal)
 
 

@@ -7,9 +7,11 @@ update, and the generator makes large what the discriminator, as updated, takes 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from benchbench.model.placement import Strategy
 from benchbench.workloads._layers import Passes
 from benchbench.workloads._losses import Adversarial, Objective
 from benchbench.workloads.steps import TrainingStep
@@ -29,6 +31,11 @@ class AdversarialStep(TrainingStep):
         Objective(Adversarial(real=(True, False)), DISCRIMINATOR),
         Objective(Adversarial(real=(True,)), GENERATOR),
     )
+
+    @classmethod
+    def strategies(cls, framework: str) -> Sequence[Strategy]:  # noqa: ARG003 - none, whoever computes it
+        """None: two updates of one module are beyond what replicas of it can reduce."""
+        return ()
 
     def passes(self) -> Passes:
         """4 G + 8 D − g₁ − 2 d₁, of the forward passes G and D and their first layers g₁ and d₁.

@@ -19,6 +19,7 @@ from zlib import crc32
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
+from benchbench.model.note import Note
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.model.world import World
 
@@ -89,6 +90,7 @@ class Program:
     compiles: bool = True  # False: the step is called as it is in every mode
     simulated: bool = False  # nothing is computed, so there is nothing to verify
     unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
+    notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
 
     def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
@@ -200,6 +202,7 @@ class Workload(ABC):
     worlds: ClassVar[tuple[int, ...]] = (1,)  # of how many devices it is measured, if nobody says
     placement: ClassVar[Placement] = ONE_DEVICE  # of an instance: the devices that compute a step together
     rank: ClassVar[int | None] = None  # of an instance: whose part a process has; None: it has all
+    replicas: ClassVar[int] = 1  # of an instance: parts of a batch whose statistics are taken apart
 
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""
@@ -208,16 +211,18 @@ class Workload(ABC):
             if type(value) is int and value < least:
                 raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
 
-    def divided(self, placement: Placement, rank: int | None = None) -> Self:
+    def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
         """The same on these devices; `rank`: as one process of several sees it.
 
-        Neither is a parameter: they are the case's, and what `dataclasses.replace` makes has them no more.
+        `replicas`: into how many parts the reference divides the batch. None is a parameter: they are the
+        case's, and what `dataclasses.replace` makes has them no more.
         """
         if placement == ONE_DEVICE:
             return self
         instance = copy(self)
         object.__setattr__(instance, "placement", placement)
         object.__setattr__(instance, "rank", rank)
+        object.__setattr__(instance, "replicas", replicas)
         return instance
 
     @classmethod
@@ -423,6 +428,10 @@ class Training(Workload):
     @abstractmethod
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
         """In float64, without end; `ops` may round (`_reference/ops.py`)."""
+
+    def small(self) -> Self:
+        """The instance that is verified, on the same devices."""
+        return self.tiny().divided(self.placement, self.rank, self.replicas)
 
     def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
         """(loss, gradient norm) of the first `steps` steps, in float64."""

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.model.note import Note, NoteKind, note
 from benchbench.workloads._conv_layers import saved_in
 from benchbench.workloads._layers import Layer, Passes, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss, Objective
@@ -124,6 +125,20 @@ class Network(Workload):
             context.put(nhwc(arrays[name]) if name in self.images else arrays[name])
             for name in self.input_names
         )
+
+
+def batch_statistics(network: Network, extent: str) -> tuple[Note, ...]:
+    """A note on what batch normalisation sees of a batch that is divided; none where there is none."""
+    carried = any(not weight.is_learnt for weight in network.weights().values())
+    divided = network.placement.devices > 1
+    return (note(NoteKind.BATCH_STATISTICS, extent=extent),) if carried and divided else ()
+
+
+def part_of_batch(network: Network, arrays: Arrays, part: int, parts: int) -> Arrays:
+    """The arrays with one of so many equal parts of the batch; the others, weights, as they are."""
+    samples = network.batch // parts
+    own = slice(part * samples, (part + 1) * samples)
+    return {name: array[own] if network.is_input(name) else array for name, array in arrays.items()}
 
 
 def nhwc(images: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -10,12 +10,13 @@ Casting for mixed precision, the loss, the way back, the update, and what verifi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.model.placement import Strategy
 from benchbench.workloads._layers import Passes, counted_cost, parameters_in, training_passes
 from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
 from benchbench.workloads._programs import jax, tensorflow, torch
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Arrays
 
+STRATEGIES: dict[str, tuple[Strategy, ...]] = {  # framework → how `_programs/` divides a training step
+    "torch": (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED),
+}
 DRAWS_TOLERATED = 6.0  # times the largest error of a draw: depth amplifies what differs between them
 
 
@@ -98,8 +102,22 @@ class TrainingStep(Network, Training):
         """The optimizer of that name."""
         return optimizer_named(self.optimizer)
 
+    @classmethod
+    def strategies(cls, framework: str) -> Sequence[Strategy]:
+        """Those of `_programs/`, a framework each."""
+        return STRATEGIES.get(framework, ())
+
+    def small(self) -> Self:
+        """As many samples on each device as on one."""
+        tiny = self.tiny()
+        sizes: dict[str, Any] = {"batch": tiny.batch * self.placement.devices}
+        return replace(tiny, **sizes).divided(self.placement, self.rank, self.replicas)
+
     def refuses(self, dtype: Dtype) -> str:
-        """What the optimizer cannot keep."""
+        """What the optimizer cannot keep, and a batch that cannot be divided."""
+        devices = self.placement.devices
+        if self.placement.strategy.divides_batch and self.batch % devices:
+            return f"a batch of {self.batch} cannot be divided among {devices} devices"
         return refusal(self.optimizer, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:

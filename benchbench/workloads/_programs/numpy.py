@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import Network, part_of_batch
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Tensors
@@ -92,16 +92,20 @@ def gradients_of(
     from benchbench.workloads._reference.ops import Ops
 
     operations, objective = ops or Ops(), objective or network.objectives[0]
-    targets = [arrays[name] for name in objective.loss.target_names]
-    inputs = [
-        array.astype(float) if array.dtype.kind == "f" else array
-        for array in (arrays[name] for name in network.input_names)
-    ]
+    given = {
+        name: array.astype(float) if name in network.input_names and array.dtype.kind == "f" else array
+        for name, array in arrays.items()
+    }
+    parts = [part_of_batch(network, given, part, network.replicas) for part in range(network.replicas)]
 
     def loss(parameters: Any) -> Any:
         used = {name: operations.rounding.parameter(p) for name, p in parameters.items()}
-        output = network.numpy(operations, {**weights, **used}, *inputs, training=True, **objective.options)
-        return scale * objective.loss.numpy(operations, output, *targets)
+        return scale * sum(loss_of(part, {**weights, **used}) for part in parts) / len(parts)
+
+    def loss_of(part: Arrays, parameters: Any) -> Any:
+        inputs = (part[name] for name in network.input_names)
+        output = network.numpy(operations, parameters, *inputs, training=True, **objective.options)
+        return objective.loss.numpy(operations, output, *(part[name] for name in objective.loss.target_names))
 
     scale = operations.rounding.scale
     value, gradients = value_and_grad(loss)({name: weights[name] for name in learnt})

@@ -6,11 +6,13 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from benchbench.model.placement import Strategy
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import Network, batch_statistics, part_of_batch
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -35,14 +37,16 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     """Forward under autocast, backward, and torch's own optimizer: once for each objective."""
     import torch
 
-    model = load_module(network, context, arrays).train()
-    named = dict(model.named_parameters())
+    if network.rank is not None and network.placement.strategy.divides_batch:
+        arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
+    model, named = torch_parallel.divided(network, load_module(network, context, arrays).train(), context)
     updates: list[Any] = []
     descents = []
     for objective in network.objectives:
         moved = [p for name, p in named.items() if objective.moves(name)]
-        # Fused SGD on CUDA moves its momentum in steps that the scaler skips.
-        updates.append(optimizer.torch(moved, fused=optimizer.averages or not amp.is_scaled(context)))
+        # Fused SGD on CUDA moves its momentum in steps that the scaler skips; it takes no sharded parameters.
+        is_plain = amp.is_scaled(context) or network.placement.strategy is Strategy.FULLY_SHARDED
+        updates.append(optimizer.torch(moved, fused=optimizer.averages or not is_plain))
         descents.append(_descent(model, objective, updates[-1], moved, context))
     count = len(network.input_names)
 
@@ -57,13 +61,14 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
             kept = state.get(p, {})
             return {slot: kept.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
 
-        return {name: optimizer.gradient(told(p)) for name, p in named.items()}
+        return {name: optimizer.gradient(torch_parallel.whole(told(p))) for name, p in named.items()}
 
     return Program(
         step,
         (*inputs_of(network, context, arrays), *(context.put(arrays[name]) for name in network.target_names)),
-        parameters=lambda: named,
+        parameters=lambda: torch_parallel.whole(named),
         gradients=gradients if optimizer.slots else None,
+        notes=batch_statistics(network, "each device's part of the batch"),
     )
 
 
