@@ -59,7 +59,9 @@ class Built:
         self.state = self.program.state
 
     def step(self) -> Any:
-        result = self._compiled(*self.state, *self.program.inputs)
+        feed = self.program.feed
+        inputs = next(feed.batches) if feed else self.program.inputs
+        result = self._compiled(*self.state, *inputs)
         if not self.state:
             return result
         *state, output = result

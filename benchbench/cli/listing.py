@@ -23,6 +23,7 @@ class Listing(StrEnum):
     BACKENDS = "backends"
     SUITES = "suites"
     METRICS = "metrics"
+    DATA = "data"
     RUNS = "runs"
 
 

@@ -1,4 +1,4 @@
-"""What there is, as documents: workloads, backends, suites, metrics, runs, devices."""
+"""What there is, as documents: workloads, backends, suites, metrics, data, runs, devices."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from benchbench.documents.document import Document
 from benchbench.documents.suites import suites_document
 from benchbench.errors import UnreadableInput
 from benchbench.launch import catalogue
+from benchbench.launch.project import user_data
 from benchbench.model.device import WHY_NOT_MEASURED, Probe
 from benchbench.plan.rerun import resume_obstacle
 from benchbench.store import runs as store
 from benchbench.store import selectors, tags
+from benchbench.workloads._image_sets import SYNTHETIC, read_set
 
 Rows = list[dict[str, str]]
 
 
 def list_document(what: str, results: Path) -> Document:
-    """What `accelbench list WHAT` answers: workloads, backends, suites, or the runs kept in `results`."""
+    """What `accelbench list WHAT` answers; of runs, those kept in `results`."""
     if what == "runs":
         return _document(what, "Runs", _runs(results), _interrupted(results))
     if what == "suites":
@@ -146,8 +148,27 @@ def _metrics() -> Rows:
     ]
 
 
+def _data() -> Rows:
+    """The set that is drawn, and the user's by the names that a case has them by."""
+    rows = [_set(SYNTHETIC, note="drawn from a seed")]
+    for path in map(Path, user_data()):
+        try:
+            name, images = read_set(path)
+        except UnreadableInput as error:
+            rows.append(_set("–", note=f"unreadable: {error}"))
+            continue
+        count, classes = len(images.labels), int(images.labels.max()) + 1
+        rows.append(_set(name, f"{count:,}", str(classes), str(path)))
+    return rows
+
+
+def _set(name: str, images: str = "–", classes: str = "–", note: str = "") -> dict[str, str]:
+    return {"source": name, "images": images, "classes": classes, "note": note}
+
+
 LISTS: dict[str, Callable[[], Rows]] = {
     "workloads": _workloads,
     "backends": _backends,
     "metrics": _metrics,
+    "data": _data,
 }

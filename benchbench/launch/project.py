@@ -1,4 +1,4 @@
-"""`accelbench.toml`, nearest upwards: where it is, and where it says that the user's own code is.
+"""`accelbench.toml`, nearest upwards: where it is, and where it says that the user's own code and data are.
 
 Its other tables are read by `plan/config.py`.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from benchbench import registry
 from benchbench.errors import UnreadableInput, UsageError, page
 from benchbench.reading import read_toml
+from benchbench.workloads._image_sets import DATA_PATHS, data_paths
+
+T = TypeVar("T")
 
 NAME = "accelbench.toml"
 KEYS = f"{page('checking')} has an example with every key."
@@ -24,6 +28,12 @@ class CodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     workloads: list[str] = []
     sources: list[str] = []
+
+
+class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The `[data]` table: files and folders of images, relative to the file's own."""
+
+    paths: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ def user_code() -> UserCode:
     Raises UsageError.
     """
     path = find_config(Path())
-    table, root = (_code_table(path), path.parent) if path else (CodeConfig(), Path())
+    table, root = (_table(path, "code", CodeConfig), path.parent) if path else (CodeConfig(), Path())
     named = registry.WORKLOAD_PATH in os.environ
     return UserCode(
         workloads=tuple(registry.extra_folders() if named else _absolute(root, table.workloads)),
@@ -54,15 +64,26 @@ def user_code() -> UserCode:
     )
 
 
+def user_data() -> tuple[str, ...]:
+    """Where the user's sets of images are, absolute; ACCELBENCH_DATA takes the place of the file's.
+
+    Raises UsageError.
+    """
+    if DATA_PATHS in os.environ:
+        return tuple(map(str, data_paths()))
+    path = find_config(Path())
+    return tuple(_absolute(path.parent, _table(path, "data", DataConfig).paths)) if path else ()
+
+
 def find_config(start: Path) -> Path | None:
     """The file in `start` or the nearest folder above it."""
     places = (folder / NAME for folder in [start.absolute(), *start.absolute().parents])
     return next((path for path in places if path.is_file()), None)
 
 
-def _code_table(path: Path) -> CodeConfig:
+def _table(path: Path, name: str, kind: type[T]) -> T:
     try:
-        return msgspec.convert(read_toml(path).get("code", {}), CodeConfig)
+        return msgspec.convert(read_toml(path).get(name, {}), kind)
     except UnreadableInput as error:
         raise UsageError(f"Cannot read {error}", KEYS) from error
     except ValueError as error:  # of text, of TOML and of what is not a key

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.launch.project import UserCode, user_code
+from benchbench.launch.project import UserCode, user_code, user_data
 from benchbench.machine.environment import worker_environment
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
+from benchbench.workloads._image_sets import DATA_PATHS
 
 PREFIX = "accelbench-run-"  # of the folders' names
 MARKER = ".accelbench-scratch"  # a file in such a folder that names it by device and inode
@@ -70,6 +71,7 @@ class RunScratch:
             own += code.python_path
         extra["PYTHONPATH"] = os.pathsep.join(own)
         extra[registry.DRAWN] = str(self.path / "drawn")
+        extra[DATA_PATHS] = os.pathsep.join(user_data())
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 

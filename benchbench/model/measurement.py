@@ -49,7 +49,7 @@ class Window:
 
     began_s: float
     ended_s: float
-    cpu_s: float  # that all its threads computed in between
+    cpu_s: float  # that it and the processes below it computed in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import msgspec
 
 from benchbench.analyse.pricing import Prices, valid_prices
 from benchbench.errors import UnreadableInput, UsageError, unknown
-from benchbench.launch.project import KEYS, NAME, CodeConfig, find_config
+from benchbench.launch.project import KEYS, NAME, CodeConfig, DataConfig, find_config
 from benchbench.plan.thresholds import Rule, fraction, rules
 from benchbench.reading import read_toml
 
@@ -41,6 +41,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
     code: CodeConfig = CodeConfig()
+    data: DataConfig = DataConfig()
     run: RunConfig = RunConfig()
     check: CheckConfig = CheckConfig()
     thresholds: dict[str, str | float] = {}
@@ -101,8 +102,12 @@ def _hint(message: str) -> str:
     if not found:
         return KEYS
     tables: dict[str, type[msgspec.Struct]] = {
-        "$.code": CodeConfig, "$.run": RunConfig, "$.check": CheckConfig, "$.price": PriceConfig
-    }  # fmt: skip
+        "$.code": CodeConfig,
+        "$.data": DataConfig,
+        "$.run": RunConfig,
+        "$.check": CheckConfig,
+        "$.price": PriceConfig,
+    }
     kind = tables.get(found[2], Config)
     valid = [field.encode_name for field in msgspec.structs.fields(kind)]
     return unknown("keys", found[1], valid)

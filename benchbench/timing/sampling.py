@@ -91,7 +91,7 @@ def measure_steps(
     with mark("warm-up"):
         iterations, first = block_size(step, timer, cost, most)
         warm, steady = warm_up(step, timer, policy, iterations, first)
-    compiled, began, used = compilations() or 0, clock(), cpu()
+    compiled, used, began = compilations() or 0, cpu(), clock()
     batched = len(timer.batches)
     with mark("timed"):
         blocks, reason = sample(step, timer, policy, iterations, warm[-1])

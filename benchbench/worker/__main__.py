@@ -132,7 +132,7 @@ def reap(pid: int, own: set[int]) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its group stays its own until it is reaped
     with suppress(ProcessLookupError, PermissionError):  # it had no group yet, or left nobody behind
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGTERM)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     end_children(spare=own)
     return code

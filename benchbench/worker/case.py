@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 from time import perf_counter
 from typing import Any
 
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
-from benchbench.machine.telemetry import peak_host, reset_host_peak
+from benchbench.machine.telemetry import cpu_seconds, peak_host, reset_host_peak
 from benchbench.model.case import Cache, Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import Note, NoteKind, note
@@ -32,18 +33,30 @@ from benchbench.worker.program import (
     Message,
     Runner,
     WrongResult,
+    altered_inputs,
     build,
     loss_of,
     open_case,
     other_inputs,
-    poisoned_inputs,
     require_accuracy,
 )
-from benchbench.workloads.base import Operation, Training, Workload
+from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Training, Workload
 
 DRIFT = 3  # times the change of the loss from step to step: a smooth descent changes by about as much again
 OTHER_BATCHES = 3
+FAR = 100.0  # times what a network was trained on, so that its loss is of that order
 PART_BLOCKS = 11  # of a part of a step, timed alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A case made to run: what its measurement needs of it."""
+
+    case: Case
+    workload: Workload
+    session: Session
+    runner: Runner
+    precision: dict[str, str]
 
 
 def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Measurement:
@@ -51,7 +64,13 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
     case, workload, session = open_case(backend, job)
     precision = session.precision()
     with stage(stages, "build"):
-        runner = build(backend, session, workload, case.computes_in, case.cache)
+        built = build(backend, session, workload, case.computes_in, case.cache)
+    with built as runner:
+        return _measured(backend, job, stages, Opened(case, workload, session, runner, precision))
+
+
+def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: Opened) -> Measurement:
+    case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
     host_reset = reset_host_peak()
     session.reset_peak()
     cold_caches = case.cache is Cache.COLD
@@ -73,7 +92,10 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         policy = Policy(**job["policy"])
         most = 1 if cold_caches else MOST_ITERATIONS
         samples = measure_steps(
-            runner.step, agreed, policy, session.compilations, mark=session.range, most=most
+            *(runner.step, agreed, policy, session.compilations),
+            cpu=cpu_seconds,
+            mark=session.range,
+            most=most,
         )
         samples = agreed.own(samples) if isinstance(agreed, AgreedTimer) else samples
     peak_device, host = session.peak_device(), peak_host(host_reset)
@@ -103,7 +125,7 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
         peak_device=peak_device,
         peak_host=host,
         relative_error=error,
-        precision=precision,
+        precision=opened.precision,
         notes=notes,
         workload_version=workload.version,
         window=samples.window,
@@ -140,11 +162,19 @@ def together(timer: Timer, session: Session) -> Stopwatch:
 def time_parts(runner: Runner, timer: Stopwatch, iterations: int) -> dict[str, tuple[float, ...]]:
     """Part → seconds a step in each of `PART_BLOCKS` blocks of it alone; one more, the first, warms it up."""
 
-    def alone(part: Callable[..., Any]) -> tuple[float, ...]:
-        blocks = timer.blocks(lambda: part(*next(runner.inputs)), iterations, PART_BLOCKS + 1)
+    def alone(part: Callable[[], Any]) -> tuple[float, ...]:
+        blocks = timer.blocks(part, iterations, PART_BLOCKS + 1)
         return tuple(block / iterations for block in blocks[1:])
 
-    return {name: alone(part) for name, part in runner.program.parts.items()}
+    def on_next(part: Callable[..., Any]) -> Callable[[], Any]:
+        return lambda: part(*next(runner.inputs))
+
+    if feed := runner.program.feed:
+        consumer = alone(lambda: runner.step_on(runner.program.inputs))
+        for _ in range(feed.ahead):  # what was prepared meanwhile would take no time
+            next(runner.inputs)
+        return {SOURCE: alone(lambda: next(runner.inputs)), CONSUMER: consumer}
+    return {name: alone(on_next(part)) for name, part in runner.program.parts.items()}
 
 
 def long_enough(samples: Samples) -> int:
@@ -189,6 +219,9 @@ def check_other_inputs(
     if isinstance(workload, Training) and not workload.has_loss:
         check_every_input(backend, workload, case, runner, session)
         return
+    if runner.program.feed:
+        check_fed_step(backend, workload, case, runner, session)
+        return
     before, same = (loss_of(runner.step(), session) for _ in range(2))
     for batch in range(1, OTHER_BATCHES + 1):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
@@ -197,6 +230,19 @@ def check_other_inputs(
         ):  # or is not a number
             return
     raise WrongResult("after timing, other batches have the loss of the one before", None)
+
+
+def check_fed_step(
+    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
+) -> None:
+    """Raise WrongResult where inputs `FAR` times as large change the loss by no more than training does.
+
+    Another batch of the pipeline would not tell: a network that has not seen it before is as wrong about it.
+    """
+    before, same = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
+    far = altered_inputs(backend, session, workload, case.computes_in, runner, lambda array: FAR * array)
+    if abs(loss_of(runner.step_on(far), session) - same) <= DRIFT * abs(same - before):
+        raise WrongResult("after timing, the loss does not follow from the inputs", None)
 
 
 def check_every_input(
@@ -209,7 +255,8 @@ def check_every_input(
     import numpy as np
 
     assert runner.program.parameters
-    runner.inputs = repeat(poisoned_inputs(backend, session, workload, case.computes_in, runner))
+    poison = partial(np.full_like, fill_value=np.nan)
+    runner.inputs = repeat(altered_inputs(backend, session, workload, case.computes_in, runner, poison))
     session.wait(runner.step())
     for name, parameter in runner.program.parameters(*runner.state).items():
         if not np.isnan(verify.sampled_elements(name, session.fetch(parameter))).all():

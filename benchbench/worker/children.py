@@ -18,6 +18,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 5.0  # for killed processes to be gone: one in an uninterruptible call may take longer
+ASKED_S = 0.5  # of it until what was asked to end is killed
 PAUSE_S = 0.002
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 LINUX = sys.platform == "linux"
@@ -71,12 +72,16 @@ def children() -> set[int]:
 
 
 def end_children(spare: frozenset[int] | set[int] = frozenset()) -> None:
-    """SIGKILL and reap every child but `spare`, then those they leave to this process, until none is left."""
-    deadline = time.monotonic() + GRACE_S
-    while (left := children() - spare) and time.monotonic() < deadline:
+    """End and reap every child but `spare`, then those they leave to this process, until none is left.
+
+    SIGTERM first: Python's resource tracker, which heeds none, ends when the processes it serves have ended,
+    and removes the shared memory and the semaphores they left. SIGKILL after `ASKED_S`.
+    """
+    begun = time.monotonic()
+    while (left := children() - spare) and (taken_s := time.monotonic() - begun) < GRACE_S:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGTERM if taken_s < ASKED_S else signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(PAUSE_S)

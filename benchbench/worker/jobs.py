@@ -136,13 +136,13 @@ def verify_case(backend: Backend, job: Message) -> float | None:
     case, workload, session = open_case(backend, job)
     session.precision()
     small = verify.checked_at(workload)
-    runner = build(backend, session, small, case.computes_in)
-    if runner.program.simulated:
-        return None
-    reference = verify.Reference(**job["reference"])
-    if isinstance(small, Operation):
-        reference = verify.of_rank(small, reference)
-    error = require_accuracy(largest_deviation(small, runner, session, reference))
+    with build(backend, session, small, case.computes_in) as runner:
+        if runner.program.simulated:
+            return None
+        reference = verify.Reference(**job["reference"])
+        if isinstance(small, Operation):
+            reference = verify.of_rank(small, reference)
+        error = require_accuracy(largest_deviation(small, runner, session, reference))
     if reference.plain:
         verify_in_float32(backend, job, small, verify.Reference(**reference.plain))
     return error
@@ -161,8 +161,8 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
         session = backend.open(device, Dtype.FLOAT32, backend.modes[0], job["threads"])
         session.world = backend.world
         session.precision()
-        runner = build(backend, session, small, Dtype.FLOAT32)
-        return dataclasses.asdict(largest_deviation(small, runner, session, reference))
+        with build(backend, session, small, Dtype.FLOAT32) as runner:
+            return dataclasses.asdict(largest_deviation(small, runner, session, reference))
 
     where = [case["target"], case["device"], case["placement"], case["environment"]]
     told = once_for_all(f"in float32 {type(small).__module__} {small} {where}", deviation, backend.world)
@@ -193,8 +193,8 @@ def largest_deviation(
 def trace_case(backend: Backend, job: Message) -> list[float]:
     """The losses of the first `steps` training steps at the case's own size."""
     case, workload, session = open_case(backend, job)
-    runner = build(backend, session, workload, case.computes_in)
-    return [loss_of(runner.step(), session) for _ in range(job["steps"])]
+    with build(backend, session, workload, case.computes_in) as runner:
+        return [loss_of(runner.step(), session) for _ in range(job["steps"])]
 
 
 def profile_case(backend: Backend, job: Message) -> Message:
@@ -206,16 +206,16 @@ def profile_case(backend: Backend, job: Message) -> Message:
     if case.cache is Cache.COLD:
         raise Unsupported("clearing the caches before each step would be profiled too")
     session.precision()
-    runner = build(backend, session, workload, case.computes_in, case.cache)
-    for _ in range(WARM_STEPS):
-        session.wait(runner.step())
-    iterations, count = job["iterations"], job["count"]
-    plain = [block / iterations for block in session.timer().blocks(runner.step, iterations, count)]
-    try:
-        profile = session.profile(runner.step, iterations, count, Path(job["folder"]))
-    except Unread as unread:
-        return {"recording": dataclasses.asdict(unread.recording), "plain_step_s": plain}
-    return {"profile": dataclasses.asdict(profile), "plain_step_s": plain}
+    with build(backend, session, workload, case.computes_in, case.cache) as runner:
+        for _ in range(WARM_STEPS):
+            session.wait(runner.step())
+        iterations, count = job["iterations"], job["count"]
+        plain = [block / iterations for block in session.timer().blocks(runner.step, iterations, count)]
+        try:
+            profile = session.profile(runner.step, iterations, count, Path(job["folder"]))
+        except Unread as unread:
+            return {"recording": dataclasses.asdict(unread.recording), "plain_step_s": plain}
+        return {"profile": dataclasses.asdict(profile), "plain_step_s": plain}
 
 
 def one_line(error: BaseException) -> str:

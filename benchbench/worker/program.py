@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from benchbench import registry
 from benchbench.backends.base import Backend, Session
@@ -34,9 +34,21 @@ class Runner:
     inputs: Iterator[tuple[Any, ...]]  # of one step after the other
     note: Note | None = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End what prepares the inputs."""
+        if self.program.feed:
+            self.program.feed.batches.close()
+
     def step(self) -> Any:
         """The step's output; the state is replaced."""
-        result = self.compiled(*self.state, *next(self.inputs))
+        return self.step_on(next(self.inputs))
+
+    def step_on(self, inputs: tuple[Any, ...]) -> Any:
+        """The same, of these inputs."""
+        result = self.compiled(*self.state, *inputs)
         if not self.state:
             return result
         *state, output = result
@@ -53,6 +65,8 @@ def build(
     inputs, note = input_rotation.turns(
         cache, session, program.inputs, lambda: backend.program(session, workload, arrays).inputs
     )
+    if program.feed:
+        inputs = (session.exchange(program.inputs, batch) for batch in program.feed.batches)
     compiled = session.compile(program.step, len(program.state)) if program.compiles else program.step
     return Runner(program, compiled, program.state, inputs, note)
 
@@ -83,18 +97,21 @@ def other_inputs(
     return session.exchange(runner.program.inputs, others)
 
 
-def poisoned_inputs(
-    backend: Backend, session: Session, workload: Workload, dtype: Dtype, runner: Runner
+def altered_inputs(
+    backend: Backend,
+    session: Session,
+    workload: Workload,
+    dtype: Dtype,
+    runner: Runner,
+    alter: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[Any, ...]:
-    """The arguments of the runner's shapes in which nothing is a number."""
-    import numpy as np
-
+    """The arguments of the runner's shapes in which what is no index is altered."""
     arrays = workload.arrays(Draw(dtype, standard=random_cache.cached_normal))
-    blank = {
-        name: np.full_like(array, np.nan) if workload.is_input(name) else array
+    altered = {
+        name: alter(array) if workload.is_input(name) and array.dtype.kind == "f" else array
         for name, array in arrays.items()
     }
-    return session.exchange(runner.program.inputs, backend.program(session, workload, blank).inputs)
+    return session.exchange(runner.program.inputs, backend.program(session, workload, altered).inputs)
 
 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -64,6 +64,17 @@ class DeviceContext(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Feed:
+    """An input pipeline: the inputs of one step after the other, without end; closing them ends its workers.
+
+    `ahead`: how many it may have prepared before they are asked for.
+    """
+
+    batches: Generator[tuple[Any, ...], None, None]
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """`step(*state, *inputs)`; with a state its result is `(*next state, output)`, else the output.
 
@@ -75,6 +86,9 @@ class Program:
 
     Of a training step, verification reads by PyTorch's names and in PyTorch's layout: `parameters(*state)`,
     and after the first step `gradients(*state)`, as the optimizer's own state tells them.
+
+    With a `feed` a step's inputs come from an input pipeline. `inputs` are like them and in memory: the step
+    is also timed with these, to tell how long it waits for data.
     """
 
     step: Callable[..., Any]
@@ -87,6 +101,7 @@ class Program:
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # of the step; see `SOURCE`
+    feed: Feed | None = None
     compiles: bool = True  # False: the step is called as it is in every mode
     simulated: bool = False  # nothing is computed, so there is nothing to verify
     unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import count
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads._losses import Objective
@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Tensors
 
 
-def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-    """Steps without end; `ops` may round (`_reference/ops.py`)."""
+def training(
+    network: Network,
+    optimizer: Optimizer,
+    arrays: Arrays,
+    ops: Any = None,
+    batches: Iterator[Arrays] | None = None,
+) -> Iterator[Step]:
+    """Steps without end; `ops` may round (`_reference/ops.py`).
+
+    `batches`: what of `arrays` is another in each step; None: nothing.
+    """
     import numpy as np
 
     from benchbench.workloads._reference.ops import Ops
@@ -29,13 +38,12 @@ def training(network: Network, optimizer: Optimizer, arrays: Arrays, ops: Any = 
     weights = {name: arrays[name].astype(float) for name in layouts}
     parameters = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
     slots = {name: dict.fromkeys(optimizer.slots, np.zeros_like(p)) for name, p in parameters.items()}
-    t = 0
-    while True:
-        t += 1
+    for t, batch in enumerate(batches or repeat({}), start=1):
+        given = {**arrays, **batch}
         total, all_gradients = 0.0, dict[str, Any]()
         for objective in network.objectives:
             moved = [name for name in parameters if objective.moves(name)]
-            loss, gradients = gradients_of(network, weights | parameters, moved, arrays, ops, objective)
+            loss, gradients = gradients_of(network, weights | parameters, moved, given, ops, objective)
             for name, gradient in gradients.items():
                 own = {key: s.astype(real) for key, s in slots[name].items()}
                 p, own = optimizer.rule(

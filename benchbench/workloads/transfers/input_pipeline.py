@@ -1,0 +1,167 @@
+"""A framework's own input pipeline feeds a training step: how much of a step is spent waiting for data."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Self
+
+from benchbench.errors import Unsupported, UsageError
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.model.placement import Strategy
+from benchbench.workloads._conv_layers import Conv, MaxPool
+from benchbench.workloads._image_sets import (
+    NAME,
+    SYNTHETIC,
+    ImageSet,
+    channels_of,
+    drawn_set,
+    require_pillow,
+    set_named,
+)
+from benchbench.workloads._layers import Dense
+from benchbench.workloads._plain_cnn import PlainCnn
+from benchbench.workloads._programs import jax_input, numpy, tensorflow_input, torch_input
+from benchbench.workloads._samples import PREFETCHED, augmented, drawn_order
+from benchbench.workloads.base import DeviceContext, Draw, Feed, Program, Step
+from benchbench.workloads.steps import TrainingStep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays
+
+FIRST_CHANNELS, MOST_CHANNELS = 32, 256
+SMALLEST_SIDE = 8  # pixels: an image is pooled as long as it is larger
+
+
+@dataclass(frozen=True)
+class InputPipeline(TrainingStep, PlainCnn):
+    """`samples` images of the set `source`, in bytes: cropped to `side`, flipped, normalised to float32.
+
+    `workers` prepare them beside the step: processes of torch's DataLoader and of Grain, threads of tf.data;
+    with none, a step prepares its own batch. Convolutions halve the image until its side is at most 8 pixels:
+    at a side of 32 the network is `convnet`.
+    """
+
+    batch: int = 128
+    side: int = 32
+    samples: int = 2048
+    workers: int = 2
+    classes: int = 10
+    source: str = SYNTHETIC
+
+    summary = "train a small CNN on images from the framework's own input pipeline"
+    item = "sample"
+    may_be_zero = frozenset({"workers"})
+
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a source that is no name of a set."""
+        super().__post_init__()
+        if not NAME.fullmatch(self.source):
+            raise UsageError(
+                f"InputPipeline: source={self.source} is no set of images.",
+                f"It is {SYNTHETIC}, or a name that accelbench list data shows.",
+            )
+
+    @classmethod
+    def strategies(cls, framework: str) -> Sequence[Strategy]:  # noqa: ARG003 - as its base
+        """None: ranks would need parts of the data set of their own."""
+        return ()
+
+    def layers(self) -> tuple[Conv | MaxPool | Dense, ...]:
+        """Channels double from 32 to 256 at most."""
+        found: list[Conv | MaxPool | Dense] = []
+        channels, side, wider = channels_of(self.source), self.side, FIRST_CHANNELS
+        while side > SMALLEST_SIDE or not found:
+            name = f"conv{len(found) // 2 + 1}"
+            found.append(Conv(name=name, inputs=channels, outputs=wider, kernel=3, size=side, bias=True))
+            channels, wider = wider, min(2 * wider, MOST_CHANNELS)
+            if side > 1:
+                found.append(MaxPool())
+                side //= 2
+        pixels = channels * side**2
+        return (
+            *found,
+            Dense(name="dense1", inputs=pixels, outputs=512, image=(channels, side, side)),
+            Dense(name="dense2", inputs=512, outputs=self.classes),
+        )
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """The step's, and the batch written once more, by the pipeline."""
+        cost = super().cost(dtype)
+        written = self.batch * channels_of(self.source) * self.side**2
+        return replace(cost, bytes=cost.bytes + written * dtype.itemsize)
+
+    def tiny(self) -> Self:
+        """Crops of 12 × 12 pixels; three batches take more than an epoch."""
+        return replace(self, batch=4, side=min(self.side, 12), samples=10)
+
+    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """The weights, and the first batch."""
+        return {**self.batch_at(0), **self.drawn_weights(draw)}
+
+    def batch_at(self, step: int) -> dict[str, NDArray[np.generic]]:
+        """What the pipeline gives to a step, counted from 0: images NCHW and their classes."""
+        import numpy as np
+
+        images, order = self.image_set(), self.order()
+        rows = order[np.arange(step * self.batch, (step + 1) * self.batch) % len(order)]
+        batch = np.stack([augmented(images.image(row[0]), row, self.side) for row in rows])
+        return {"images": batch.transpose(0, 3, 1, 2).copy(), "labels": images.labels[rows[:, 0]]}
+
+    def image_set(self) -> ImageSet:
+        """The set, which lies in memory or in files. Raises Unsupported."""
+        return _opened(self.source, self.samples, self.side, self.classes)
+
+    def order(self) -> NDArray[np.int64]:
+        """Of samples; see `drawn_order`."""
+        return drawn_order(len(self.image_set().labels))
+
+    def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
+        """Each of the next batch."""
+        batches = chain([{}], map(self.batch_at, count(1)))  # the first is among the arrays
+        return numpy.training(self, self.update, arrays, ops, batches)
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """DataLoader."""
+        samples = torch_input.ImageSamples(self.image_set(), self.order(), self.side)
+        batches = torch_input.torch_batches(samples, self.batch, self.workers, context)
+        return self._fed(super().build_torch(context, arrays), batches)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """tf.data."""
+        batches = tensorflow_input.tensorflow_batches(
+            self.image_set(), self.order(), self.side, self.batch, self.workers, context
+        )
+        return self._fed(super().build_tensorflow(context, arrays), batches)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Grain."""
+        jax_input.require_grain()
+        sample, order = jax_input.GrainSample(self.image_set(), self.order(), self.side), self.order()
+        batches = jax_input.jax_batches(sample, len(order), self.batch, self.workers, context)
+        return self._fed(super().build_jax(context, arrays), batches)
+
+    def _fed(self, program: Program, batches: Generator[tuple[Any, ...], None, None]) -> Program:
+        ahead = (PREFETCHED + 1) * self.workers  # a worker also has one at hand
+        return replace(program, feed=Feed(batches, ahead))
+
+
+@lru_cache(maxsize=2)
+def _opened(source: str, samples: int, side: int, classes: int) -> ImageSet:
+    """Images that `side` fits into. Raises Unsupported."""
+    if source == SYNTHETIC:
+        return drawn_set(samples, side + side // 4, classes)  # 40 pixels for a crop of 32, as is usual
+    images = set_named(source).spread(samples)
+    if images.is_encoded:
+        require_pillow()
+    if images.least_side < side:
+        raise Unsupported(f"{source} has images of {images.least_side} pixels: -p side={images.least_side}")
+    if images.labels.max() >= classes:
+        raise Unsupported(f"{source} has more classes: -p classes={images.labels.max() + 1}")
+    return images

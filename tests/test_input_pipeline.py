@@ -1,0 +1,417 @@
+"""A training step fed by an input pipeline: every framework has the same batches; what waiting costs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.errors import UnreadableInput, Unsupported, UsageError
+from benchbench.launch.project import user_data
+from benchbench.machine.telemetry import cpu_seconds
+from benchbench.model.case import Dtype
+from benchbench.worker.case import PART_BLOCKS, time_parts
+from benchbench.worker.program import build
+from benchbench.workloads._image_sets import DATA_PATHS, read_set, set_named
+from benchbench.workloads._programs.jax_input import require_grain
+from benchbench.workloads._samples import EPOCHS, PLACE_BITS, augmented, crop_corner, drawn_order
+from benchbench.workloads.base import CONSUMER, SOURCE, Draw
+from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.transfers.input_pipeline import InputPipeline
+from tests.program import accelbench, mentioning, rows, wait_for
+
+SHARED_MEMORY = Path("/dev/shm")
+FRAMEWORKS = ["torch", "tensorflow", "jax"]
+warned = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+
+# Samples.
+
+
+@given(st.integers(1, 300))
+def test_an_epoch_has_every_image_once_in_an_order_of_its_own(count: int) -> None:
+    epochs = drawn_order(count)[:, 0].reshape(EPOCHS, count)
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(count))
+    if count > 10:
+        assert len({tuple(epoch) for epoch in epochs}) == EPOCHS
+
+
+@given(st.integers(1, 300), st.integers(0, 40), st.integers(0, 40))
+def test_a_crop_lies_inside_and_reaches_every_edge(side: int, height: int, width: int) -> None:
+    last = 2**PLACE_BITS - 1
+    assert crop_corner((side + height, side + width), side, np.array([0, last])) == (0, width)
+    assert crop_corner((side + height, side + width), side, np.array([last, 0])) == (height, 0)
+
+
+def test_a_sample_is_the_flipped_crop_and_exact_in_every_dtype() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
+    places = np.array([0, 2**PLACE_BITS // 2, 2**PLACE_BITS - 1, 1])
+    sample = augmented(image, places, 4)
+    np.testing.assert_array_equal(sample, (image[1:5, 2:6][:, ::-1].astype(float) - 128) / 64)
+    every = augmented(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), np.zeros(4, int), 16)
+    assert not (every.view(np.uint32) & 0xFFFF).any()  # bfloat16 has all of it
+
+
+def test_a_step_takes_the_next_batch_and_epochs_follow_each_other() -> None:
+    work = InputPipeline(batch=3, side=8, samples=4)
+    order, images = work.order(), work.image_set()
+    taken = np.concatenate([work.batch_at(step)["labels"] for step in range(3)])
+    np.testing.assert_array_equal(taken, images.labels[order[:9, 0]])
+    batches = len(order) // 3  # and two samples, which the batch after them begins with
+    np.testing.assert_array_equal(
+        work.batch_at(batches)["labels"], images.labels[order[[*range(3 * batches, len(order)), 0], 0]]
+    )
+
+
+def test_a_reference_takes_another_batch_in_each_step() -> None:
+    work = InputPipeline().tiny()
+    arrays = work.arrays(Draw(Dtype.FLOAT64))
+    losses = [loss for loss, _ in work.reference(arrays, 2)]
+    same = {**arrays, **work.batch_at(1)}
+    assert next(iter(work.steps(arrays))).loss == losses[0]
+    assert next(iter(work.steps(same))).loss != losses[0]
+    assert len(set(losses)) == 2
+
+
+@pytest.mark.parametrize(
+    "source", ["", "mnist", "mnist-12", "mnist-0123456789abX", "/data/mnist", "imagenet-0123456789ab"]
+)
+def test_a_source_is_the_name_of_a_set(source: str) -> None:
+    with pytest.raises(UsageError, match="no set of images"):
+        InputPipeline(source=source)
+
+
+@pytest.mark.parametrize(("side", "layers"), [(1, 1), (8, 1), (9, 1), (32, 2), (224, 5)])
+def test_the_network_halves_an_image_until_it_is_small(side: int, layers: int) -> None:
+    work = InputPipeline(side=side)
+    assert sum(layer.name.startswith("conv") for layer in work.layers() if hasattr(layer, "name")) == layers
+
+
+def test_at_a_side_of_32_the_network_is_convnet() -> None:
+    assert InputPipeline().weights() == ConvnetTrain().weights()
+
+
+# The user's own sets.
+
+
+def idx(array: NDArray[np.uint8]) -> bytes:
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4) for size in array.shape)
+    return head + array.tobytes()
+
+
+def random_bytes(*shape: int, below: int = 256) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, below, shape, np.uint8)
+
+
+def an_mnist(folder: Path, *, packed: bool = False) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, array in (
+        ("train-labels-idx1-ubyte", random_bytes(30, below=10)),
+        ("train-images-idx3-ubyte", random_bytes(30, 28, 28)),
+    ):
+        path = folder / (f"{name}.gz" if packed else name)
+        path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
+    return path
+
+
+def a_cifar10(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    records = random_bytes(20, 3073)
+    records[:, 0] = np.arange(20) % 10
+    for part in range(2):
+        (folder / f"data_batch_{part + 1}.bin").write_bytes(records[10 * part : 10 * part + 10].tobytes())
+    return folder
+
+
+def a_folder(folder: Path) -> Path:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(12):
+        of_class = folder / ("cats", "dogs")[number % 2]
+        of_class.mkdir(parents=True, exist_ok=True)
+        # Smooth and of odd sides, so that JPEG's chroma is halved with a remainder.
+        rows, columns = np.mgrid[: 21 + number, : 35 - number]
+        pixels = np.stack([5 * rows + number, 7 * columns, 3 * rows + 2 * columns], -1) % 256
+        suffix = ("png", "jpg", "jpeg")[number % 3]
+        image.fromarray(pixels.astype(np.uint8)).save(of_class / f"{number}.{suffix}")
+    return folder
+
+
+SETS: dict[str, tuple[Callable[[Path], Path], int]] = {
+    "mnist": (an_mnist, 28),
+    "cifar10": (a_cifar10, 32),
+    "images": (a_folder, 21),
+}
+
+
+@pytest.fixture(params=SETS)
+def own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InputPipeline:
+    """A pipeline over a set of the user's."""
+    make, side = SETS[request.param]
+    path = make(tmp_path / request.param)
+    monkeypatch.setenv(DATA_PATHS, os.pathsep.join([str(tmp_path / "absent"), str(path)]))
+    return InputPipeline(batch=5, side=side, samples=7, workers=0, source=read_set(path)[0])
+
+
+def test_a_set_of_the_users_is_found_by_its_content(own: InputPipeline) -> None:
+    kind, _, digest = own.source.partition("-")
+    assert (kind in SETS, len(digest)) == (True, 12)
+    batch = own.batch_at(0)
+    assert batch["images"].shape == (5, 1 if kind == "mnist" else 3, own.side, own.side)
+    assert len(np.unique(batch["images"])) > 10
+    assert batch["labels"].max() < 10
+
+
+def test_samples_are_of_all_the_set(own: InputPipeline) -> None:
+    assert len(own.image_set().labels) == 7
+    whole = set_named(own.source)
+    first, last = (own.image_set().image(at) for at in (0, 6))
+    np.testing.assert_array_equal(first, whole.image(0))
+    assert any(
+        np.array_equal(last, whole.image(at)) for at in range(len(whole.labels) // 2, len(whole.labels))
+    )
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_a_name_is_of_the_content_wherever_it_lies(kind: str, tmp_path: Path) -> None:
+    make, _ = SETS[kind]
+    one, other = make(tmp_path / "one"), make(tmp_path / "other")
+    assert read_set(one)[0] == read_set(other)[0]
+    file = other if other.is_file() else sorted(path for path in other.rglob("*") if path.is_file())[0]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert read_set(other)[0] != read_set(one)[0]
+
+
+def test_a_file_that_is_renamed_makes_another_set(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path / "photos")
+    before = read_set(folder)[0]
+    (folder / "cats").rename(folder / "lions")  # the classes come in another order
+    assert read_set(folder)[0] != before
+
+
+def test_how_mnist_is_packed_does_not_change_its_name(tmp_path: Path) -> None:
+    assert read_set(an_mnist(tmp_path / "a"))[0] == read_set(an_mnist(tmp_path / "b", packed=True))[0]
+
+
+def test_a_class_is_a_subfolder(tmp_path: Path) -> None:
+    images = read_set(a_folder(tmp_path / "photos"))[1]
+    assert list(images.labels) == [0] * 6 + [1] * 6
+
+
+@pytest.mark.parametrize(
+    ("files", "named", "why"),
+    [
+        ({"train-images-idx3-ubyte": b"no"}, "train-images-idx3-ubyte", "not in MNIST's format"),
+        ({"train-images-idx3-ubyte": idx(random_bytes(2, 3, 3))}, "train-images-idx3-ubyte", "No such file"),
+        (
+            {
+                "train-images-idx3-ubyte": idx(random_bytes(2, 3, 3)),
+                "train-labels-idx1-ubyte": idx(random_bytes(3)),
+            },
+            "train-images-idx3-ubyte",
+            "3 labels of 2 images",
+        ),
+        ({"train-images-idx3-ubyte.gz": b"no"}, "train-images-idx3-ubyte.gz", "not a gzip file"),
+        (
+            {
+                "train-images-idx3-ubyte": idx(random_bytes(0, 3, 3)),
+                "train-labels-idx1-ubyte": idx(random_bytes(0)),
+            },
+            "train-images-idx3-ubyte",
+            "no image in it",
+        ),
+        ({"data_batch_1.bin": bytes(3072)}, "", "records of 3073 bytes"),
+        ({"one.bin": b""}, "one.bin", "records of 3073 bytes"),
+        ({"pictures.zip": b""}, "pictures.zip", "no set of images"),
+        ({"read.me": b""}, "", "no .jpeg, .jpg, .png in it"),
+        ({}, "absent", "no such file or folder"),
+    ],
+)
+def test_what_is_no_set_says_why(tmp_path: Path, files: dict[str, bytes], named: str, why: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UnreadableInput, match=why):
+        read_set(tmp_path / named)
+
+
+def test_a_set_that_is_gone_or_too_small_is_unsupported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = a_cifar10(tmp_path / "cifar")
+    monkeypatch.setenv(DATA_PATHS, str(path))
+    name = read_set(path)[0]
+    with pytest.raises(Unsupported, match="-p side=32"):
+        InputPipeline(source=name, side=33).image_set()
+    with pytest.raises(Unsupported, match="more classes: -p classes="):
+        InputPipeline(source=name, classes=1).image_set()
+    with pytest.raises(Unsupported, match="accelbench list data") as gone:
+        InputPipeline(source="mnist-0123456789ab").image_set()
+    assert str(tmp_path) not in str(gone.value)
+
+
+def test_where_data_is_comes_from_the_environment_or_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "accelbench.toml").write_text('[data]\npaths = ["mnist", "photos"]\n')
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    monkeypatch.delenv(DATA_PATHS, raising=False)
+    assert user_data() == (str(tmp_path / "mnist"), str(tmp_path / "photos"))
+    monkeypatch.setenv(DATA_PATHS, "here")
+    assert user_data() == (str(tmp_path / "below/here"),)
+
+
+def test_data_is_listed_by_the_names_that_cases_take(tmp_path: Path) -> None:
+    path = a_cifar10(tmp_path / "cifar")
+    paths = os.pathsep.join([str(path), "absent"])
+    listed = json.loads(
+        accelbench("list", "data", "--format", "json", cwd=tmp_path, ACCELBENCH_DATA=paths).stdout
+    )
+    assert [row["source"] for row in listed] == ["synthetic", read_set(path)[0], "–"]
+    assert listed[1] == {"source": read_set(path)[0], "images": "20", "classes": "10", "note": str(path)}
+    assert "no such file" in listed[2]["note"]
+
+
+# A step that is fed.
+
+
+@pytest.mark.parametrize("times", [0.5, 3.0])
+def test_waiting_is_what_a_step_takes_longer_than_on_data_in_memory(tmp_path: Path, times: float) -> None:
+    accelbench(
+        *("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "-w", "feeding"),
+        *("-p", f"times={times}"),
+        cwd=tmp_path,
+    )
+    (row,) = rows(tmp_path)
+    assert row["status"] == "ok"
+    assert row["latency_s"] == pytest.approx((times + 1) * 1e-3)
+    assert row["waiting_share"] == pytest.approx(times / (times + 1))
+    assert row["hidden_share"] == pytest.approx(0)
+
+
+# Processes of a case.
+
+
+SPINNING = r"""
+import subprocess, sys
+below = "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass"
+subprocess.run([sys.executable, "-c", below])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_what_processes_below_compute_is_the_cases_own() -> None:
+    own_s, before = time.process_time(), cpu_seconds()
+
+    def below_s() -> float:
+        return cpu_seconds() - before - (time.process_time() - own_s)
+
+    with subprocess.Popen([sys.executable, "-c", SPINNING]) as child:
+        wait_for(lambda: below_s() > 0.5)
+        assert child.poll() is None
+    assert below_s() > 1  # also once it has ended
+
+
+# Each framework's pipeline.
+
+
+def backend_of(framework: str) -> Backend:
+    pytest.importorskip(framework)
+    if framework == "jax":
+        pytest.importorskip("grain")
+    loaded = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    loaded.load()
+    return loaded
+
+
+def batches(framework: str, work: InputPipeline, count: int) -> Iterator[tuple[Any, Any]]:
+    """The first so many of its pipeline, as NumPy's arrays: images NCHW, and classes."""
+    backend = backend_of(framework)
+    session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
+    with build(backend, session, work, Dtype.FLOAT32) as runner:
+        for images, labels in islice(runner.inputs, count):
+            found = session.fetch(images)
+            yield found if framework == "torch" else found.transpose(0, 3, 1, 2), session.fetch(labels)
+
+
+@pytest.mark.real
+@warned
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -> None:
+    work = InputPipeline(batch=5, side=9, samples=7, workers=workers)
+    count = 13  # more than an order: 56 samples
+    for step, (images, labels) in enumerate(batches(framework, work, count)):
+        expected = work.batch_at(step)
+        np.testing.assert_array_equal(images, expected["images"])
+        np.testing.assert_array_equal(labels, expected["labels"])
+    assert step == count - 1
+
+
+@pytest.mark.real
+@warned
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_users_images_are_the_references_to_the_bit(framework: str, own: InputPipeline) -> None:
+    for step, (images, labels) in enumerate(batches(framework, own, 4)):
+        expected = own.batch_at(step)
+        np.testing.assert_array_equal(images, expected["images"])
+        np.testing.assert_array_equal(labels, expected["labels"])
+    assert step == 3
+
+
+@pytest.mark.real
+@warned
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_pipeline_and_its_step_are_timed_alone(framework: str) -> None:
+    backend = backend_of(framework)
+    session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
+    with build(backend, session, InputPipeline(workers=0).tiny(), Dtype.FLOAT32) as runner:
+        alone = time_parts(runner, session.timer(), 1)
+    assert {name: len(blocks) for name, blocks in alone.items()} == {
+        SOURCE: PART_BLOCKS,
+        CONSUMER: PART_BLOCKS,
+    }
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="Linux's shared memory")
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, tmp_path: Path) -> None:
+    backend_of(framework)
+    before = set(SHARED_MEMORY.iterdir())
+    accelbench(
+        *("run", "-b", framework, "-d", "cpu", "--quick", "--rounds", "1", "-w", "input_pipeline"),
+        *("-p", "batch=32", "-p", "samples=64"),
+        cwd=tmp_path,
+        ACCELBENCH_WORKLOADS="",
+        TMPDIR=str(tmp_path),
+    )
+    (row,) = rows(tmp_path)
+    assert row["status"] == "ok"
+    assert 0 <= row["waiting_share"] <= 1
+    assert not mentioning(str(tmp_path))
+    assert set(SHARED_MEMORY.iterdir()) <= before
+
+
+def test_jax_without_grain_says_what_to_type() -> None:
+    with pytest.raises(Unsupported, match="pip install grain"):
+        require_grain(find=lambda name: None)
