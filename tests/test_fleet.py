@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
 from benchbench.cluster.asking import Each
@@ -17,6 +18,7 @@ from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
 from benchbench.cluster.shares import lost_cases, unfinished_cases
 from benchbench.cluster.stored import read_fleet, runs_of
 from benchbench.documents.fleet import fleet_document, incomplete
+from benchbench.documents.lists import list_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
@@ -149,13 +151,13 @@ def test_what_differs_is_told_before_anything_is_measured(tmp_path: Path) -> Non
     measured(FakeCluster(machines), tmp_path, told)
     assert told.notes[:4] == snapshot(
         [
-            "asking 3 machines what they have",
+            "asking each machine what it has: a, b, c",
             "machines differ in jax: none on a, c; 0.10.2 on b",
             "machines differ in torch: 2.13.0 on a, c; 2.12.0 on b",
             "machines differ in A100, threads: 2 on a; 4 on b",
         ]
     )
-    assert told.notes[4].endswith("3 of 3 machines measure")
+    assert told.notes[4].endswith(" measures on a, b, c")
 
 
 def test_other_versions_of_accelbench_are_refused_unless_they_are_wanted(tmp_path: Path) -> None:
@@ -252,6 +254,24 @@ def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
     assert cluster.started == []
 
 
+def test_a_run_of_a_fleet_is_finished_with_its_fleet_alone(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Killer(3))
+    fleet = read_fleet(tmp_path).id
+    with pytest.raises(UsageError, match=f"accelbench fleet --resume {fleet} finishes"):
+        api.run(resume=stored(tmp_path)[0].info.id, results=tmp_path)
+    with pytest.raises(UsageError, match="was interrupted"):
+        api.run(resume=True, results=tmp_path)
+    (table,) = list_document("runs", tmp_path).tables
+    assert table.notes == (f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}",)
+
+
+def test_a_tag_that_a_fleet_sets_cannot_be_given(tmp_path: Path) -> None:
+    options = MeasureOptions(tags={"machine": "mine"})
+    with pytest.raises(UsageError, match="sets the tag 'machine' itself"):
+        measured(FakeCluster({"a": Scripted()}), tmp_path, measure=options)
+
+
 def test_a_fleet_that_nobody_began_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no fleet in"):
         measured(FakeCluster({}), tmp_path, measure=MeasureOptions(), resume="")
@@ -307,7 +327,7 @@ scripts = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.lists(scripts, min_size=1, max_size=4))
 def test_no_record_is_lost_and_every_case_has_an_end_whichever_machines_go(machines: list[Scripted]) -> None:
     named = {f"m{number}": each for number, each in enumerate(machines)}

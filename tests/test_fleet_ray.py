@@ -201,7 +201,7 @@ def test_a_command_that_is_killed_leaves_no_process_and_is_resumed(
     seen = [line for line, _ in zip((line for line in lines if "gemm" in line), range(3), strict=False)]
     process.send_signal(signal.SIGKILL)
     process.wait()
-    process.stderr.close()
+    process.communicate()
     assert len(seen) == 3
     wait_for(lambda: not mentioning(NODE_PROCESS), GONE_S)
     before = [run for run in stored(tmp_path / "results") if not run.ended]
@@ -218,6 +218,10 @@ def test_a_command_that_is_killed_leaves_no_process_and_is_resumed(
     assert mentioning(NODE_PROCESS) == []
 
 
+def occupy(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -226,7 +230,7 @@ def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     machines.only(m1="A100", m2="A100")
     ray.init(address=machines.address, log_to_driver=False)
     try:
-        busy = ray.remote(time.sleep).options(num_cpus=1, label_selector={"machine": "m1"}).remote(600)
+        busy = ray.remote(occupy).options(num_cpus=1, label_selector={"machine": "m1"}).remote(600)
         ray.wait([busy], timeout=5)
         told = Told()
         result = measured(machines, tmp_path, told, begin_s=20.0)
@@ -255,5 +259,9 @@ def test_versions_that_differ_are_told_before_anything_is_measured(
 
 
 def test_without_a_cluster_the_command_says_what_to_do(tmp_path: Path) -> None:
-    done = accelbench("fleet", *TYPED, cwd=tmp_path, code=3, RAY_ADDRESS="")
-    assert done.stderr.splitlines()[-1].startswith("hint: ray start --head")
+    done = accelbench("fleet", *TYPED, "--address", "127.0.0.1:1", cwd=tmp_path, code=3)
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error.startswith("error: No Ray cluster at 127.0.0.1:1 can be used: ConnectionRefusedError: ")
+    assert hint == "hint: ray start --head begins one; run this on a machine of the cluster."
+    done = accelbench("fleet", *TYPED, "--address", "ray://head:10001", cwd=tmp_path, code=2)
+    assert "hint: Write it as HOST:PORT." in done.stderr

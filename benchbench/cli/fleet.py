@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import sys
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +62,8 @@ def fleet(
     from benchbench.cli.fleet_live import FleetLines
     from benchbench.documents.fleet import fleet_document, incomplete
 
-    with signals(KEPT), closing(FleetLines()) as shown:
+    # Ray prints what happens to machines to standard output, where only the answer belongs
+    with signals(KEPT), redirect_stdout(sys.stderr), closing(FleetLines()) as shown:
         made = api.fleet(
             options=options,
             address=address,

@@ -30,6 +30,7 @@ from benchbench.plan.suite import suite_path
 from benchbench.running import request
 from benchbench.running.resume import FREE
 from benchbench.store import selectors
+from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
 from benchbench.store.ulid import new_id
 
 
@@ -67,7 +68,7 @@ def measure_fleet(
     request.request(request.with_project(asked.measure))  # a mistake is told before any machine is asked
     listener = Listener(cluster, asked.deadlines, clock)
     nodes = cluster.nodes()
-    observer.note(f"asking {len(nodes)} machines what they have")
+    observer.note(f"asking each machine what it has: {', '.join(node.name for node in nodes) or 'none'}")
     here, absent = look_at(nodes, listener)
     _check(here, absent, asked, observer)
     if earlier:
@@ -79,7 +80,7 @@ def measure_fleet(
     if not shares:
         raise UsageError(f"The fleet {info.id} has ended: there is nothing to resume.", "Begin another.")
     keep_fleet(results, info)
-    observer.note(f"fleet {info.id}: {len(shares)} of {len(here)} machines measure")
+    observer.note(f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}")
     there = {each.name for each in here}
     fleet = Fleet(info, [node for node in nodes if node.name in there], listener, results, observer)
     return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
@@ -112,6 +113,8 @@ def _check(
 def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> FleetInfo:
     selectors.follow_stored(results)
     options = request.with_project(asked.measure)
+    if own := sorted({FLEET, MACHINE, INSTEAD_OF} & {*options.tags}):
+        raise UsageError(f"A fleet sets the tag {own[0]!r} itself.", "Choose another name.")
     paths = [suite_path(name) for name in options.suites or ("quick",)]
     measuring = here if asked.each is Each.NODE else one_of_each_kind(here)
     return FleetInfo(

@@ -12,11 +12,12 @@ from benchbench.cluster.listener import Listener
 from benchbench.cluster.machines import Absent
 from benchbench.cluster.messages import UNREADABLE, LineKind, NodeJob, NodeLine
 from benchbench.cluster.receiver import Receiver, ShareProgress
-from benchbench.cluster.shares import FLEET, INSTEAD_OF, MACHINE, Share, begun_again, sibling
+from benchbench.cluster.shares import Share, begun_again, sibling
 from benchbench.cluster.stored import FleetInfo
 from benchbench.errors import UnreadableInput
 from benchbench.model.record import Record
 from benchbench.store import runs
+from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
 
 GONE = "it is not in the cluster any longer"
 ALONE = "{reason}; no other machine of its type is left"

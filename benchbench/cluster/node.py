@@ -93,7 +93,7 @@ def _resume(job: NodeJob, results: Path, observer: RunObserver) -> None:
     folder.mkdir(parents=True)
     (folder / runs.HEAD).write_text(job.head)
     (folder / runs.RECORDS).write_text(job.records)
-    resume_run(job.run, job.options, results, observer)
+    resume_run(job.run, job.options, results, observer, of_fleet=True)
 
 
 class Teller(RunObserver):

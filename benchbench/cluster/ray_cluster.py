@@ -6,6 +6,8 @@ a Ray cluster can run anything on it: it belongs on a network that is trusted.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,30 +16,35 @@ from typing import Any, Self
 
 from benchbench.cluster.entry import run_on_node
 from benchbench.cluster.interface import Arrived, Ended, Event, Node
-from benchbench.errors import NothingToMeasure
+from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.machine.installation import install_line
 
 NAME_LABEL = "machine"  # `ray start --labels machine=rack3-1` names one; else its host's name does
 KIND_LABEL, ID_LABEL = "ray.io/accelerator-type", "ray.io/node-id"
+ANSWER_S = 10.0  # in which the cluster has to take a connection
 LONGEST = 200  # characters of why a job ended
 
 
 class RayCluster:
-    """The cluster at an address, else that which runs on this machine. Raises NothingToMeasure."""
+    """The cluster at an address, else that which runs on this machine.
+
+    Raises UsageError for an address that is none, NothingToMeasure where it cannot be used.
+    """
 
     def __init__(self, address: str | None = None) -> None:
         self._ray = _imported()
         self._own = not self._ray.is_initialized()
         if self._own:
-            self._connect(address or "auto")
+            self._connect(address or os.environ.get("RAY_ADDRESS") or "auto")
         self._streams: dict[int, Any] = {}
         self._count = 0
 
     def _connect(self, address: str) -> None:
+        where = "on this machine" if address == "auto" else f"at {address}"
         try:
+            _check_answers(address)
             self._ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
-            where = "on this machine" if address == "auto" else f"at {address}"
             message = f"No Ray cluster {where} can be used: {_line(error)}"
             hint = "ray start --head begins one; run this on a machine of the cluster."
             raise NothingToMeasure(message, hint) from error
@@ -98,6 +105,16 @@ class RayCluster:
         """Kills the engine's process there; the one that measures sees that, and ends."""
         if stream := self._streams.pop(task, None):
             self._ray.cancel(stream, force=True)
+
+
+def _check_answers(address: str) -> None:
+    """Whether anything does: Ray itself would wait for minutes. Raises OSError, UsageError."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        raise UsageError(f"{address!r} is no address of a Ray cluster.", "Write it as HOST:PORT.")
+    socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
 
 
 def _imported() -> Any:

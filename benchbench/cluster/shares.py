@@ -16,8 +16,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.schedule import due
-
-FLEET, MACHINE, INSTEAD_OF = "fleet", "machine", "instead-of"  # tags of its runs
+from benchbench.store.tags import INSTEAD_OF, MACHINE
 
 
 class ShareState(StrEnum):

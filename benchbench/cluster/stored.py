@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchbench.cluster.machines import FleetMachine
-from benchbench.cluster.shares import FLEET
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run
@@ -14,6 +13,7 @@ from benchbench.reading import read_file
 from benchbench.store import codec, disk, runs, selectors
 from benchbench.store.checksum import sealed
 from benchbench.store.redaction import own_redaction
+from benchbench.store.tags import fleet_of
 
 FOLDER = "fleets"
 SCHEMA = 1  # of the file. 1: first
@@ -47,7 +47,8 @@ def read_fleet(results: Path, name: str = "") -> FleetInfo:
     matching = [each for each in found if each.startswith(name.upper())]
     if not matching or (name and len(matching) > 1):
         what = f"No fleet {name!r} in {folder}." if name else f"There is no fleet in {folder}."
-        raise UsageError(what, f"There are {', '.join(found[-5:])}." if found else "accelbench fleet --suite")
+        known = f"There are {', '.join(found[-5:])}." if found else "accelbench fleet begins one."
+        raise UsageError(what, known)
     return codec.document(_path(results, matching[-1]), FleetInfo, "Measure it anew: accelbench fleet")
 
 
@@ -57,7 +58,7 @@ def runs_of(results: Path, fleet: str) -> list[Run]:
     for name in selectors.run_ids(results):
         folder = results / runs.RUNS / name
         try:
-            if runs.read_head(folder).tags.get(FLEET) == fleet:
+            if fleet_of(runs.read_head(folder).tags) == fleet:
                 found.append(runs.read_run(folder))
         except UnreadableInput:
             continue  # whatever it was of, it can be neither finished nor told apart

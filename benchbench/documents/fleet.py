@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from benchbench.cluster.fleet import FleetResult
 from benchbench.cluster.machines import Absent
@@ -34,7 +35,7 @@ def fleet_document(result: FleetResult) -> Document:
             "schema": SCHEMA,
             "fleet": info.id,
             "started": info.started,
-            "shares": [{**asdict(share), "state": share.state.value} for share in result.shares],
+            "shares": [_fields(share) for share in result.shares],
             "absent": [asdict(each) for each in result.absent],
         },
     )
@@ -47,6 +48,12 @@ def incomplete(result: FleetResult) -> bool:
 
 def _is_open(share: ShareProgress) -> bool:
     return share.state is not ShareState.DONE and not share.begun_again_on
+
+
+def _fields(share: ShareProgress) -> dict[str, Any]:
+    """What holds of a share that is over."""
+    found = {**asdict(share), "state": share.state.value}
+    return {name: value for name, value in found.items() if name != "stage"}
 
 
 def _share_row(share: ShareProgress) -> dict[str, Content]:

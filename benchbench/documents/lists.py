@@ -16,6 +16,7 @@ from benchbench.errors import UnreadableInput
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_data
 from benchbench.model.device import WHY_NOT_MEASURED, Probe
+from benchbench.model.run import RunInfo
 from benchbench.plan.rerun import resume_obstacle
 from benchbench.store import runs as store
 from benchbench.store import selectors, tags
@@ -128,10 +129,15 @@ def _interrupted(results: Path) -> list[str]:
     for name in selectors.run_ids(results):
         folder = results / store.RUNS / name
         with suppress(UnreadableInput):
-            interrupted = store.progress(folder) is store.Progress.INTERRUPTED
-            if interrupted and not resume_obstacle(store.read_head(folder)):
-                lines.append(f"to finish {name}: accelbench run --resume {name}")
-    return lines
+            if store.progress(folder) is store.Progress.INTERRUPTED:
+                lines.append(_to_finish(store.read_head(folder)))
+    return [line for line in dict.fromkeys(lines) if line]
+
+
+def _to_finish(info: RunInfo) -> str:
+    if fleet := tags.fleet_of(info.tags):
+        return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
+    return "" if resume_obstacle(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
 
 
 def _metrics() -> Rows:

@@ -17,6 +17,7 @@ from benchbench.model.run import RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, Reason, devices_named, unsupported
 from benchbench.plan.suite import check_params
+from benchbench.store.tags import fleet_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ def resume_obstacle(info: RunInfo) -> str:
     """Why a run cannot be gone on with where it was interrupted, if so."""
     if info.partner:
         return "it is one side of a comparison, whose sides are measured together"
+    if fleet := fleet_of(info.tags):
+        return f"it is part of a fleet, which accelbench fleet --resume {fleet} finishes"
     known = registry.entry_names("benchbench.backends")
     return "" if all(case.backend in known for case in info.plan) else "only its tests can measure it"
 

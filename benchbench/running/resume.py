@@ -36,10 +36,17 @@ HARDWARE = ("cpu", "cores", "threads", "memory_bytes", "architecture", "accelera
 
 
 def resume_run(
-    selector: str, options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
+    selector: str,
+    options: MeasureOptions,
+    results: Path,
+    observer: RunObserver,
+    *,
+    profile: bool = False,
+    of_fleet: bool = False,
 ) -> Run:
     """The run that `selector` names, by default the newest that was interrupted, finished in `results`.
 
+    `of_fleet`: it is part of a fleet, and this is the machine that began it.
     Raises UsageError where it has ended, or where machine, versions or settings are others than they were;
     UnreadableInput, CannotWrite.
     """
@@ -48,7 +55,7 @@ def resume_run(
     with RunWriter(folder) as writer:
         writer.drop_torn()
         run = runs.read_run(folder)  # as it is now that nobody else adds to it
-        _check(run, options)
+        _check(run, options, of_fleet=of_fleet)
         targets = targets_of(run.info.plan, options.pythons)
         with (
             ready(targets, options.wait_s, results, observer),
@@ -75,11 +82,11 @@ def _newest_interrupted(results: Path) -> str:
     raise UsageError(f"No run in {results / runs.RUNS} was interrupted.", LIST)
 
 
-def _check(run: Run, options: MeasureOptions) -> None:
+def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
     """Raises UsageError for a run that is not to be gone on with, or not with these options."""
     if run.ended:
         raise UsageError(f"The run {run.info.id} has ended: there is nothing to resume.", LIST)
-    if reason := resume_obstacle(run.info):
+    if reason := resume_obstacle(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
         raise UsageError(f"The run {run.info.id} cannot be resumed: {reason}.", "Measure it again.")
     kept: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
     for name in sorted(options.given - FREE):

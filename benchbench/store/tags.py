@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 
 from benchbench.errors import UsageError
+from benchbench.store.ulid import ULID
 
 COMMIT = "commit"  # filled in by itself where a run is made in a git checkout
 DIRTY = "-dirty"  # after a commit: files of it were changed
+FLEET, MACHINE, INSTEAD_OF = "fleet", "machine", "instead-of"  # of the runs of a fleet, filled in as well
 BARE = "tag"  # the name of a value that was given none
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
 HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256
@@ -35,6 +37,11 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
         if not (isinstance(value, str) and value.strip()):
             raise UsageError(f"The tag {name!r} has no value.", HINT)
     return dict(tags)
+
+
+def fleet_of(tags: Mapping[str, str]) -> str:
+    """The fleet that a run with these tags belongs to; empty for a run of its own."""
+    return tags[FLEET] if MACHINE in tags and ULID.fullmatch(tags.get(FLEET, "")) else ""
 
 
 def commit_name(name: str, *, dirty: bool) -> str:
