@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benchbench.errors import UsageError, unknown
 
@@ -63,7 +63,19 @@ def load_class(package: str, name: str, base: type[T]) -> type[T]:
 
 def find_class(package: str, name: str, base: type[T]) -> type[T] | None:
     """The same, or None where no file defines it; imports only files whose name it begins with."""
-    for loaded in _loaded(package, name):  # no folder is read again for what a plan asks thousands of times
+    known = _known.get((package, name, base))
+    if known and vars(sys.modules.get(known.__module__, sys)).get(known.__name__) is known:
+        return known  # a plan asks thousands of times
+    if entry := _find_class(package, name, base):
+        _known[package, name, base] = entry
+    return entry
+
+
+_known: dict[tuple[str, str, type], type[Any]] = {}
+
+
+def _find_class(package: str, name: str, base: type[T]) -> type[T] | None:
+    for loaded in _loaded(package, name):  # then no folder is read
         if entry := entries_of(loaded, base).get(name):
             return entry
     modules = _modules(package, import_module(package).__path__)

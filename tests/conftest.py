@@ -17,8 +17,9 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# What a test starts finds compiled what an earlier test's process imported: a container often says otherwise.
+# Modules and tests are compiled once, not in each process: a container often says otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 THREADS = 2  # of TensorFlow, in every test of this process: they cannot be changed once it has computed
 

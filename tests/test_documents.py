@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ from tests.test_architecture import ROOT
 
 LATENCY = metric_named("latency_s")
 Make = Callable[[str, Path], Document]
+Made = Callable[[str, str], Document]
 
 
 def the_report(name: str, _: Path) -> Document:
@@ -231,6 +233,14 @@ DOCUMENTS: dict[str, Make] = {
     "baseline show": the_baseline,
 }
 every_document = pytest.mark.parametrize("verb", DOCUMENTS)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The document of a verb about what has this name; nothing of it can change, so each is made once."""
+    return cache(lambda verb, name: DOCUMENTS[verb](name, tmp_path_factory.mktemp("documents")))
+
+
 EVERY_FORMAT = {
     name: kind
     for name in entry_names("benchbench.exporters")
@@ -240,8 +250,8 @@ EVERY_FORMAT = {
 
 @pytest.mark.parametrize("name", EVERY_FORMAT)
 @every_document
-def test_every_document_can_be_rendered_in_every_format(verb: str, name: str, tmp_path: Path) -> None:
-    document = DOCUMENTS[verb]("name", tmp_path)
+def test_every_document_can_be_rendered_in_every_format(verb: str, name: str, made: Made) -> None:
+    document = made(verb, "name")
     files = EVERY_FORMAT[name]().export(document)
     if EVERY_FORMAT[name].pictures:
         assert list(files) == [f"{plot.name}.{EVERY_FORMAT[name].extension}" for plot in document.plots]
@@ -251,8 +261,8 @@ def test_every_document_can_be_rendered_in_every_format(verb: str, name: str, tm
 
 
 @every_document
-def test_text_for_people_loses_no_fact(verb: str, tmp_path: Path) -> None:
-    document = DOCUMENTS[verb]("name", tmp_path)
+def test_text_for_people_loses_no_fact(verb: str, made: Made) -> None:
+    document = made(verb, "name")
     known = marks(document)
     cells = [cell_text(each, known) for table in document.tables for each in table.cells]
     lines = [each for table in document.tables for each in (table.title, *table.facts, *table.notes)]
@@ -266,14 +276,14 @@ def test_text_for_people_loses_no_fact(verb: str, tmp_path: Path) -> None:
 
 
 @every_document
-def test_programs_get_the_data_as_it_is(verb: str, tmp_path: Path) -> None:
-    document = DOCUMENTS[verb]("name", tmp_path)
+def test_programs_get_the_data_as_it_is(verb: str, made: Made) -> None:
+    document = made(verb, "name")
     assert json.loads(rendered(document, "json")) == json.loads(json.dumps(document.data))
 
 
 @every_document
-def test_a_spreadsheet_gets_lines_of_one_length(verb: str, tmp_path: Path) -> None:
-    document = DOCUMENTS[verb]("name", tmp_path)
+def test_a_spreadsheet_gets_lines_of_one_length(verb: str, made: Made) -> None:
+    document = made(verb, "name")
     found = list(csv.reader(io.StringIO(rendered(document, "csv"))))
     lengths = {len(line) for line in found if len(line) > 1}
     tables = {len(table.columns) for table in document.tables if table.columns}
@@ -289,8 +299,8 @@ def test_a_spreadsheet_gets_lines_of_one_length(verb: str, tmp_path: Path) -> No
     ],
 )
 @every_document
-def test_no_text_from_data_acts(verb: str, name: str, hostile: str, tmp_path: Path) -> None:
-    shown = rendered(DOCUMENTS[verb](hostile, tmp_path), name)
+def test_no_text_from_data_acts(verb: str, name: str, hostile: str, made: Made) -> None:
+    shown = rendered(made(verb, hostile), name)
     assert not {"\x1b", "\u202e"} & set(shown)
     assert not commands_in(shown)
     if name == "markdown":
@@ -304,14 +314,14 @@ def test_no_text_from_data_acts(verb: str, name: str, hostile: str, tmp_path: Pa
 
 @pytest.mark.parametrize("width", [60, 100])
 @every_document
-def test_no_line_is_wider_than_the_terminal(verb: str, width: int, tmp_path: Path) -> None:
-    lines = Terminal(width).render(DOCUMENTS[verb]("name", tmp_path)).splitlines()
+def test_no_line_is_wider_than_the_terminal(verb: str, width: int, made: Made) -> None:
+    lines = Terminal(width).render(made(verb, "name")).splitlines()
     assert max(map(cell_len, lines)) <= width
 
 
 @every_document
-def test_colour_is_only_where_it_is_asked_for(verb: str, tmp_path: Path) -> None:
-    document = DOCUMENTS[verb]("name", tmp_path)
+def test_colour_is_only_where_it_is_asked_for(verb: str, made: Made) -> None:
+    document = made(verb, "name")
     assert "\x1b" in Terminal(100, color=True).render(document)
     assert "\x1b" not in Terminal(100).render(document)
 

@@ -26,12 +26,29 @@ from benchbench.errors import CannotWrite, UsageError
 from tests.program import accelbench, environment, started
 from tests.wheelhouse import slow_source, variables, wheel
 
+COPYING = """#!/bin/sh
+if [ "$2 $3" = "-m venv" ]; then exec cp -a "{made}/." "$4"; fi
+exec "{python}" "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def copying(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The running Python, whose virtual environments are copies of one: making each takes four seconds."""
+    folder = tmp_path_factory.mktemp("copying")
+    subprocess.run([sys.executable, "-I", "-m", "venv", folder / "made"], check=True)
+    program = folder / "python"
+    program.write_text(COPYING.format(made=folder / "made", python=sys.executable))
+    program.chmod(0o755)
+    return str(program)
+
 
 class Home:
-    """A folder with wheels, among them a NumPy of a kind, and with environments."""
+    """A folder with wheels, among them a NumPy of a kind, and with environments made from `base`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, base: str = sys.executable) -> None:
         self.path = path
+        self.base = base
         self.wheels = path / "wheels"
         self.environments = path / "cache" / "envs"
         self.variables = variables(path)
@@ -40,8 +57,12 @@ class Home:
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         return accelbench(*arguments, cwd=self.path, code=code, **self.variables)
 
-    def started(self, *arguments: str) -> subprocess.Popen[str]:
-        return started(*arguments, cwd=self.path, env=environment(**self.variables))
+    def create(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.run("env", "create", *arguments, "--base", self.base, code=code)
+
+    def creating(self, *arguments: str) -> subprocess.Popen[str]:
+        command = ("env", "create", *arguments, "--base", self.base)
+        return started(*command, cwd=self.path, env=environment(**self.variables))
 
     def listed(self, *options: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.run("env", "list", "--format", "json", *options).stdout)
@@ -49,8 +70,8 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path, copying: str) -> Home:
+    return Home(tmp_path, copying)
 
 
 CREATE = ("env", "create", "fake@own", "--with", "extra==1.2")
@@ -127,7 +148,7 @@ def test_an_environment_that_does_not_exist_is_not_removed_but_the_nearest_is_su
 
 
 def test_a_dry_run_tells_what_would_be_fetched_and_leaves_nothing(home: Home) -> None:
-    done = home.run("env", "create", "fake", "--dry-run")
+    done = home.create("fake", "--dry-run")
     assert "making a virtual environment" in done.stderr
     assert done.stdout[: done.stdout.index(" in /")] == snapshot("""\
 PACKAGE  VERSION  SIZE   FROM
@@ -143,7 +164,7 @@ about 30.0 MiB on disk\
 def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -> None:
     source = slow_source(home.path / "slow")
     (source / "wait").touch()
-    process = home.started("env", "create", "fake@slow", "--with", "./slow")
+    process = home.creating("fake@slow", "--with", "./slow")
     wait_for((source / "begun").exists)
     assert [each["health"] for each in home.listed()] == ["building"]
     second = home.run("env", "create", "fake@slow", code=6)
@@ -167,7 +188,7 @@ def test_what_was_cut_short_is_finished_as_it_was_asked_for_and_nothing_half_the
     half = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/extra-1.2.dist-info"
     half.mkdir(parents=True)
     (half / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.2\n")
-    asked = {"name": "fake@own", "backend": "fake", "base": sys.executable, "chosen": True}
+    asked = {"name": "fake@own", "backend": "fake", "base": home.base, "chosen": True}
     (folder / build.REQUEST).write_text(json.dumps(asked | {"requirements": ["extra==1.2", "numpy"]}))
     home.run("env", "create", "fake@own")
     (found,) = home.listed()
@@ -178,7 +199,7 @@ def test_what_was_cut_short_is_finished_as_it_was_asked_for_and_nothing_half_the
 def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: Home) -> None:
     source = slow_source(home.path / "slow")
     (source / "wait").touch()
-    process = home.started("env", "create", "fake", "--with", "./slow")
+    process = home.creating("fake", "--with", "./slow")
     wait_for((source / "begun").exists)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -192,7 +213,7 @@ def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: H
 def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Home) -> None:
     files = {"torch/__init__.py": "raise ImportError('libtorch.so: undefined symbol')\n"}
     wheel(home.wheels, "torch", "2.12.1", files)
-    done = home.run("env", "create", "torch@2.12", "--variant", "cuda", code=7)
+    done = home.create("torch@2.12", "--variant", "cuda", code=7)
     assert "torch@2.12 is built, but torch cannot be used there: ImportError: libtorch.so" in done.stderr
     (found,) = home.listed()
     assert found["requirements"] == ["torch==2.12.*", "numpy"]
@@ -204,7 +225,7 @@ def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Hom
 
 
 def test_what_pip_cannot_find_is_told_in_its_own_words(home: Home) -> None:
-    done = home.run("env", "create", "fake", "--with", "nosuch==1", code=7)
+    done = home.create("fake", "--with", "nosuch==1", code=7)
     assert "No matching distribution found for nosuch==1" in done.stderr
     log = home.environments / "fake/pip.log"
     assert f"All it said is in {log}." in done.stderr
@@ -285,16 +306,16 @@ def test_the_version_of_torch_says_its_build() -> None:
 
 def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -> None:
     wheel(home.wheels, "torch", "2.12.1")
-    create = ("env", "create", "torch@2.12", "--dry-run")
-    absent = home.run(*create, "--variant", "cpu", code=7)
+    create = ("torch@2.12", "--dry-run")
+    absent = home.create(*create, "--variant", "cpu", code=7)
     assert "pip finds no build for cpu of torch==2.12.*, only torch 2.12.1, " in absent.stderr
     assert "--variant cuda takes that" in absent.stderr
-    assert "2.12.1 " in home.run(*create, "--variant", "cuda").stdout
+    assert "2.12.1 " in home.create(*create, "--variant", "cuda").stdout
     wheel(home.wheels, "torch", "2.12.1+cpu")
-    shown = home.run(*create, "--variant", "cpu").stdout
+    shown = home.create(*create, "--variant", "cpu").stdout
     assert "2.12.1+cpu" in shown
     assert "torch==2.12.*, numpy, torch's build for cpu (--variant)" in shown
-    assert "torch has no build 'gpu'" in home.run(*create, "--variant", "gpu", code=2).stderr
+    assert "torch has no build 'gpu'" in home.create(*create, "--variant", "gpu", code=2).stderr
 
 
 @pytest.mark.usefixtures("nowhere")

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from zlib import crc32
@@ -221,7 +222,8 @@ class Workload(ABC):
 
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""
-        for name, value in dataclasses.asdict(self).items():  # type: ignore[call-overload]
+        for name in self.fields():
+            value = getattr(self, name)
             least = self.least.get(name, 0 if name in self.may_be_zero else 1)
             if type(value) is int and value < least:
                 raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
@@ -302,7 +304,12 @@ class Workload(ABC):
     @classmethod
     def frameworks(cls) -> list[str]:
         """The frameworks it has builders for."""
-        return sorted(name.removeprefix("build_") for name in dir(cls) if name.startswith("build_"))
+        return list(_frameworks(cls))
+
+
+@cache
+def _frameworks(kind: type[Workload]) -> list[str]:
+    return sorted(name.removeprefix("build_") for name in dir(kind) if name.startswith("build_"))
 
 
 class Operation(Workload):
