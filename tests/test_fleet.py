@@ -14,7 +14,18 @@ from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
 from benchbench.cluster.asking import Each
+from benchbench.cluster.entry import run_on_node
 from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
+from benchbench.cluster.messages import (
+    Description,
+    LineKind,
+    LineReader,
+    NodeJob,
+    NodeLine,
+    job_bytes,
+    read_json,
+)
+from benchbench.cluster.node import describe_machine
 from benchbench.cluster.shares import lost_cases, unfinished_cases
 from benchbench.cluster.stored import read_fleet, runs_of
 from benchbench.documents.fleet import fleet_document, incomplete
@@ -25,9 +36,12 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run
 from benchbench.model.status import Status
+from benchbench.plan.suite import suite_path
+from benchbench.store import codec, runs
 from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
 from tests.fleets import CASES, PLANNED, FakeCluster, Scripted, Told, measured
+from tests.program import environment, running_in
 
 
 def stored(results: Path) -> list[Run]:
@@ -360,3 +374,69 @@ def test_a_case_of_another_suite_is_another_case() -> None:
     cases = (a_case(), a_case(suite="other"))
     info = a_run_info(plan=cases, policy=Policy(name="quick", rounds=1))
     assert unfinished_cases(info, [a_record(case=cases[0])]) == [(cases[1], 0)]
+
+
+def lines_of(job: NodeJob, folder: Path) -> list[NodeLine]:
+    """What the process on a machine answers."""
+    reader = LineReader()
+    return [line for piece in run_on_node(job_bytes(job), str(folder)) for line in reader.lines(piece)]
+
+
+def test_the_process_on_a_machine_tells_what_that_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    has, end = lines_of(NodeJob(kind="describe"), tmp_path)
+    assert read_json(has.content, Description) == describe_machine()
+    assert (end.kind, end.text) == (LineKind.END, "describe")
+
+
+def test_the_process_on_a_machine_measures_and_resumes_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(ACCELBENCH_WORKLOADS="", TMPDIR=str(tmp_path)).items():
+        monkeypatch.setenv(name, value)
+    options = MeasureOptions(
+        workloads=("gemm",), params={"m": [8, 16]}, backends=("fake",), devices=("cpu",), rounds=2
+    )
+    suites = (("quick", suite_path("quick").read_text()),)
+    told = lines_of(NodeJob(kind="measure", options=options, suites=suites), tmp_path)
+    (sent,) = (line.content for line in told if line.kind is LineKind.HEAD)
+    records = [line.content for line in told if line.kind is LineKind.RECORD]
+    info = codec.decode_head(sent)
+    assert [case.suite for case in info.plan] == ["quick"] * 2
+    whole = [codec.decode(line, checksums=True) for line in records]
+    assert len(whole) == 4
+
+    kept = runs.create_in(tmp_path / "kept", info)
+    kept.append(whole[0])
+    kept.close()
+    head, first = ((kept.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
+    rest = lines_of(NodeJob(kind="resume", run=info.id, head=head, records=first), tmp_path)
+    (now,) = (line.content for line in rest if line.kind is LineKind.HEAD)
+    assert len(codec.decode_head(now).resumed) == 1
+    made = [codec.decode(line.content, checksums=True) for line in rest if line.kind is LineKind.RECORD]
+    assert [(r.case, r.round) for r in made] == [(r.case, r.round) for r in whole[1:]]
+
+    again = NodeJob(kind="again", options=options, cases=info.plan[:1], policy=info.policy, seed=1)
+    told = lines_of(again, tmp_path)
+    assert [line.kind for line in told].count(LineKind.RECORD) == 2
+    assert list(tmp_path.iterdir()) == [kept.folder]
+
+
+def test_the_process_on_a_machine_says_why_it_cannot_measure(tmp_path: Path) -> None:
+    suites = (("mine", "description = 1\ncases = []"),)
+    (error,) = lines_of(NodeJob(kind="measure", suites=suites), tmp_path)
+    assert error.kind is LineKind.ERROR
+    assert "description" in error.text
+
+
+def test_the_process_on_a_machine_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    slow = MeasureOptions(backends=("fake",), rounds=1000)
+    suites = (("quick", suite_path("quick").read_text()),)
+    pieces = run_on_node(job_bytes(NodeJob(kind="measure", options=slow, suites=suites)), str(tmp_path))
+    while b"head" not in next(pieces):
+        pass
+    assert running_in(tmp_path)
+    pieces.close()
+    assert running_in(tmp_path) == []

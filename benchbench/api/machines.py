@@ -11,7 +11,7 @@ from benchbench.cluster.asking import Each, FleetOptions, measure_fleet
 from benchbench.cluster.fleet import FleetObserver, FleetResult
 from benchbench.cluster.listener import BEGIN_S, Deadlines
 from benchbench.cluster.ray_cluster import RayCluster
-from benchbench.errors import member
+from benchbench.errors import UsageError, unknown
 from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, from_keywords, takes_keywords
 
 
@@ -40,12 +40,14 @@ def fleet(
     Raises UsageError, NothingToMeasure without Ray, a cluster or a machine that answers, CannotWrite,
     UnreadableInput.
     """
+    if each not in list(Each):
+        raise UsageError(f"each: {each!r} is not known.", unknown("choices", each, [*Each]))
     measure = options or from_keywords(suite, given, "benchbench.fleet")
     if resume and not options and suite == "quick":
         measure = replace(measure, suites=())
     asked = FleetOptions(
         measure=measure,
-        each=member(Each, each),
+        each=Each(each),
         resume=None if resume is False else "" if resume is True else resume,
         allow_different=allow_different,
         deadlines=Deadlines(begin_s=begin_s),

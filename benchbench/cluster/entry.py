@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from select import select
 
@@ -19,7 +19,7 @@ PIECE = (
 PROGRAM = "import sys; sys.path.append(sys.argv[1]); from benchbench.cluster.__main__ import main; main()"
 
 
-def run_on_node(job: bytes, folder: str) -> Iterator[bytes]:
+def run_on_node(job: bytes, folder: str) -> Generator[bytes, None, None]:
     """What the job's process writes, in pieces as they come; an empty one at first and while it is silent.
 
     It works in `folder` where this machine has that, and ends when this process does.
