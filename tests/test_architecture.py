@@ -140,6 +140,7 @@ SAME_MEANING = {
         "run",
         "fleet",
         "report",
+        "hardware",
         "history",
         "profile",
         "doctor",

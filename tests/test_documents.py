@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from rich.cells import cell_len
 
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, metric_named
+from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
+from benchbench.choosing.hardware import compare_hardware
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
@@ -44,6 +47,7 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.environments import download_document, environments_document
 from benchbench.documents.gate import check_document
+from benchbench.documents.hardware import hardware_document
 from benchbench.documents.history import history_document
 from benchbench.documents.lists import devices_document, list_document
 from benchbench.documents.plan import plan_document
@@ -176,6 +180,22 @@ def the_history(name: str, _: Path) -> Document:
     return history_document(trends(stored, LATENCY))
 
 
+def the_hardware(name: str, _: Path) -> Document:
+    stored = [
+        a_run(
+            [
+                replace(each, device_model=f"{name}{number // 3}")
+                for each in some_rounds(step, step, step, case=a_case(workload=name, target=name))
+            ],
+            id=f"{name}{number}",
+            tags={"machine": f"{name}{number}"},
+        )
+        for number, step in enumerate([1e-3, 1e-3, 3e-3, 9e-3])
+    ]
+    prices = Prices(currency=name, per_hour={"*": 2.0})
+    return hardware_document(compare_hardware(stored, prices))
+
+
 def a_list(what: str) -> Make:
     def make(name: str, results: Path) -> Document:
         info = a_run_info(command=(name,), plan=(a_case(),))
@@ -224,6 +244,7 @@ DOCUMENTS: dict[str, Make] = {
     "doctor --selftest": the_selftest,
     "doctor --aa": the_noise,
     "history": the_history,
+    "hardware": the_hardware,
     **{f"list {what}": a_list(what) for what in ("workloads", "backends", "suites", "metrics", "runs")},
     "devices": the_devices,
     "run --dry-run": the_plan,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from benchbench.analyse import columns, metrics, pricing
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import case_key, rows
+from benchbench.choosing.hardware import HardwareComparison, compare_hardware
 from benchbench.comparing import attribution, verdicts
 from benchbench.comparing.verdicts import THRESHOLD, Comparison
 from benchbench.diagnosis import ceilings
@@ -99,6 +100,39 @@ def history(
     told = observer or RunObserver()
     stored = selectors.read_all(root, lambda reason: told.note(f"left out: {reason}"))
     return trends(stored, quantity, several(cases), threshold, by)
+
+
+def hardware(
+    runs: Sequence[Run | str | Path] = (),
+    *,
+    cases: Names = (),
+    tags: Mapping[str, str] | None = None,
+    since: str = "",
+    by: str | None = None,
+    prices: Prices | None = None,
+    dedicated: bool = False,
+    results: str | Path | None = None,
+) -> HardwareComparison:
+    """What `accelbench hardware` shows: who is fastest, cheapest and most frugal, and which machine is slow.
+
+    `runs`: given or named as in `load`; none means all that are stored, of which one that cannot be read is
+    left out with an AccelbenchWarning. `cases`: parts of cases' ids, or patterns of whole ones. `tags`: what
+    a run must be filed under; `since`: an ISO date. `by`: the tag that names machines. `prices`: of devices,
+    else those of the nearest accelbench.toml. `dedicated`: nobody else uses the machines.
+    Raises UsageError, UnreadableInput where there is no run.
+    """
+    chosen = [each if isinstance(each, Run) else load(each, results) for each in runs]
+    wanted = selectors.RunFilter(tags=tags or {}, since=since)
+    shown = [run for run in chosen or _all_runs(results_folder(results)) if wanted.takes(run.info)]
+    return compare_hardware(shown, prices or known_prices(), cases=several(cases), by=by, dedicated=dedicated)
+
+
+def _all_runs(root: Path) -> Iterator[Run]:
+    if not selectors.run_ids(root):
+        folder("latest", root)  # tells what to do
+    return selectors.read_all(
+        root, lambda reason: warnings.warn(AccelbenchWarning(f"left out: {reason}"), stacklevel=2)
+    )
 
 
 def profile(

@@ -100,7 +100,29 @@ class TrendLine:
     by_time: bool
 
 
-Panel = Bars | Strips | Sweeps | TrendLine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPoint:
+    """Hardware at its price, and its rate; `dominated`: something else is no dearer and no slower."""
+
+    label: str
+    price: float
+    value: float
+    low: float | None
+    high: float | None
+    dominated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricePanel:
+    """Rates against prices, cheapest first."""
+
+    title: str
+    price_unit: str
+    unit: str
+    points: tuple[PricedPoint, ...]
+
+
+Panel = Bars | Strips | Sweeps | TrendLine | PricePanel
 PAGE = 24  # panels of a picture that can still be looked at
 
 

@@ -10,8 +10,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from benchbench.documents.document import Document
-from benchbench.documents.plots import Bar, Bars, Panel, Plot, Strips, Sweeps
-from benchbench.exporters import _bars, _strips, _sweeps, _trends
+from benchbench.documents.plots import Bar, Bars, Panel, Plot, PricePanel, Strips, Sweeps
+from benchbench.exporters import _bars, _prices, _strips, _sweeps, _trends
 from benchbench.exporters._drawing import label_of
 from benchbench.exporters._layout import FigureLayout, Spot, layout_of
 
@@ -91,6 +91,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
             _strips.draw_strips(axes, panel)
     elif isinstance(panel, Sweeps):
         _sweeps.draw_sweeps(axes, panel)
+    elif isinstance(panel, PricePanel):
+        _prices.draw_prices(axes, panel)
     else:
         _trends.draw_trends(axes, panel)
 

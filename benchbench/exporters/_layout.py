@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from benchbench.documents.plots import Bars, Panel, Plot, Strips, Sweeps
+from benchbench.documents.plots import Bars, Panel, Plot, PricePanel, Strips, Sweeps
 from benchbench.exporters._drawing import MOST_TITLE, cut, label_of
 from benchbench.format import visible
 
@@ -20,7 +20,8 @@ NARROWEST = 5.0  # a figure, for its title
 VALUES, UNIT = 8, 0.2  # left of a panel: characters of a value, and the unit
 BESIDE = 16  # characters right of a panel: `1.24k image/s`
 ROW = {Bars: 0.22, Strips: 0.42}  # of each alternative
-WIDTH, HEIGHT = {Bars: 2.6, Strips: 3.0, Sweeps: 3.2}, {Sweeps: 2.2}  # of a panel within its axes
+# Of a panel within its axes.
+WIDTH, HEIGHT = {Bars: 2.6, Strips: 3.0, Sweeps: 3.2, PricePanel: 3.2}, {Sweeps: 2.2, PricePanel: 2.2}
 TREND_WIDTH, TREND_HEIGHT = 4.6, 1.7
 
 
@@ -92,7 +93,7 @@ def _column(panels: Sequence[Panel]) -> _Column:
     named = labels * CHARACTER + 0.1
     if kind in ROW:
         return _Column(left=named, axes=WIDTH[kind], right=BESIDE * CHARACTER)
-    if kind is Sweeps:
+    if kind in HEIGHT:
         return _Column(left=values, axes=WIDTH[kind], right=named + 0.4)
     return _Column(left=values, axes=TREND_WIDTH, right=0.1)
 
@@ -104,6 +105,8 @@ def _labels(panel: Panel) -> Iterator[str]:
         yield from (strip.label for strip in panel.strips)
     elif isinstance(panel, Sweeps):
         yield from (sweep.label for sweep in panel.sweeps)
+    elif isinstance(panel, PricePanel):
+        yield from (point.label for point in panel.points)
 
 
 def _height(panel: Panel) -> float:
@@ -114,6 +117,8 @@ def _height(panel: Panel) -> float:
         return ROW[Strips] * len(panel.strips)
     if isinstance(panel, Sweeps):
         return max(HEIGHT[Sweeps], 0.18 * len(panel.sweeps))
+    if isinstance(panel, PricePanel):
+        return max(HEIGHT[PricePanel], 0.18 * len(panel.points))
     return TREND_HEIGHT
 
 

@@ -83,6 +83,7 @@ class RunInfo:
     partner: Partner | None = None
     tags: dict[str, str] = field(default_factory=dict)  # what it is filed under, `commit` among them
     resumed: tuple[Resumption, ...] = ()  # its parts after the first, in order
+    machine_id: str = ""  # which of its type; empty: not known
 
     @property
     def commit(self) -> str:

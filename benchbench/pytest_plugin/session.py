@@ -19,6 +19,7 @@ from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import decide
 from benchbench.machine.environment import machine, same_hardware, usable_threads
+from benchbench.machine.identity import machine_id
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.measurement import Failure, Measurement
@@ -123,6 +124,7 @@ def session(name: str, policy: Policy, earlier: Run | None) -> Run:
         plan=(),
         left_out=(),
         tags=commit_tag(),
+        machine_id=machine_id(),
     )
     before = earlier.info if earlier else info
     rounds = 1 + max((each.round for each in earlier.records), default=-1) if earlier else 0

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from benchbench import __version__
 from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import machine
+from benchbench.machine.identity import machine_id
 from benchbench.model.case import Case
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
@@ -52,6 +53,7 @@ def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
         plan=chosen.cases,
         left_out=chosen.left_out,
         tags={**commit_tag(), **terms.tags},
+        machine_id=machine_id(),
     )
 
 

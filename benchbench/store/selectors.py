@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 
-from benchbench.errors import UnreadableInput
-from benchbench.model.run import Run
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.model.run import Run, RunInfo
 from benchbench.store import disk
 from benchbench.store.runs import HEAD, NAME, RUNS, read_run
-from benchbench.store.ulid import ULID, new_id
+from benchbench.store.ulid import ULID, begun, new_id
 
 LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
 
@@ -71,6 +73,36 @@ def read_all(root: Path, skipped: Callable[[str], None]) -> Iterator[Run]:
             yield read_run(root / RUNS / name)
         except UnreadableInput as error:
             skipped(str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Runs that are filed under all of `tags` and began at `since` or later: an ISO date or time, in UTC.
+
+    Raises UsageError for what is no date.
+    """
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    since: str = ""
+
+    def __post_init__(self) -> None:
+        """See above."""
+        if self.since:
+            _moment(self.since)
+
+    def takes(self, info: RunInfo) -> bool:
+        """Whether the run is one of them."""
+        recent = not self.since or begun(info) >= _moment(self.since)
+        return recent and all(info.tags.get(name) == value for name, value in self.tags.items())
+
+
+def _moment(text: str) -> float:
+    """Unix time."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no date.", "Write --since 2026-01-31.") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def follow_stored(root: Path) -> None:

@@ -108,6 +108,7 @@ def _head(info: RunInfo, values: Mapping[str, str]) -> RunInfo:
         left_out=tuple(replace(out, case=_case(out.case, values)) for out in info.left_out),
         partner=None,
         tags={},
+        machine_id="",
         resumed=tuple(replace(part, command=(REMOVED,)) for part in info.resumed),
     )
 
@@ -146,4 +147,6 @@ def _dropped(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -
         "names of host and user in texts": len(texts.hidden.get("name", ())),
     }
     partner = ("its partner in a comparison",) if run.info.partner else ()
-    return ("the command line", *partner, *(f"{count} {what}" for what, count in counts.items() if count))
+    identity = ("the id of the machine",) if run.info.machine_id else ()
+    counted = (f"{count} {what}" for what, count in counts.items() if count)
+    return ("the command line", *partner, *identity, *counted)

@@ -1,0 +1,207 @@
+"""Stored runs → what each measured of a case, on which hardware and machine; or why it does not count."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from benchbench.analyse.digest import CaseDigest, digest
+from benchbench.analyse.metrics import LATENCY, Metric
+from benchbench.analyse.roofline import device_of
+from benchbench.analyse.rows import Row, rows
+from benchbench.comparing.match import LEAST_PROCESSES, PARTS_APART
+from benchbench.errors import UsageError, unknown
+from benchbench.gate.spread import Hours, days_of, hours_of
+from benchbench.machine.environment import fingerprint
+from benchbench.model.case import Cache, Case
+from benchbench.model.note import NoteKind
+from benchbench.model.placement import ONE_DEVICE, suffix
+from benchbench.model.run import Run, RunInfo, Settings
+from benchbench.store.ulid import begun
+
+TAG = "machine"  # names the machine of a run, where nothing else is asked for
+DIGITS = 8  # of a machine's id, enough to tell thousands apart
+UNNAMED = "a machine without a name"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hardware:
+    """What can be bought or rented: a device by its own name; of a CPU, also the threads that were used."""
+
+    device: str
+    threads: int = 0  # 0 of an accelerator
+
+    @property
+    def label(self) -> str:
+        """`AMD EPYC 7B13, 8 threads`."""
+        return f"{self.device}, {self.threads} threads" if self.threads else self.device
+
+
+@dataclass(frozen=True, slots=True)
+class MachineType:
+    """What machines of one type have in common; `fingerprint`: of all their hardware."""
+
+    hardware: Hardware
+    cpu: str
+    fingerprint: str
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseSession:
+    """A case as one run measured it; `processes`: what they measured."""
+
+    case: Case
+    type: MachineType
+    machine: str  # its name: a tag's value, else its id
+    run: str
+    started: str
+    processes: CaseDigest
+
+    @property
+    def hardware(self) -> Hardware:
+        """Of the case's device."""
+        return self.type.hardware
+
+    @property
+    def work(self) -> str:
+        """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32/cold`."""
+        return self.case.work if self.case.cache is Cache.HOT else f"{self.case.work}/{self.case.cache}"
+
+    @property
+    def configuration(self) -> str:
+        """What computes it: `torch compile`."""
+        variables = suffix(ONE_DEVICE, self.case.environment)
+        return " ".join(filter(None, (self.case.target, self.case.mode, variables)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """`sessions`: what counts. `left_out`: why the rest does not → how many cases of how many runs."""
+
+    sessions: tuple[CaseSession, ...]
+    left_out: Mapping[str, int]
+
+
+def evidence_of(runs: Iterable[Run], cases: Sequence[str] = (), by: str | None = None) -> Evidence:
+    """Of runs in any order, those that are half of `compare --ab` left out. `cases`: parts of ids, or
+    patterns of whole ones; none means all. `by`: the tag that names machines.
+
+    Of a case on one hardware the framework's version of the newest run counts, and of a work the workload's
+    version of the newest run. Raises UsageError where no run has the tag.
+    """
+    stored = sorted(
+        (run for run in runs if run.info.partner is None), key=lambda run: (begun(run.info), run.info.id)
+    )
+    if by:
+        _check_tag(stored, by)
+    left_out: Counter[str] = Counter()
+    measured = [
+        session
+        for run in stored
+        for processes in _wanted(run, cases)
+        if (session := _session(run.info, processes, by or TAG, left_out))
+    ]
+    return Evidence(sessions=tuple(_newest(measured, left_out)), left_out=dict(left_out))
+
+
+def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[Hours]:
+    """Day by day of each machine, and in it hour by hour, the logarithms of the processes' values."""
+    machines: dict[str, list[CaseSession]] = {}
+    for session in sessions:
+        if session.processes.logs(metric):
+            machines.setdefault(session.machine, []).append(session)
+    return [day for own in machines.values() for day in _days(own, metric)]
+
+
+def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[Hours]:
+    started = [session.started for session in sessions]
+    days: dict[int, dict[int, list[float]]] = {}
+    for session, day, hour in zip(sessions, days_of(started), hours_of(started), strict=True):
+        days.setdefault(day, {}).setdefault(hour, []).extend(session.processes.logs(metric))
+    return (list(hours.values()) for hours in days.values())
+
+
+def _check_tag(stored: Sequence[Run], by: str) -> None:
+    if stored and not any(by in run.info.tags for run in stored):
+        known = sorted({name for run in stored for name in run.info.tags})
+        raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, known))
+
+
+def machine_name(info: RunInfo, by: str) -> str:
+    """The tag's value, else the beginning of the machine's id."""
+    return info.tags.get(by) or info.machine_id[:DIGITS] or UNNAMED
+
+
+def _wanted(run: Run, cases: Sequence[str]) -> Iterator[tuple[Row, CaseDigest]]:
+    """The cases that were planned and asked for."""
+    known = {row.case.id: row for row in rows(run)}
+    for name, processes in digest(run).cases.items():
+        wanted = not cases or any(part in name or fnmatchcase(name, part) for part in cases)
+        if wanted and not processes.absent and name in known:
+            yield known[name], processes
+
+
+def _session(
+    info: RunInfo, measured: tuple[Row, CaseDigest], by: str, left_out: Counter[str]
+) -> CaseSession | None:
+    """None of what does not count, which is then in `left_out`."""
+    row, processes = measured
+    hardware = _hardware(info, row)
+    if fault := _fault(row, processes):
+        left_out[f"{fault}, on {hardware.label}"] += 1
+        return None
+    return CaseSession(
+        case=row.case,
+        type=MachineType(hardware, info.machine.cpu, fingerprint(info.machine), info.settings),
+        machine=machine_name(info, by),
+        run=info.id,
+        started=info.started,
+        processes=processes,
+    )
+
+
+def _hardware(info: RunInfo, row: Row) -> Hardware:
+    model, threads = device_of(info, row.case.device, row.device_name)
+    return Hardware(model or row.case.device, threads or 0)
+
+
+def _fault(row: Row, processes: CaseDigest) -> str:
+    """Why a case does not count; empty where it does."""
+    simulated = any(note.kind is NoteKind.SIMULATED for note in row.notes)
+    count = len(processes.logs(LATENCY))
+    faults = {
+        str(row.status): not row.ok,
+        "not ranked": row.unranked,
+        "of several devices": row.case.placement != ONE_DEVICE,
+        "not verified": row.relative_error.value is None and not simulated,
+        "contended": bool(processes.contended),
+        "still warming up": processes.unsteady > 0,
+        "processes disagree": bool(processes.disagreement(LATENCY)),
+        "resumed, and its parts differ": processes.parts_apart(LATENCY) > math.log1p(PARTS_APART),
+        f"fewer than {LEAST_PROCESSES} processes": count < LEAST_PROCESSES,
+    }
+    return next((name for name, holds in faults.items() if holds), "")
+
+
+def _newest(sessions: Sequence[CaseSession], left_out: Counter[str]) -> Iterator[CaseSession]:
+    """Without those of another version than the newest; `sessions` are oldest first."""
+    versions = {(each.hardware, each.case.id): each.processes.version for each in sessions}
+    works = {each.work: _counted(each) for each in sessions}
+    for each in sessions:
+        if _counted(each) != works[each.work]:
+            left_out[f"another version of the workload {each.case.workload}"] += 1
+        elif each.processes.version != (newest := versions[each.hardware, each.case.id]):
+            older = f"{each.case.target} {each.processes.version}, not {newest}"
+            left_out[f"{older}, on {each.hardware.label}"] += 1
+        else:
+            yield each
+
+
+def _counted(session: CaseSession) -> tuple[object, ...]:
+    cost = session.processes.cost
+    assert cost
+    return session.processes.workload_version, cost.flops, cost.items, cost.item

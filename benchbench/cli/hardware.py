@@ -1,0 +1,96 @@
+"""`accelbench hardware`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from benchbench.cli import completion
+from benchbench.cli.app import COMPARE, app
+from benchbench.cli.formats import (
+    TERMINAL,
+    checked_any,
+    for_people,
+    format_of,
+    has_pictures,
+    print_document,
+)
+from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
+from benchbench.cli.screen import tell
+from benchbench.errors import CannotWrite
+
+if TYPE_CHECKING:
+    from benchbench.documents.document import Document
+
+
+@app.command(rich_help_panel=COMPARE)
+def hardware(
+    runs: Annotated[
+        Names,
+        argument(
+            "Runs of several machines. [default: all]", metavar="[RUN]…", autocompletion=completion.runs
+        ),
+    ] = None,
+    case: Annotated[Names, option("--case", text="Only these cases: parts of ids, or patterns.")] = None,
+    tag: Annotated[Names, option("--tag", text="NAME=VALUE that a run must be filed under.")] = None,
+    since: Annotated[str, option("--since", text="Only runs since that day, as in 2026-01-31.")] = "",
+    by: Annotated[
+        str | None, option("--by", text="The tag that names machines. [default: machine, else their ids]")
+    ] = None,
+    columns: Annotated[
+        Names,
+        option("--columns", text="What to show: rate, vs-fastest, per-cost, per-joule, by, measured, …"),
+    ] = None,
+    price: Annotated[
+        Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")
+    ] = None,
+    dedicated: Annotated[
+        bool, option("--dedicated", text="Nobody else uses the machines: their days differ less.")
+    ] = False,
+    results: ResultsOption = Path("results"),
+    format: Annotated[
+        str | None,
+        option(
+            "--format",
+            text="As report's; what -o does not say.",
+            callback=checked_any,
+            autocompletion=for_people,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, option("--output", "-o", text="File; its ending may say the format.")
+    ] = None,
+) -> None:
+    """Which hardware is fastest, cheapest and most frugal for each work, and which machine is slow.
+
+    Examples: accelbench hardware --price '*H100*=2.5 EUR' --price '*L4*=0.7'; accelbench hardware --by node
+    """
+    from benchbench import api
+    from benchbench.api.stored import known_prices
+    from benchbench.documents.hardware import hardware_document
+    from benchbench.store.tags import parse_tags
+
+    chosen = format or format_of(output)
+    found = api.hardware(
+        runs or (),
+        cases=case or (),
+        tags=parse_tags(tag or ()),
+        since=since,
+        by=by,
+        prices=known_prices(price or ()),
+        dedicated=dedicated,
+        results=results,
+    )
+    document = hardware_document(found, split_names(columns))
+    print_document(document, chosen, output or (results if has_pictures(chosen) else None))
+    if chosen == TERMINAL and not output:
+        _keep_plot(document, results)
+
+
+def _keep_plot(document: Document, results: Path) -> None:
+    """It comes with the answer, which is no worse where it cannot be kept."""
+    if any(plot.panels for plot in document.plots):
+        try:
+            print_document(document, "png", results)
+        except CannotWrite as error:
+            tell(f"no plot is kept: {error}")

@@ -1,0 +1,566 @@
+"""Hardware by runs of several machines: who is best in what, what it costs, and which machine is slow."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from benchbench import api
+from benchbench.analyse.pricing import Prices
+from benchbench.choosing.choice import Aim, work_choices
+from benchbench.choosing.hardware import HardwareComparison, compare_hardware
+from benchbench.choosing.means import MeanLog, gap, mean_log
+from benchbench.choosing.pareto import dominating, overall_offers
+from benchbench.choosing.ranking import Contender, rank_works
+from benchbench.choosing.sessions import Hardware, evidence_of
+from benchbench.choosing.stragglers import machine_ps
+from benchbench.documents.hardware import NO_PRICES, hardware_document
+from benchbench.documents.plots import PricePanel
+from benchbench.errors import UsageError
+from benchbench.exporters.svg import Svg
+from benchbench.gate.spread import ASSUMED_SHARED
+from benchbench.model.case import Case
+from benchbench.model.note import NoteKind, note
+from benchbench.model.run import Run
+from benchbench.stats import holm
+from benchbench.store import runs as store
+from tests.factories import a_case, a_cost, a_machine, a_record, a_run, a_telemetry, a_watched
+from tests.program import accelbench
+from tests.rendering import columns_of, on_a_terminal, rendered
+from tests.test_architecture import ROOT
+from tests.test_plots import texts
+
+PRICES = Prices(currency="EUR", per_hour={"H100": 4.0, "L4": 0.5, "A10": 1.0})
+STEPS_S = {"H100": 0.001, "A10": 0.004, "L4": 0.005}
+SMALL, LARGE = a_case(), a_case(params={"m": 512, "n": 512, "k": 512})
+Steps = Sequence[tuple[Case, float]]  # seconds
+NOISE = (0.999, 1.0, 1.001)
+
+
+def a_gpu_run(device: str, steps_s: Steps, *, day: int = 1, machine: str = "", **over: Any) -> Run:
+    """Three processes of each case on cuda:0, each drawing 100 W."""
+    watts = over.get("watts", 100.0)
+    records = [
+        a_record(
+            a_watched(
+                **{
+                    "telemetry": a_telemetry(energy_j=tuple(watts * 0.3 * n for n in range(11)), **_seen()),
+                    "length_s": 3.3,
+                    "block_s": (10 * noise * seconds,) * 5,
+                }
+                | over.get("measured", {}),
+            ),
+            case=replace(case, device="cuda:0"),
+            round=number,
+            device_model=device,
+            framework_version=over.get("version", "2.13.0"),
+        )
+        for case, seconds in steps_s
+        for number, noise in enumerate(NOISE)
+    ]
+    return a_run(
+        records,
+        id=f"{device}-{machine}-{day}",
+        started=f"2026-01-{day:02}T03:04:05Z",
+        machine=a_machine(accelerators=(device,)),
+        machine_id=machine,
+        tags=over.get("tags", {}),
+    )
+
+
+def _seen() -> dict[str, Any]:
+    """Samples over three seconds: energy needs two."""
+    return {
+        "at_s": tuple(0.15 + 0.3 * number for number in range(11)),
+        "busy_s": tuple(0.45 * number for number in range(11)),
+    }
+
+
+def a_fleet(**over: Any) -> list[Run]:
+    """A machine of each type, for a day."""
+    return [
+        a_gpu_run(device, [(SMALL, step), (LARGE, 3 * step)], machine=f"{device}-1", **over)
+        for device, step in STEPS_S.items()
+    ]
+
+
+def best_of(found: HardwareComparison, aim: Aim) -> list[str | None]:
+    """In each work; None where nobody is told from the others."""
+    rankings = [choice.rankings[aim] for choice in found.choices]
+    return [ranking.best.hardware.device if ranking.best else None for ranking in rankings]
+
+
+def test_the_fastest_the_cheapest_and_the_most_frugal_may_be_three() -> None:
+    runs = [
+        a_gpu_run("H100", [(SMALL, 0.001)], watts=700),
+        a_gpu_run("A10", [(SMALL, 0.004)], watts=60),
+        a_gpu_run("L4", [(SMALL, 0.0045)], watts=300),
+    ]
+    found = compare_hardware(runs, PRICES)
+    assert [best_of(found, aim) for aim in Aim] == [["H100"], ["L4"], ["A10"]]
+    (work,) = hardware_document(found).data["works"]
+    h100 = next(each for each in work["hardware"] if each["device"] == "H100")
+    assert h100["items_per_s"]["value"] == pytest.approx(1000, rel=1e-3)
+    assert h100["items_per_cost"]["value"] == pytest.approx(1000 * 3600 / 4, rel=1e-3)
+    assert h100["items_per_j"]["value"] == pytest.approx(50 / (700 * 3.3), rel=1e-3)
+
+
+def test_one_day_of_each_machine_cannot_tell_what_differs_as_days_do() -> None:
+    runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.00108)])]
+    assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
+    five = [
+        a_gpu_run(device, [(SMALL, seconds)], day=day, machine=device)
+        for device, seconds in (("A", 0.001), ("B", 0.00108))
+        for day in range(1, 6)
+    ]
+    assert best_of(compare_hardware(five), Aim.FASTEST) == ["A"]
+
+
+def test_machines_of_ones_own_are_taken_to_differ_less() -> None:
+    runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.0012)])]
+    assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
+    assert best_of(compare_hardware(runs, dedicated=True), Aim.FASTEST) == ["A"]
+
+
+def test_each_hardware_is_ranked_by_the_best_of_its_frameworks() -> None:
+    slow, fast = a_case(mode="eager"), a_case(backend="jax", mode="jit")
+    runs = [a_gpu_run("A", [(slow, 0.004), (fast, 0.001)]), a_gpu_run("B", [(slow, 0.002)])]
+    (choice,) = compare_hardware(runs).choices
+    first, second = choice.rankings[Aim.FASTEST].contenders
+    assert (first.hardware.device, first.configuration) == ("A", "jax jit")
+    assert (second.hardware.device, second.configuration) == ("B", "torch eager")
+
+
+def test_a_cpu_is_told_with_its_threads_and_can_be_priced_by_them() -> None:
+    record = [
+        a_record(a_watched(block_s=(0.01 * noise,) * 5), round=number) for number, noise in enumerate(NOISE)
+    ]
+    prices = Prices(currency="EUR", per_hour={"Example CPU, 2 threads": 0.25, "*CPU*": 9.0})
+    (choice,) = compare_hardware([a_run(record)], prices).choices
+    (contender,) = choice.rankings[Aim.CHEAPEST].contenders
+    assert contender.hardware.label == "Example CPU, 2 threads"
+    assert contender.amount.mid == pytest.approx(math.log(0.001 * 0.25 / 3600), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("over", "why"),
+    [
+        ({"relative_error": None}, "not verified"),
+        ({"notes": (note(NoteKind.UNRANKED, reason="more ranks than cores"),)}, "not ranked"),
+        ({"steady": False}, "still warming up"),
+    ],
+)
+def test_what_cannot_be_relied_on_is_left_out_and_told(over: dict[str, Any], why: str) -> None:
+    runs = [a_gpu_run("A", [(SMALL, 0.001)], measured=over), a_gpu_run("B", [(SMALL, 0.002)])]
+    found = compare_hardware(runs)
+    assert [each.hardware.device for each in found.evidence.sessions] == ["B"]
+    assert found.evidence.left_out == {f"{why}, on A": 1}
+    assert f"left out 1×: {why}, on A" in hardware_document(found).notes
+
+
+def test_a_simulated_case_counts_though_nothing_of_it_can_be_verified() -> None:
+    over = {"relative_error": None, "notes": (note(NoteKind.SIMULATED),)}
+    assert compare_hardware([a_gpu_run("A", [(SMALL, 0.001)], measured=over)]).evidence.left_out == {}
+
+
+def test_contended_cases_are_left_out() -> None:
+    crowded = a_telemetry(**{**_seen(), "busy_s": tuple(2.0 * number for number in range(11))})
+    found = compare_hardware([a_gpu_run("A", [(SMALL, 0.001)], measured={"telemetry": crowded})])
+    assert found.evidence.left_out == {"contended, on A": 1}
+
+
+def test_versions_that_differ_are_told_and_older_ones_do_not_count() -> None:
+    runs = [
+        a_gpu_run("A", [(SMALL, 0.009)], version="2.12.0", day=1, machine="a"),
+        a_gpu_run("A", [(SMALL, 0.001)], day=2, machine="a"),
+        a_gpu_run("B", [(SMALL, 0.002)], version="2.12.0", machine="b"),
+    ]
+    document = hardware_document(found := compare_hardware(runs))
+    assert "torch differs: 2.12.0 on B; 2.13.0 on A" in document.facts
+    assert found.evidence.left_out == {"torch 2.12.0, not 2.13.0, on A": 1}
+    other = {"cost": a_cost(flops=1)}
+    assert compare_hardware(
+        [runs[2], a_gpu_run("A", [(SMALL, 1.0)], day=3, measured=other)]
+    ).evidence.left_out == {"another version of the workload gemm": 1}
+
+
+def test_halves_of_an_interleaved_comparison_do_not_count() -> None:
+    from benchbench.model.run import Partner
+
+    run = a_gpu_run("A", [(SMALL, 0.001)])
+    half = replace(run, info=replace(run.info, partner=Partner(label="x", run="y", cases={})))
+    assert compare_hardware([half]).evidence.sessions == ()
+
+
+def siblings_of(factors: dict[str, float], cases: int = 5, **over: Any) -> list[Run]:
+    """Machines of one type, each slower by its factor in every case."""
+    steps = [(a_case(params={"m": 2**size, "n": 8, "k": 8}), 0.001 * (size + 1)) for size in range(cases)]
+    return [
+        a_gpu_run("H100", [(case, step * factor) for case, step in steps], machine=name, **over)
+        for name, factor in factors.items()
+    ]
+
+
+def test_a_slow_machine_is_told_from_its_siblings() -> None:
+    found = compare_hardware(siblings_of({"a": 1.0, "b": 1.01, "c": 0.99, "d": 1.4, "e": 1.0}))
+    (siblings,) = found.siblings
+    assert [(each.machine, each.slow) for each in siblings.scores][:2] == [("d", True), ("b", False)]
+    assert siblings.scores[0].ratio == pytest.approx(1.4, rel=1e-6)
+    assert siblings.scores[0].cases == 5
+    assert str(hardware_document(found).conclusions[-1]) == "slow: d, 1.40× its siblings of H100"
+
+
+def test_of_two_machines_nobody_can_say_which_is_slow() -> None:
+    found = compare_hardware(siblings_of({"a": 1.0, "b": 2.0}))
+    assert [each.slow for each in found.siblings[0].scores] == [None, None]
+    assert "cannot tell which is slow: 2 machines" in rendered(hardware_document(found))
+
+
+def test_a_machine_that_is_slow_in_a_few_cases_only_is_no_straggler() -> None:
+    runs = siblings_of({"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": 1.0})
+    cases = runs[0].info.plan
+    steps = [(case, 0.001 * (number + 1) * (5 if number < 2 else 1)) for number, case in enumerate(cases)]
+    (siblings,) = compare_hardware([*runs[:4], a_gpu_run("H100", steps, machine="e")]).siblings
+    assert [each.ratio for each in siblings.scores] == pytest.approx([1.0] * 5)
+    assert not any(each.slow for each in siblings.scores)
+
+
+def test_machines_of_other_settings_or_hardware_are_no_siblings() -> None:
+    runs = siblings_of({"a": 1.0, "b": 1.0, "c": 3.0})
+    other = replace(runs[2].info, machine=a_machine(accelerators=("H100",), cpu="Other CPU"))
+    (siblings,) = compare_hardware([*runs[:2], replace(runs[2], info=other)]).siblings
+    assert [each.machine for each in siblings.scores] == ["a", "b"]
+
+
+def test_a_tag_names_machines() -> None:
+    runs = siblings_of({"a": 1.0, "b": 1.0})
+    tagged = [replace(run, info=replace(run.info, tags={"node": f"n{i}"})) for i, run in enumerate(runs)]
+    (siblings,) = compare_hardware(tagged, by="node").siblings
+    assert {each.machine for each in siblings.scores} == {"n0", "n1"}
+    with pytest.raises(UsageError, match="No run has a tag 'nod'"):
+        compare_hardware(tagged, by="nod")
+
+
+def test_few_fleets_of_like_machines_have_one_called_slow() -> None:
+    """At 7 % between sessions, as assumed; 5 % of fleets may."""
+    source = random.Random(5)
+    alarms = 0
+    for size in (3, 5, 10) * 200:
+        scores = [source.gauss(0, ASSUMED_SHARED) for _ in range(size)]
+        alarms += min(holm(machine_ps(scores, ASSUMED_SHARED))) < 0.05
+    assert alarms / 600 <= 0.05
+
+
+def test_the_best_is_rarely_claimed_of_what_is_not_the_best() -> None:
+    """Four alike in each of five works: any claim is wrong. Days differ by 7 %, as is assumed."""
+    source = random.Random(6)
+    wrong = 0
+    for _ in range(200):
+        works = [
+            [
+                Contender(
+                    hardware=Hardware(str(number)),
+                    configuration="",
+                    amount=mean_log([[[source.gauss(0, ASSUMED_SHARED)] * 3]], ASSUMED_SHARED),
+                )
+                for number in range(4)
+            ]
+            for _ in range(5)
+        ]
+        wrong += any(ranking.best for ranking in rank_works(works))
+    assert wrong / 200 <= 0.05
+
+
+prices = st.floats(0.01, 100, allow_nan=False)
+points = st.lists(st.tuples(prices, prices) | st.tuples(st.sampled_from((1.0, 2.0)), prices), max_size=12)
+
+
+@given(points)
+def test_nobody_on_the_front_is_beaten_and_who_is_not_there_is_beaten_by_one_who_is(
+    offered: list[tuple[float, float]],
+) -> None:
+    best = dominating(offered)
+    front = [number for number, by in enumerate(best) if by is None]
+    assert bool(front) == bool(offered)
+    for number, by in enumerate(best):
+        beaten_by = [
+            other
+            for other in offered
+            if other[0] <= offered[number][0] and other[1] <= offered[number][1] and other != offered[number]
+        ]
+        assert bool(beaten_by) == (by is not None)
+        if by is not None:
+            assert by in front
+            assert offered[by] in beaten_by
+
+
+@given(st.floats(0.01, 100), st.lists(st.tuples(prices, prices), min_size=2, max_size=5))
+@settings(max_examples=30)
+def test_all_prices_times_one_factor_change_no_order(
+    factor: float, offered: list[tuple[float, float]]
+) -> None:
+    names = [f"D{number}" for number in range(len(offered))]
+    runs = [a_gpu_run(name, [(SMALL, 1e-3 * step)]) for name, (_, step) in zip(names, offered, strict=True)]
+    one = {name: price for name, (price, _) in zip(names, offered, strict=True)}
+    both = [
+        compare_hardware(runs, Prices(currency="EUR", per_hour=each))
+        for each in (one, {name: factor * price for name, price in one.items()})
+    ]
+    orders = [
+        [(each.hardware.device, each.tied) for each in found.choices[0].rankings[Aim.CHEAPEST].contenders]
+        for found in both
+    ]
+    assert orders[0] == orders[1] or _nearly_tied(both[0])
+    assert [each.dominated_by for each in both[0].overall] == [each.dominated_by for each in both[1].overall]
+
+
+def _nearly_tied(found: HardwareComparison) -> bool:
+    """Amounts that differ in the last digits only may change places."""
+    amounts = [each.amount.mid for each in found.choices[0].rankings[Aim.CHEAPEST].contenders]
+    return any(later - earlier < 1e-9 for earlier, later in pairwise(amounts))
+
+
+@given(st.permutations(range(5)), st.permutations(range(4)))
+@settings(max_examples=20)
+def test_the_order_of_cases_and_of_runs_changes_no_score(cases: list[int], order: list[int]) -> None:
+    runs = siblings_of({"a": 1.0, "b": 1.02, "c": 0.97, "d": 1.3})
+    shuffled = [
+        replace(
+            runs[number],
+            records=tuple(
+                record for case in cases for record in runs[number].records[3 * case : 3 * case + 3]
+            ),
+        )
+        for number in order
+    ]
+    assert compare_hardware(shuffled).siblings == compare_hardware(runs).siblings
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=8), st.floats(-1, 1))
+def test_a_fleet_that_is_slower_as_a_whole_has_the_same_stragglers(scores: list[float], more: float) -> None:
+    shifted = [score + more for score in scores]
+    assert machine_ps(shifted, 0.07) == pytest.approx(machine_ps(scores, 0.07), abs=1e-6)
+
+
+@given(st.floats(0.001, 0.2), st.integers(1, 9))
+def test_more_days_never_know_less(spread: float, days: int) -> None:
+    def half(count: int) -> float:
+        places = [spread * (-1) ** number for number in range(2 * count)]
+        return mean_log([[[place]] for place in places], spread).half_width()
+
+    assert half(days + 1) <= half(days) * (1 + 1e-9)
+
+
+def test_the_gap_of_two_means_is_welch_s() -> None:
+    one, two = MeanLog(mid=1.0, error=0.3, degrees=4), MeanLog(mid=2.0, error=0.4, degrees=9)
+    found = gap(one, two)
+    assert (found.mid, found.error) == pytest.approx((1.0, 0.5))
+    assert found.degrees == pytest.approx(0.25**2 / (0.09**2 / 4 + 0.16**2 / 9))
+
+
+def test_overall_only_works_that_all_priced_hardware_did_count() -> None:
+    runs = [a_gpu_run("H100", [(SMALL, 0.001), (LARGE, 0.1)]), a_gpu_run("L4", [(SMALL, 0.005)])]
+    offers, common = overall_offers(work_choices(evidence_of(runs).sessions, PRICES, 0.07), PRICES)
+    assert common == 1
+    assert [(each.hardware.device, each.dominated_by) for each in offers] == [("L4", None), ("H100", None)]
+
+
+def the_example() -> list[Run]:
+    """Of docs/hardware.md: three GPUs in two networks, one of them in four machines."""
+    infer = a_case(workload="resnet50_infer", params={"batch": 32, "image": 224})
+    train = a_case(workload="resnet50_train", params={"batch": 32, "image": 224})
+    speeds = {
+        "NVIDIA H100 PCIe": ({"node1": 1.0, "node2": 1.01, "node3": 0.99, "node4": 1.38}, 0.004, 0.03, 340),
+        "NVIDIA L4": ({"node5": 1.0}, 0.017, 0.16, 70),
+        "NVIDIA A10": ({"node6": 1.0}, 0.0175, 0.165, 145),
+    }
+    image = {"cost": a_cost(items=32, item="image")}
+    return [
+        a_gpu_run(
+            device,
+            [(infer, infer_s * factor), (train, train_s * factor)],
+            machine=machine,
+            watts=watts * infer_s * 400 * factor,
+            measured=image,
+        )
+        for device, (machines, infer_s, train_s, watts) in speeds.items()
+        for machine, factor in machines.items()
+    ]
+
+
+EXAMPLE_PRICES = Prices(currency="EUR", per_hour={"*H100*": 2.5, "*L4": 0.7, "*A10": 0.9})
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    page = (ROOT / "docs/hardware.md").read_text()
+    example = page.partition("of these.\n\n```\n")[2].partition("```\n")[0]
+    shown = on_a_terminal(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), 130)
+    assert example == shown
+
+
+def test_markdown_begins_with_what_it_comes_to() -> None:
+    text = rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "markdown")
+    assert text.splitlines()[:6] == snapshot(
+        [
+            "## Hardware",
+            "",
+            "- fastest: NVIDIA H100 PCIe in 2 of 2",
+            "- cheapest: NVIDIA H100 PCIe in 1 of 2; 1 cannot be told",
+            "- most frugal: none in 2; 2 cannot be told",
+            "- slow: node4, 1.37× its siblings of NVIDIA H100 PCIe",
+        ]
+    )
+
+
+def test_csv_has_numbers_for_all_that_is_compared() -> None:
+    text = rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "csv")
+    heads = [line.split(",") for line in text.splitlines() if "[" in line]
+    assert heads[0] == snapshot(
+        [
+            "",
+            "best in",
+            "rate [image/s]",
+            "vs fastest [×]",
+            "± fastest [±]",
+            "per cost [image/EUR]",
+            "vs cheapest [×]",
+            "± cheapest [±]",
+            "per joule [image/J]",
+            "vs most frugal [×]",
+            "± most frugal [±]",
+            "by",
+            "measured",
+        ]
+    )
+    assert heads[-2:] == snapshot(
+        [
+            ["", "an hour [EUR]", "rate [×]", "± [±]", "items per cost [×]", "verdict"],
+            ["machine", "time vs median [×]", "± [±]", "cases", "days", "verdict"],
+        ]
+    )
+    line = next(line for line in text.splitlines() if line.startswith("NVIDIA A10"))
+    assert [round(float(field), 3) for field in line.split(",")[2:8] if field] == snapshot(
+        [1828.572, 0.248, 0.261, 7314288.152, 0.688, 0.261]
+    )
+
+
+def test_json_has_the_numbers_with_their_intervals() -> None:
+    data = json.loads(rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "json"))
+    assert [list(data), list(data["works"][0]), list(data["works"][0]["hardware"][0])] == snapshot(
+        [
+            [
+                "schema",
+                "runs",
+                "assumed_spread",
+                "currency",
+                "works",
+                "common_works",
+                "offers",
+                "machines",
+                "left_out",
+            ],
+            ["work", "workload", "params", "dtype", "cache", "item", "hardware"],
+            [
+                "device",
+                "threads",
+                "price_per_hour",
+                "machines",
+                "days",
+                "processes",
+                "items_per_s",
+                "items_per_cost",
+                "items_per_j",
+            ],
+        ]
+    )
+    assert {name: list(data[name][0]) for name in ("offers", "machines")} == snapshot(
+        {
+            "offers": [
+                "device",
+                "threads",
+                "price_per_hour",
+                "relative_rate",
+                "low",
+                "high",
+                "relative_items_per_cost",
+                "dominated_by",
+                "unsure",
+            ],
+            "machines": ["device", "threads", "cpu", "hardware", "scores"],
+        }
+    )
+    for work in data["works"]:
+        for hardware in work["hardware"]:
+            rate = hardware["items_per_s"]
+            assert rate["low"] < rate["value"] < rate["high"]
+    assert [(each["device"], each["dominated_by"] is None) for each in data["offers"]] == snapshot(
+        [("NVIDIA L4", True), ("NVIDIA A10", False), ("NVIDIA H100 PCIe", True)]
+    )
+
+
+def test_the_plot_has_what_is_beaten_in_grey_and_a_panel_for_each_work() -> None:
+    runs = [*a_fleet(), a_gpu_run("V100", [(SMALL, 0.02), (LARGE, 0.06)])]
+    prices = Prices(currency="EUR", per_hour={**PRICES.per_hour, "V100": 3.0})
+    (plot,) = (document := hardware_document(compare_hardware(runs, prices))).plots
+    panels = [panel for panel in plot.panels if isinstance(panel, PricePanel)]
+    assert [panel.unit for panel in panels] == ["×", "product/s", "product/s"]
+    assert [(point.label, point.dominated) for point in panels[0].points] == [
+        ("L4", False),
+        ("A10", False),
+        ("V100", True),
+        ("H100", False),
+    ]
+    assert max(point.value for point in panels[0].points) == 1.0
+    picture = Svg().export(document)["pareto.svg"]
+    assert {"price, EUR an hour", "product/s", "V100", "1k"} <= set(texts(picture))
+    assert b"#a6a6a6" in picture  # what is beaten
+
+
+def test_without_prices_the_line_to_type_is_told_and_the_plot_says_why_it_is_empty() -> None:
+    document = hardware_document(compare_hardware(a_fleet()))
+    assert NO_PRICES in document.notes
+    assert document.plots[0].panels == ()
+    assert "per cost" not in columns_of(document)
+
+
+def test_a_narrow_terminal_says_which_columns_are_missing_and_columns_can_be_chosen() -> None:
+    found = compare_hardware(a_fleet(), PRICES)
+    narrow = on_a_terminal(hardware_document(found), 60)
+    assert "widen the terminal, or choose by --columns" in " ".join(narrow.split())
+    assert list(columns_of(hardware_document(found, ["per-cost", "vs-cheapest"]))) == [
+        "",
+        "per cost",
+        "vs cheapest",
+    ]
+    with pytest.raises(UsageError, match="No column named 'per-costs'"):
+        hardware_document(found, ["per-costs"])
+
+
+def test_runs_are_chosen_by_tag_and_by_day(tmp_path: Path) -> None:
+    for day, tag in ((1, "old"), (2, "new"), (3, "new")):
+        store.keep(tmp_path, a_gpu_run("A", [(SMALL, 0.001)], day=day, tags={"batch": tag}))
+    assert len(api.hardware(results=tmp_path).runs) == 3
+    assert api.hardware(results=tmp_path, tags={"batch": "new"}).runs == ("A--2", "A--3")
+    assert api.hardware(results=tmp_path, since="2026-01-03").runs == ("A--3",)
+    assert api.hardware(["A--1"], results=tmp_path).runs == ("A--1",)
+    with pytest.raises(UsageError, match="'soon' is no date"):
+        api.hardware(results=tmp_path, since="soon")
+
+
+def test_the_command_prints_tables_and_keeps_the_plot(tmp_path: Path) -> None:
+    for run in a_fleet():
+        store.keep(tmp_path / "results", run)
+    done = accelbench("hardware", "--price", "*=2 EUR", "--columns", "rate", cwd=tmp_path)
+    assert "fastest: H100 in 2 of 2" in done.stdout
+    assert (tmp_path / "results/pareto.png").read_bytes().startswith(b"\x89PNG")
