@@ -211,6 +211,13 @@ def test_another_version_is_the_suspect_and_no_bar() -> None:
     assert found.changes == snapshot(("torch 2.12.1 → 2.13.0", "os Linux 6.8 → Linux 6.9"))
 
 
+def test_variables_of_the_shell_that_differ_are_told_where_both_runs_know_theirs() -> None:
+    sides = ({"CC": "gcc", "XLA_FLAGS": "--a"}, {"CC": "gcc"}, None)
+    set_, unset, unknown = (a_run(some_rounds(*STEADY), variables=each) for each in sides)
+    assert compare_runs(set_, unset).changes == ("XLA_FLAGS --a → none",)
+    assert compare_runs(set_, unknown).changes == compare_runs(unset, unset).changes == ()
+
+
 def test_a_case_that_was_ok_and_fails_is_broken_with_its_status() -> None:
     new = [*some_rounds(*STEADY), a_record(a_failure(status=Status.OUT_OF_MEMORY, message="9 GiB"), round=3)]
     found = a_comparison(some_rounds(*STEADY), new)

@@ -35,6 +35,7 @@ def completed(folder: Path, line: str, **more: str) -> list[str]:
         ("accelbench check --metric peak_d", ["peak_device_bytes"]),
         ("accelbench report --columns p99,p5", ["p99,p50"]),
         ("accelbench report --by dt", ["dtype"]),
+        ("accelbench hardware --columns vs-f", ["vs-fastest"]),
         ("accelbench report --form", ["--format"]),
     ],
 )

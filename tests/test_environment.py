@@ -272,7 +272,9 @@ SYSTEM = Settings(threads=3, allocator=Allocator.SYSTEM)
 def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
     names = [
         *("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HF_TOKEN", "WANDB_API_KEY", "SSH_AUTH_SOCK"),
-        *("TF_VAR_password", "JAX_API_KEY", "TORCH_TOKEN", "CUDA_SECRET", "LC_TOKEN", "NVIDIA_TF32_OVERRIDE"),
+        *("TF_VAR_password", "JAX_API_KEY", "TORCH_TOKEN", "CUDA_SECRET", "LC_TOKEN"),
+        *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE"),
+        *("XLA_USE_BF16", "XLA_DOWNCAST_BF16"),
         *("USER", "LOGNAME", "HOSTNAME", "HTTPS_PROXY", "DATABASE_URL", "PYTHONPATH", "PYTHONSTARTUP"),
     ]
     secret = dict.fromkeys(names, "canary")
@@ -280,10 +282,24 @@ def test_secrets_of_the_shell_do_not_reach_a_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "XLA_FLAGS", "SystemRoot"]
+    "name",
+    [
+        *("PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "XLA_FLAGS", "SystemRoot"),
+        *("CC", "CXX", "CUDA_HOME", "CUDNN_PATH", "NVTX_INJECTION64_PATH", "LIBTPU_INIT_ARGS"),
+        *("TPU_WORKER_ID", "TPU_ACCELERATOR_TYPE"),
+    ],
 )
 def test_what_frameworks_need_is_inherited(name: str) -> None:
     assert environment.worker_environment(STEADY, {}, {name: "kept"})[name] == "kept"
+
+
+def test_variables_that_change_how_frameworks_compute_are_told_and_no_others() -> None:
+    parent = {"XLA_FLAGS": "--x", "CC": "gcc-13", "PATH": "/bin", "HOME": "/root", "GITHUB_TOKEN": "canary"}
+    assert environment.tuning_variables(parent) == {"CC": "gcc-13", "XLA_FLAGS": "--x"}
+    assert (
+        environment.tuning_variables(parent).items()
+        <= environment.worker_environment(STEADY, {}, parent).items()
+    )
 
 
 def test_threads_are_what_was_asked_for_whatever_the_shell_says() -> None:

@@ -24,12 +24,14 @@ from benchbench.choosing.means import MeanLog, gap, mean_log
 from benchbench.choosing.pareto import dominating, overall_offers
 from benchbench.choosing.ranking import Contender, rank_works
 from benchbench.choosing.sessions import Hardware, evidence_of
-from benchbench.choosing.stragglers import machine_ps
+from benchbench.choosing.stragglers import LEAST_MACHINES, machine_ps
+from benchbench.comparing.match import LEAST_PROCESSES
+from benchbench.comparing.verdicts import THRESHOLD
 from benchbench.documents.hardware import NO_PRICES, hardware_document
 from benchbench.documents.plots import PricePanel
 from benchbench.errors import UsageError
 from benchbench.exporters.svg import Svg
-from benchbench.gate.spread import ASSUMED_SHARED
+from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH
 from benchbench.model.case import Case
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Run
@@ -407,6 +409,17 @@ def test_the_page_shows_what_is_printed() -> None:
     example = page.partition("of these.\n\n```\n")[2].partition("```\n")[0]
     shown = on_a_terminal(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), 130)
     assert example == shown
+
+
+def test_the_page_says_the_numbers_of_the_rules() -> None:
+    page = " ".join((ROOT / "docs/hardware.md").read_text().split())
+    shared, dedicated = (
+        f"{ASSUMED_SHARED:.0%}".replace("%", " %"),
+        f"{ASSUMED_DEDICATED:.0%}".replace("%", " %"),
+    )
+    assert f"counts as differing by {shared}, or by {dedicated} with `--dedicated`" in page
+    assert (ENOUGH, LEAST_PROCESSES, LEAST_MACHINES) == (5, 3, 3)  # in words there
+    assert f"siblings by {100 * THRESHOLD:.0f} % or more" in page
 
 
 def test_markdown_begins_with_what_it_comes_to() -> None:

@@ -523,3 +523,10 @@ def test_the_documented_table_is_that_of_the_stored_run() -> None:
     example = document[document.index("## The report's table") :].split("```\n")[1]
     run = read_run(ROOT / "results/reference/2026-11-21-cpu-quick")
     assert example in Terminal(120).render(report_document(run))
+
+
+def test_variables_of_the_shell_are_among_the_facts() -> None:
+    told = "variables: CC=gcc-13 XLA_FLAGS=--x"
+    variables = {"CC": "gcc-13", "XLA_FLAGS": "--x"}
+    assert told in report_document(a_run(variables=variables)).facts
+    assert not any("variables" in fact for fact in report_document(a_run(variables={})).facts)

@@ -170,6 +170,7 @@ def test_a_function_resumes_a_run_with_what_it_was_begun_with(
         (("tags", "commit"), "0" * 40, f"commit: {'0' * 12}, now "),
         (("probes", 0, "version"), "0.0", "fake: 0.0, now "),
         (("probes", 0, "devices", 0, "model"), "other", "cpu: other, now "),
+        (("variables", "XLA_FLAGS"), "--then", "XLA_FLAGS: --then, now "),
         (("plan", 0, "workload"), "gone", "No workload named 'gone'"),
     ],
 )

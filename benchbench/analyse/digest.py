@@ -119,6 +119,7 @@ class Digest:
     damaged: tuple[str, ...] = ()
     partner: Partner | None = None
     commit: str = ""  # of the checkout it was made in, as its tag says
+    variables: dict[str, str] | None = None  # of the shell, for frameworks; None: not known
     cases: dict[str, CaseDigest]
 
     @property
@@ -152,6 +153,7 @@ def digest(run: Run) -> Digest:
         damaged=run.damaged,
         partner=info.partner,
         commit=info.commit,
+        variables=info.variables,
         cases=_left_out(info.left_out)
         | {name: _of_case(cases[name], done) for name, done in records.items()},
     )

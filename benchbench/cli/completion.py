@@ -105,6 +105,12 @@ def _columns(_: Path) -> Iterable[str]:
     return choices()
 
 
+def _hardware_columns(_: Path) -> Iterable[str]:
+    from benchbench.documents.hardware_tables import column_names
+
+    return column_names()
+
+
 def _axes(_: Path) -> Iterable[str]:
     from benchbench.documents.run_works import AXES
 
@@ -132,7 +138,7 @@ def _baselines(results: Path) -> Iterable[str]:
 
 suites, workloads, backends, environments = map(completing, (_suites, _workloads, _backends, _environments))
 metrics, columns, axes, verdicts = map(completing, (_metrics, _columns, _axes, _verdicts))
-runs, baselines = map(completing, (_runs, _baselines))
+runs, baselines, hardware_columns = map(completing, (_runs, _baselines, _hardware_columns))
 OF_FIELDS: dict[str, Any] = {  # of MeasureOptions
     "suites": suites,
     "workloads": workloads,

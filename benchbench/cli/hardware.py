@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 def hardware(
     runs: Annotated[
         Names,
-        argument(
-            "Runs of several machines. [default: all]", metavar="[RUN]…", autocompletion=completion.runs
-        ),
+        argument("Runs of several machines. [default: all]", metavar="RUN", autocompletion=completion.runs),
     ] = None,
     case: Annotated[Names, option("--case", text="Only these cases: parts of ids, or patterns.")] = None,
     tag: Annotated[Names, option("--tag", text="NAME=VALUE that a run must be filed under.")] = None,
@@ -39,7 +37,11 @@ def hardware(
     ] = None,
     columns: Annotated[
         Names,
-        option("--columns", text="What to show: rate, vs-fastest, per-cost, per-joule, by, measured, …"),
+        option(
+            "--columns",
+            text="What to show: rate, vs-fastest, per-cost, per-joule, by, measured, …",
+            autocompletion=completion.hardware_columns,
+        ),
     ] = None,
     price: Annotated[
         Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")

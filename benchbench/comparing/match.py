@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.comparable import arrow, case_bars, differing, run_bars, unequal, work_bars
@@ -154,12 +154,21 @@ def changes(ref: Digest, new: Digest) -> list[str]:
 
 
 def environment_changes(ref: Digest, new: Digest) -> list[str]:
-    """The versions that differ."""
+    """The versions that differ, and the variables of the shell."""
     return [
         *unequal(ref.frameworks, new.frameworks),
         *differing(ref.machine, new.machine, ("os", "python")),
         *differing(ref, new, ("version",), "accelbench "),
+        *_variables(ref.variables, new.variables),
     ]
+
+
+def _variables(ref: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
+    """Nothing where those of a run are not known."""
+    if ref is None or new is None:
+        return []
+    names = sorted(ref.keys() | new.keys())
+    return unequal(*({name: side.get(name) or "none" for name in names} for side in (ref, new)))
 
 
 def suspect(ref: CaseDigest, new: CaseDigest) -> str:

@@ -131,6 +131,7 @@ def _facts(run: Run, made: Sequence[Row]) -> list[str]:
         f"machine: {machine.cpu}, {_threads(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         *_targets(made),
+        *_variables(info),
         f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {in_words(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
@@ -190,6 +191,12 @@ def _threads(info: RunInfo) -> str:
     """`2 threads`; where the workers had others, `1 of 2 threads`."""
     used, usable = info.settings.threads, info.machine.threads
     return f"{usable} threads" if used == usable else f"{used} of {usable} threads"
+
+
+def _variables(info: RunInfo) -> list[str]:
+    """Of the shell: what changes how frameworks compute."""
+    given = [f"{name}={value}" for name, value in (info.variables or {}).items()]
+    return [f"variables: {' '.join(given)}"] if given else []
 
 
 def _price(row: Row) -> str:

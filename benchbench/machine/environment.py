@@ -24,13 +24,14 @@ from benchbench.model.run import Settings
 CACHE = "ACCELBENCH_CACHE"  # the folder that is used instead of the user's cache
 MEMORY_TOLERANCE = 1 / 16  # the next smaller module is a quarter less
 QUERY_TIMEOUT_S = 10.0
-INHERITED = frozenset({
-    # the system
+SYSTEM = frozenset({
     *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("XDG_CACHE_HOME", "SYSTEMROOT", "SYSTEMDRIVE", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "LOCALAPPDATA"),
     *("LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_MONETARY"),
-    # this program
+    # this program's own
     *("ACCELBENCH_WORKLOADS", "ACCELBENCH_CACHE", "ACCELBENCH_DATA", "ACCELBENCH_DRAWN"),
+})  # fmt: skip
+TUNING = frozenset({  # what changes how frameworks compute, and is recorded
     # compilers that frameworks start
     *("CC", "CXX", "CUDACXX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"),
     # CUDA and its libraries
@@ -43,10 +44,11 @@ INHERITED = frozenset({
     *("ROCM_PATH", "HIP_PATH", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION"),
     # TPU
     *("PJRT_DEVICE", "TPU_LIBRARY_PATH", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS"),
-    *("TPU_PROCESS_BOUNDS", "TPU_NAME", "TPU_SKIP_MDS_QUERY", "LIBTPU_INIT_ARGS"),
+    *("TPU_PROCESS_BOUNDS", "TPU_NAME", "TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID"),
+    *("TPU_WORKER_HOSTNAMES", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS", "LIBTPU_INIT_ARGS"),
     # JAX and XLA
     *("XLA_FLAGS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
-    *("XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "JAX_PLATFORMS", "JAX_ENABLE_X64"),
+    *("XLA_PYTHON_CLIENT_ALLOCATOR", "JAX_PLATFORMS", "JAX_ENABLE_X64"),
     *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_DISABLE_JIT", "JAX_NUM_CPU_DEVICES", "JAX_DEBUG_NANS"),
     # TensorFlow and Keras
     *("TF_XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS"),
@@ -64,6 +66,7 @@ INHERITED = frozenset({
     *("OPENBLAS_L2_SIZE", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
     "DNNL_MAX_CPU_ISA",
 })  # fmt: skip
+INHERITED = SYSTEM | TUNING
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ALLOCATOR_NAMES = ("LD_PRELOAD", "GLIBC_TUNABLES")
 ALLOCATOR_PREFIX = "MALLOC_"
@@ -143,7 +146,7 @@ def worker_environment(
 
     An allow-list of names: a token in the shell must not reach a framework's log, and a prefix would let it
     (`TF_` is TensorFlow's, and Terraform's `TF_VAR_password`). What changes a precision behind its setting,
-    such as NVIDIA_TF32_OVERRIDE, is not on it. With the allocator `system` the
+    such as NVIDIA_TF32_OVERRIDE or XLA_USE_BF16, is not on it. With the allocator `system` the
     shell's choice of allocator is kept, with `steady` freed memory is reused, as in a long-running process.
     """
     chosen = {name: value for name, value in parent.items() if _inherited(name)}
@@ -151,6 +154,11 @@ def worker_environment(
     shell = {name: value for name, value in parent.items() if _allocates(name)}
     allocator = STEADY if settings.allocator is Allocator.STEADY else shell
     return chosen | threads | allocator | dict(extra)
+
+
+def tuning_variables(parent: Mapping[str, str]) -> dict[str, str]:
+    """Those of `parent` that workers inherit and that may change what is measured, sorted by name."""
+    return {name: parent[name] for name in sorted(parent) if name.upper() in TUNING}
 
 
 def _inherited(name: str) -> bool:

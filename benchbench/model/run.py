@@ -84,6 +84,7 @@ class RunInfo:
     tags: dict[str, str] = field(default_factory=dict)  # what it is filed under, `commit` among them
     resumed: tuple[Resumption, ...] = ()  # its parts after the first, in order
     machine_id: str = ""  # which of its type; empty: not known
+    variables: dict[str, str] | None = None  # of the shell, for frameworks; None: not known
 
     @property
     def commit(self) -> str:

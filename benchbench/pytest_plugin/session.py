@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from benchbench.errors import UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import decide
-from benchbench.machine.environment import machine, same_hardware, usable_threads
+from benchbench.machine.environment import machine, same_hardware, tuning_variables, usable_threads
 from benchbench.machine.identity import machine_id
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
@@ -125,6 +126,7 @@ def session(name: str, policy: Policy, earlier: Run | None) -> Run:
         left_out=(),
         tags=commit_tag(),
         machine_id=machine_id(),
+        variables=tuning_variables(os.environ),
     )
     before = earlier.info if earlier else info
     rounds = 1 + max((each.round for each in earlier.records), default=-1) if earlier else 0

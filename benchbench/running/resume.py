@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.environment import machine, same_hardware
+from benchbench.machine.environment import machine, same_hardware, tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
@@ -27,6 +28,7 @@ from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_rest
 from benchbench.running.start import ready
 from benchbench.store import runs, selectors
+from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
 from benchbench.store.tags import COMMIT, short
 
@@ -113,6 +115,7 @@ def _versions(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
     yield from _differing("Python", info.machine.python, here.python)
     yield from _differing("system", info.machine.os, here.os)
     yield from _differing("commit", short(info.commit), short(commit_tag().get(COMMIT, "")))
+    yield from _variables(info.variables)
     then = {probe.target.name: probe for probe in info.probes}
     for probe in probes:
         before = then.get(probe.target.name, Probe(target=probe.target, version=None))
@@ -122,6 +125,15 @@ def _versions(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
             yield from _differing(device.name, device.model, devices.get(device.name))
     for case in info.plan:
         yield from _workload_version(case, run.records)
+
+
+def _variables(then: Mapping[str, str] | None) -> Iterator[str]:
+    """Of the shell; as they would be stored now."""
+    redact = own_redaction()
+    now = {name: redact(value) for name, value in tuning_variables(os.environ).items()}
+    if then is not None:
+        for name in sorted(then.keys() | now.keys()):
+            yield from _differing(name, then.get(name), now.get(name))
 
 
 def _workload_version(case: Case, records: Sequence[Record]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import PurePath
 
 from benchbench import __version__
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.environment import machine
+from benchbench.machine.environment import machine, tuning_variables
 from benchbench.machine.identity import machine_id
 from benchbench.model.case import Case
 from benchbench.model.device import Probe
@@ -54,6 +55,7 @@ def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
         left_out=chosen.left_out,
         tags={**commit_tag(), **terms.tags},
         machine_id=machine_id(),
+        variables=tuning_variables(os.environ),
     )
 
 

@@ -109,6 +109,7 @@ def _head(info: RunInfo, values: Mapping[str, str]) -> RunInfo:
         partner=None,
         tags={},
         machine_id="",
+        variables=None,
         resumed=tuple(replace(part, command=(REMOVED,)) for part in info.resumed),
     )
 
@@ -138,7 +139,7 @@ def _dropped(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -
     files = sum(path.is_file() for path in source.rglob("*")) - own
     counts = {
         "tags": len(run.info.tags),
-        "values of environment variables": len(values),
+        "values of environment variables": len(values) + len(run.info.variables or {}),
         "logs of workers": logs,
         "damaged lines": len(run.damaged),
         "other files of its folder": files,
