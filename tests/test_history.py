@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats as oracle
 
 from benchbench.trends.change_points import History, Segment, _partition, change_points
+from tests.studies.series import UNCHANGED, there_and_back
 
 Logs = NDArray[np.float64]
 HERE = Path(__file__).parent
@@ -25,8 +26,8 @@ seeds = st.integers(0, 2**32 - 1)
 lawful = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-def independent(source: Generator, n: int) -> Logs:
-    return source.normal(0, 0.01, n)
+def independent(source: Generator, n: int, deviation: float = 0.01) -> Logs:
+    return source.normal(0, deviation, n)
 
 
 def log_normal(source: Generator, n: int) -> Logs:
@@ -78,6 +79,47 @@ def test_a_step_of_five_times_the_noise_is_found_three_runs_later(step: float) -
         y[97:] += math.log1p(step)
         hits += any(abs(index - 97) <= 3 for index in found_in(y))
     assert hits >= 190
+
+
+@pytest.mark.parametrize(
+    ("noise", "runs", "most"),
+    [
+        ("AR(1), φ = 0.9", 100, 6),
+        ("three machines, 3 runs on each", 100, 6),
+        ("two machines, 5 runs on each", 100, 6),
+    ],
+)
+def test_runs_that_wander_or_change_machines_seldom_hold_a_change(noise: str, runs: int, most: int) -> None:
+    logs, _ = UNCHANGED[noise]
+    source = np.random.default_rng(4)
+    assert sum(bool(found_in(logs(source, runs))) for _ in range(60)) <= most
+
+
+def test_levels_that_recur_are_told_and_are_no_changes() -> None:
+    y = 0.1 * np.repeat([0, 1, 0, 1], 8) + independent(np.random.default_rng(3), 32)
+    found = change_points(np.exp(y).tolist())
+    assert not found.changes
+    assert list(found.recurring) == pytest.approx([1.0, math.exp(0.1)], rel=0.01)
+    assert [(each.start, each.stop) for each in found.segments] == [(0, 32)]
+
+
+def test_single_runs_that_keep_going_to_another_level_and_back_are_a_lottery_too() -> None:
+    y = independent(np.random.default_rng(3), 40, 0.005)
+    y[20:23] += 0.15
+    (first, second) = indices(change_points(np.exp(y).tolist()))
+    assert (first, second) == (20, 23)
+    y[[3, 9, 33]] += 0.15
+    assert not change_points(np.exp(y).tolist()).changes
+
+
+def test_a_change_and_its_repair_are_two_changes() -> None:
+    assert sum(there_and_back(np.random.default_rng(number)) for number in range(20)) >= 19
+
+
+def test_short_series_whose_runs_hang_together_are_corrected_for() -> None:
+    logs, runs = UNCHANGED["the same, 20 runs  "]
+    source = np.random.default_rng(4)
+    assert sum(bool(found_in(logs(source, runs))) for _ in range(100)) <= 22
 
 
 def labelled(name: str) -> dict[str, list[dict[str, str]]]:
@@ -197,7 +239,7 @@ def test_correlated_noise_widens_the_interval_and_counts_for_fewer_runs() -> Non
     (change,) = change_points(np.exp(y).tolist()).changes
     assert change.index == 30
     rest = np.concatenate([y[:30] - y[:30].mean(), y[30:] - y[30:].mean()])
-    phi = rest[1:] @ rest[:-1] / (rest @ rest)
+    phi = (rest[1:] @ rest[:-1] / (rest @ rest) + 2 / 60) / (1 - 6 / 60)  # Marriott & Pope 1954, two means
     inflation = (1 + phi) / (1 - phi)
     assert inflation > 2
     error = math.sqrt(rest @ rest / 58 * inflation * 2 / 30)

@@ -107,6 +107,56 @@ def test_several_cases_that_change_on_one_day_are_one_event_told_once() -> None:
     assert shared_changes(trends(several(2), LATENCY)) == []
 
 
+def test_what_belongs_to_one_event_is_marked_in_each_case() -> None:
+    text = rendered(history_document(trends(several(4), LATENCY)))
+    assert text.count("between run07 and run08: the event of 2026-01-09") == 4
+    assert "the event of" not in rendered(history_document(trends(several(2), LATENCY)))
+
+
+def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
+    source = np.random.default_rng(6)
+
+    def run(number: int, starts: tuple[int, ...]) -> Run:
+        records = [
+            record
+            for case, start in enumerate(starts)
+            for record in some_rounds(
+                *[1e-3 * (1.1 if number >= start else 1.0) * float(np.exp(source.normal(0, 0.003)))] * 3,
+                case=a_case(params={"m": case + 1}),
+            )
+        ]
+        return a_run(records, id=f"run{number:02d}", started=f"2026-01-{number + 1:02d}T00:00:00+00:00")
+
+    near = trends([run(number, (8, 9, 10)) for number in range(20)], LATENCY)
+    assert [(event.day, len(event.cases)) for event in shared_changes(near)] == [("2026-01-09", 3)]
+    far = trends([run(number, (6, 6, 13)) for number in range(20)], LATENCY)
+    assert shared_changes(far) == []
+
+
+def contended_run(number: int, seconds: float) -> Run:
+    busy = a_telemetry(busy_s=tuple(0.2 * number for number in range(11)))
+    outcomes = [a_watched(busy, block_s=(factor * seconds,), iterations=1) for factor in (1.0, 1.01, 0.99)]
+    return a_run(
+        [a_record(outcome, case=a_case(), round=number) for number, outcome in enumerate(outcomes)],
+        id=f"run{number:02d}",
+        started=f"2026-01-{number + 1:02d}T00:00:00+00:00",
+    )
+
+
+def test_runs_that_were_contended_are_shown_and_not_judged() -> None:
+    runs = stepped()
+    slow = [contended_run(index, 2e-3) for index in (3, 4, 5, 8)]
+    runs = [next((each for each in slow if each.info.id == run.info.id), run) for run in runs]
+    (found,) = trends(runs, LATENCY)
+    assert [point.run for point in found.points if point.contended] == ["run03", "run04", "run05", "run08"]
+    (change,) = found.history.changes
+    assert (change.index, found.sides(change)[0].run) == (9, "run07")
+    assert [(each.start, each.stop) for each in found.history.segments] == [(0, 8), (9, 16)]
+    text = rendered(history_document([found]))
+    assert "between run07 and run09" in text
+    assert text.count("which is not judged: other processes used") == 4
+
+
 def test_a_change_is_looked_for_in_all_cases_together() -> None:
     """The same step is one among as many chances as there are cases: its p must be so much smaller."""
     source = np.random.default_rng(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,12 +13,14 @@ from benchbench.documents.plots import Plot, TrendLine, TrendPoint
 from benchbench.store.tags import short
 from benchbench.trends.change_points import Change
 from benchbench.trends.series import Point
-from benchbench.trends.trend import Trend, shared_changes
+from benchbench.trends.trend import SharedChange, Trend, shared_changes
 
 PANELS = 20  # panels that can still be looked at
 LEVELS = "▁▂▃▄▅▆▇█"
 LEAST_SPAN = math.log(1.1)  # of a sparkline: noise of a percent looks flat
 SPARKS = 60  # the last runs that a sparkline shows
+Shared = Mapping[tuple[str, int], SharedChange]  # a case and the index of its change → the event
+LOTTERY = "runs go back and forth between these, which is no change of the code"
 NOTHING = "no stored run has a value for that"
 READING = (
     "Small dots are processes, circles their {what}, crosses spikes; a black line is a level. "
@@ -30,24 +32,28 @@ READING = (
 def history_document(trends: Sequence[Trend]) -> Document:
     """A table of events per case; sparklines of one scale, so that equal heights are equal ratios."""
     span = max([LEAST_SPAN, *map(_span, trends)])
+    events = shared_changes(trends)
+    shared = {
+        (case, change.index): event
+        for event in events
+        for case, change in zip(event.cases, event.changes, strict=True)
+    }
     return Document(
         name="history",
         title="History",
-        tables=tuple(_table(trend, span) for trend in trends),
+        tables=tuple(_table(trend, span, shared) for trend in trends),
         plots=(_plot(trends),),
-        notes=tuple(_notes(trends, span)),
+        notes=tuple(_notes(trends, events, span)),
         data=[_fields(trend) for trend in trends],
     )
 
 
-def _notes(trends: Sequence[Trend], span: float) -> Iterator[str]:
+def _notes(trends: Sequence[Trend], events: Sequence[SharedChange], span: float) -> Iterator[str]:
     if not trends:
         yield NOTHING
-    for shared in shared_changes(trends):
-        size = (
-            f"{len(shared.cases)} of {len(trends)} cases became {shared.direction}, {fmt.ratio(shared.ratio)}"
-        )
-        yield f"{shared.day}: {size} in the median: one event, perhaps of the machine"
+    for event in events:
+        size = f"{len(event.cases)} of {len(trends)} cases became {event.direction}, {fmt.ratio(event.ratio)}"
+        yield f"{event.day}: {size} in the median: one event, perhaps of the machine"
     if len(trends) > 1:
         yield f"sparklines share one logarithmic scale: from ▁ to █ it is {fmt.ratio(math.exp(span))}"
 
@@ -58,36 +64,51 @@ def _span(trend: Trend) -> float:
     return max(shown) - min(shown)
 
 
-def _table(trend: Trend, span: float) -> Table:
+def _table(trend: Trend, span: float, shared: Shared) -> Table:
     points = trend.points
     spark = sparkline([point.value for point in points], span)
     untagged = f"left out: {_runs(len(trend.untagged))} without the tag {trend.by}"
     return table(
-        _events(trend),
+        _events(trend, shared),
         title=f"{trend.case}  {trend.metric.name}, {_count(trend)}",
         facts=[f"{spark}  {_value(trend, points[0])} → {_value(trend, points[-1])}"],
         notes=[untagged] if trend.untagged else [],
     )
 
 
-def _events(trend: Trend) -> Iterator[dict[str, Content]]:
+def _events(trend: Trend, shared: Shared) -> Iterator[dict[str, Content]]:
     """Changes, spikes, and from where on nothing can be compared with what was before."""
     for change in trend.history.changes:
+        tone = Tone.BAD if change.direction == "slower" else Tone.GOOD
+        event = shared.get((trend.case, change.index))
         yield {
-            "event": Cell((change.direction,), Tone.BAD if change.direction == "slower" else Tone.GOOD),
+            "event": Cell((change.direction,), Tone.PLAIN if event else tone),
             "size": number(change.ratio, "×", change.low, change.high),
-            "where": _between(trend, change),
+            "where": _between(trend, change) + (f": the event of {event.day}" if event else ""),
+        }
+    if levels := trend.history.recurring:
+        yield {
+            "event": "recurring levels",
+            "size": None,
+            "where": f"{', '.join(fmt.quantity(level, trend.metric.unit) for level in levels)}: {LOTTERY}",
         }
     for index in trend.history.outliers:
         value = number(trend.points[index].value, trend.metric.unit)
         yield {"event": "spike", "size": value, "where": f"in {point_name(trend.points[index])}"}
+    for point in trend.points:
+        if point.contended:
+            yield {
+                "event": "contended",
+                "size": number(point.value, trend.metric.unit),
+                "where": f"in {point_name(point)}, which is not judged: {point.contended.partition(': ')[2]}",
+            }
     for index, reason in zip(trend.boundaries, trend.bars, strict=True):
         place = f"from {point_name(trend.points[index])}: {reason}"
         yield {"event": "not comparable", "size": None, "where": place}
 
 
 def _between(trend: Trend, change: Change) -> str:
-    before, after = trend.points[change.index - 1], trend.points[change.index]
+    before, after = trend.sides(change)
     suspect = f", {before.version} → {after.version}" if before.version != after.version else ""
     return f"between {point_name(before)} and {point_name(after)}{suspect}"
 
@@ -201,7 +222,8 @@ def _fields(trend: Trend) -> dict[str, Any]:
         "by": trend.by,
         "untagged": trend.untagged,
         "points": [asdict(point) for point in trend.points],
-        "changes": [_change(trend.points, change) for change in trend.history.changes],
+        "changes": [_change(trend, change) for change in trend.history.changes],
+        "recurring": trend.history.recurring,
         "segments": [asdict(segment) for segment in trend.history.segments],
         "boundaries": [
             {"run": trend.points[index].run, "reason": reason}
@@ -211,8 +233,8 @@ def _fields(trend: Trend) -> dict[str, Any]:
     }
 
 
-def _change(points: Sequence[Point], change: Change) -> dict[str, Any]:
-    before, after = points[change.index - 1], points[change.index]
+def _change(trend: Trend, change: Change) -> dict[str, Any]:
+    before, after = trend.sides(change)
     return {
         **asdict(change),
         "after_run": before.run,

@@ -62,12 +62,11 @@ class CaseTest:
     def flags(self, first: TestResult, policy: GatePolicy) -> bool:
         """Whether the first test is reason for a second.
 
-        Where the spread is assumed, and a new experiment with the baseline's code will decide, the estimate
-        alone is.
+        Against sessions, where a new experiment with the baseline's code will decide, the estimate alone is.
         """
         if self.estimate is None or not self.estimate.beyond:
             return False
-        return first.p < ALPHA or (self.provisional and policy.interleaved)
+        return first.p < ALPHA or (self.deviation is not None and policy.interleaved)
 
 
 def against_sessions(sessions: Sequence[Digest], new: Digest, policy: GatePolicy) -> list[CaseTest]:

@@ -14,7 +14,7 @@ from benchbench.gate.spread import ENOUGH, LEAST, day_means
 from benchbench.model.options import Variance
 from benchbench.stats import deviation, mean
 
-HEAVY_P = 0.01  # of normal sessions: less likely ones are said to have heavy tails
+HEAVY_P = 0.003  # of normal sessions: less likely ones are said to have heavy tails
 DOUBTFUL_P = 0.05  # less likely ones do not tell of each other's cases
 
 Places = Sequence[float]  # of a case: the mean logarithm of each day

@@ -122,10 +122,10 @@ def _visible(each: Estimate, family: Family) -> float:
     if each.interleaved:
         levels = levels_of_pairs(family.size, twice=family.confirmed)
         return visible_change(each.margin, error, degrees, levels)
+    if family.interleaved:  # the estimate alone flags, and pairs decide
+        return visible_to_sessions(each.margin, error, degrees, 1 / 2, POWER ** (1 / 2))
     own = min(each.own_variance / error**2, 1.0)
-    power = POWER
-    if family.confirmed:
-        power = POWER ** (1 / 2 if family.interleaved else 1 / (1 + own))
+    power = POWER ** (1 / (1 + own)) if family.confirmed else POWER
     return visible_to_sessions(each.margin, error, degrees, family.level, power)
 
 

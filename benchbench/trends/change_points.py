@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from benchbench.stats import t_quantile
+from benchbench.trends.recurrence import recurring_levels
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -23,6 +24,7 @@ SPIKE = 5.0  # noise scales from that median
 PENALTY = 3.0  # times BIC's own 2 ln(n) σ² for a level and its place (Yao 1988)
 PASSES = 3
 SIGNIFICANCE = 0.001
+LEAST_KEPT, LARGEST_PHI = 0.4, 0.95  # of a short series: its φ is corrected up to there
 MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 LEAST_NOISE = 1e-4  # as relative spread: equal values must not make every difference significant
 
@@ -50,11 +52,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Segments cover every run in order; `outliers` are spikes, cut back before anything was estimated."""
+    """Segments cover every run in order; `outliers` are spikes, cut back before anything was estimated.
+
+    `recurring`: levels that runs go back and forth between. Going from one to another is no change.
+    """
 
     changes: tuple[Change, ...]
     outliers: tuple[int, ...]
     segments: tuple[Segment, ...]
+    recurring: tuple[float, ...] = ()
 
 
 def change_points(
@@ -78,6 +84,7 @@ def change_points(
     changes: list[Change] = []
     outliers: list[int] = []
     segments: list[Segment] = []
+    recurring: list[float] = []
     for start, stop in pairwise([0, *sorted(set(boundaries)), len(values)]):
         part = _one_machine(
             [math.log(value) for value in values[start:stop]], math.log1p(threshold), SIGNIFICANCE / family
@@ -85,7 +92,8 @@ def change_points(
         changes += [_change(start + edge, step, better) for edge, step in part.steps]
         outliers += [start + index for index in part.spikes]
         segments += [Segment(start + a, start + b, math.exp(level)) for a, b, level in part.levels]
-    return History(tuple(changes), tuple(outliers), tuple(segments))
+        recurring += [math.exp(level) for level in part.recurring]
+    return History(tuple(changes), tuple(outliers), tuple(segments), tuple(recurring))
 
 
 def _check(values: Sequence[float], boundaries: Sequence[int]) -> None:
@@ -116,6 +124,7 @@ class _Part:
     steps: list[tuple[int, _Step]]
     spikes: list[int]
     levels: list[tuple[int, int, float]]
+    recurring: list[float]
 
 
 @dataclass(frozen=True)
@@ -141,13 +150,16 @@ def _one_machine(logs: list[float], floor: float, level: float) -> _Part:
     y = np.array(logs)
     edges, phi = [0, len(logs)], 0.0
     spikes: list[int] = []
+    recurring: list[float] = []
     if len(logs) >= 2 * SHORTEST:
         sigma = max(LEAST_NOISE, _difference_scale(y, 1))
         y, spikes = _despiked(y, sigma)
         edges, phi = _fitted(y, sigma)
         edges = _pruned(y, edges, phi, floor, level)
+        if recurring := recurring_levels(np.array(logs), edges, floor):
+            edges = [0, len(logs)]
     levels = [(a, b, float(y[a:b].mean())) for a, b in pairwise(edges) if a < b]
-    return _Part(list(zip(edges[1:-1], _steps(y, edges, phi), strict=True)), spikes, levels)
+    return _Part(list(zip(edges[1:-1], _steps(y, edges, phi), strict=True)), spikes, levels, recurring)
 
 
 def _difference_scale(y: Array, lag: int) -> float:
@@ -188,12 +200,11 @@ def _fitted(y: Array, sigma: float) -> tuple[list[int], float]:
     penalty = PENALTY * 2 * math.log(len(y)) * sigma**2
     edges = _partition(y, penalty)
     for _ in range(PASSES):
-        rest = _residuals(y, edges)
-        drift = max(1.0, (_difference_scale(rest, 4) / sigma) ** 2)
-        last, edges = edges, _partition(y, penalty * _inflation(_autocorrelation(rest)) * drift)
+        drift = max(1.0, (_difference_scale(_residuals(y, edges), 4) / sigma) ** 2)
+        last, edges = edges, _partition(y, penalty * _inflation(_autocorrelation(y, edges)) * drift)
         if edges == last:
             break
-    return edges, _autocorrelation(_residuals(y, edges))
+    return edges, _autocorrelation(y, edges)
 
 
 def _partition(y: Array, penalty: float) -> list[int]:
@@ -227,10 +238,18 @@ def _residuals(y: Array, edges: list[int]) -> Array:
     return np.concatenate([y[a:b] - y[a:b].mean() for a, b in pairwise(edges)])
 
 
-def _autocorrelation(rest: Array) -> float:
-    """Lag 1; below zero counts as zero, for short series are biased downwards."""
+def _autocorrelation(y: Array, edges: list[int]) -> float:
+    """Lag 1 of what the segments leave; below zero counts as zero.
+
+    Estimated with a mean, φ is too small by (1 + 3φ)/n (Marriott & Pope 1954), and k segments have k means.
+    """
+    rest = _residuals(y, edges)
     square = float(rest @ rest)
-    return max(0.0, float(rest[1:] @ rest[:-1]) / square) if square > 0 else 0.0
+    seen = float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
+    if seen < 1 / math.sqrt(len(rest)):  # as of independent values
+        return max(0.0, seen)
+    means = (len(edges) - 1) / len(rest)
+    return min((seen + means) / max(1 - 3 * means, LEAST_KEPT), LARGEST_PHI)
 
 
 def _inflation(phi: float) -> float:

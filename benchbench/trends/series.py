@@ -18,7 +18,10 @@ from benchbench.store.ulid import begun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A case's value in one run or, by a tag, in the comparable runs of one value of it; `run`: the first."""
+    """A case's value in one run or, by a tag, in the comparable runs of one value of it; `run`: the first.
+
+    `contended`: what others took of the device meanwhile, in every run, where that shows.
+    """
 
     run: str
     started: str
@@ -31,6 +34,7 @@ class Point:
     processes: tuple[float, ...]  # the value of each
     runs: tuple[str, ...]
     tag: str | None = None
+    contended: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +122,7 @@ def _point(run: Digest, case: CaseDigest, metric: Metric, tag: str | None) -> Po
         processes=processes,
         runs=(run.id,),
         tag=tag,
+        contended=case.disturbance(metric),
     )
 
 
@@ -185,6 +190,8 @@ def _by_tag(points: Sequence[Point], metric: Metric, places: Mapping[str, int]) 
 
 
 def _joined(points: Sequence[Point], metric: Metric) -> Point | None:
+    """Of the runs that nobody disturbed, if there are any."""
+    points = [point for point in points if not point.contended] or points
     processes = tuple(value for point in points for value in point.processes)
     value = _pooled(processes, metric)
     if value is None:

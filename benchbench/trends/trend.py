@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from benchbench.analyse.metrics import Metric
 from benchbench.model.run import Run
 from benchbench.stats import median
-from benchbench.trends.change_points import History, change_points
+from benchbench.trends.change_points import Change, History, change_points
 from benchbench.trends.series import Point, Series, series
 
-SEVERAL = 3  # cases that change on one day: one event, more likely of the machine than of each
+SEVERAL = 3  # cases that change together: one event, more likely of the machine than of each
+TOGETHER_S = 2 * 86400.0  # a change is located to a run or two, of which there is one a day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
     """A case over its runs or, by a tag, over its values; `untagged`: runs left out since they lack it.
 
-    `boundaries`: the first point that cannot be compared with those before, each time; `bars`: why.
+    `boundaries`: the first point that cannot be compared with those before, each time; `bars`: why. Points
+    that are contended are no part of the `history`.
     """
 
     case: str
@@ -29,6 +32,11 @@ class Trend:
     history: History
     by: str | None = None
     untagged: tuple[str, ...] = ()
+
+    def sides(self, change: Change) -> tuple[Point, Point]:
+        """The points between which it lies."""
+        quiet = [point for point in self.points[: change.index] if not point.contended]
+        return quiet[-1], self.points[change.index]
 
 
 def trends(
@@ -49,46 +57,94 @@ def trends(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedChange:
-    """Several cases of one machine that changed on one day, the same way: one event; `ratio`: the median."""
+    """Several cases of one machine that changed within two days, the same way: one event.
 
-    day: str  # ISO 8601
+    `changes`: of `cases`, one each.
+    """
+
+    day: str  # ISO 8601, of the first
     direction: str
     cases: tuple[str, ...]
-    ratio: float
+    changes: tuple[Change, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The median."""
+        return median([change.ratio for change in self.changes])
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A change, and when: Unix time."""
+
+    when: float
+    day: str
+    case: str
+    change: Change
 
 
 def shared_changes(trends: Sequence[Trend]) -> list[SharedChange]:
     """Those of `SEVERAL` cases or more, oldest first."""
-    days: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    alike: dict[tuple[str, str], list[_Located]] = {}
     for trend in trends:
         for change in trend.history.changes:
             point = trend.points[change.index]
-            key = point.started[:10], point.hardware, change.direction
-            days.setdefault(key, []).append((trend.case, change.ratio))
-    return [
-        SharedChange(
-            day=day,
-            direction=direction,
-            cases=tuple(case for case, _ in changed),
-            ratio=median([ratio for _, ratio in changed]),
+            when = datetime.fromisoformat(point.started).timestamp()
+            located = _Located(when, point.started[:10], trend.case, change)
+            alike.setdefault((point.hardware, change.direction), []).append(located)
+    events = [event for located in alike.values() for event in _events(located)]
+    shared = [event for event in events if len(event.cases) >= SEVERAL]
+    return sorted(shared, key=lambda event: (event.day, event.direction))
+
+
+def _events(located: Sequence[_Located]) -> Iterator[SharedChange]:
+    """An event lasts two days from its first change, and has one change of a case."""
+    rest = sorted(located, key=lambda each: (each.when, each.case))
+    while rest:
+        first = rest[0]
+        near = [each for each in rest if each.when - first.when <= TOGETHER_S]
+        own = {each.case: each for each in reversed(near)}
+        yield SharedChange(
+            day=first.day,
+            direction=first.change.direction,
+            cases=tuple(sorted(own)),
+            changes=tuple(own[case].change for case in sorted(own)),
         )
-        for (day, _, direction), changed in sorted(days.items())
-        if len(changed) >= SEVERAL
-    ]
+        rest = [each for each in rest if each not in own.values()]
 
 
 def _trend(series: Series, metric: Metric, threshold: float, by: str | None, family: int) -> Trend:
     boundaries = tuple(index for index, _ in series.bars)
-    values = [point.value for point in series.points]
     return Trend(
         case=series.case,
         metric=metric,
         points=series.points,
         boundaries=boundaries,
         bars=tuple(reason for _, reason in series.bars),
-        history=change_points(
-            values, threshold=threshold, better=metric.better, boundaries=boundaries, family=family
-        ),
+        history=_history(series.points, boundaries, metric, threshold, family),
         by=by,
         untagged=series.untagged,
+    )
+
+
+def _history(
+    points: Sequence[Point], boundaries: Sequence[int], metric: Metric, threshold: float, family: int
+) -> History:
+    """Of the points that nobody disturbed; indices are those of all points."""
+    quiet = [index for index, point in enumerate(points) if not point.contended]
+    starts = {sum(index < boundary for index in quiet) for boundary in boundaries}
+    history = change_points(
+        [points[index].value for index in quiet],
+        threshold=threshold,
+        better=metric.better,
+        boundaries=sorted(starts - {0, len(quiet)}),
+        family=family,
+    )
+    return replace(
+        history,
+        changes=tuple(replace(each, index=quiet[each.index]) for each in history.changes),
+        outliers=tuple(quiet[index] for index in history.outliers),
+        segments=tuple(
+            replace(each, start=quiet[each.start], stop=quiet[each.stop - 1] + 1) for each in history.segments
+        ),
     )
