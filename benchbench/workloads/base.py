@@ -150,7 +150,7 @@ class Draw:
             values *= real(scale)
         if mean:
             values += real(mean)
-        return self.rounded(values)
+        return rounded(values, self._dtype)
 
     def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
         """`values`, which nobody draws, as the dtype has them: float64 or float32."""
