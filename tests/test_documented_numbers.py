@@ -14,7 +14,7 @@ from benchbench.running import profile_pass, start
 from benchbench.timing import sampling
 from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points
-from benchbench.worker import case, reference, tolerance, verify
+from benchbench.worker import check_inputs, reference, tolerance, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding
 from benchbench.workloads.operations.conv2d import Conv2d
@@ -56,8 +56,9 @@ QUOTED = [
     ("measuring", f"error of {NUMBER} runs of the NumPy", reference.DRAWS),
     ("measuring", f"In float64 it is {NUMBER} times more", reference.FLOAT64_FACTOR),
     ("measuring", f"more than {NUMBER} % off is not compared", 100 * reference.VERIFIABLE),
-    ("measuring", f"more than {NUMBER} times what it changes", case.DRIFT),
-    ("measuring", f"one of up to {NUMBER} other batches", case.OTHER_BATCHES),
+    ("measuring", f"more than {NUMBER} times what it changes", check_inputs.DRIFT),
+    ("measuring", f"one of up to {NUMBER} other batches", check_inputs.OTHER_BATCHES),
+    ("measuring", f"a batch {NUMBER} times as large", check_inputs.FAR),
     ("measuring", f"a half width above {NUMBER} %", 100 * (DEFAULT.continue_above or 0)),
     ("measuring", f"stops once all are within {NUMBER} %", 100 * QUICK.settled),
     ("measuring", f"the {WORD} of the cases whose intervals", schedule.SHARE),

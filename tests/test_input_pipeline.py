@@ -33,7 +33,7 @@ from benchbench.workloads._samples import EPOCHS, PLACE_BITS, augmented, crop_co
 from benchbench.workloads.base import CONSUMER, SOURCE, Draw
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
-from tests.program import accelbench, mentioning, rows, wait_for
+from tests.program import accelbench, mentioning, records, rows, wait_for
 
 SHARED_MEMORY = Path("/dev/shm")
 FRAMEWORKS = ["torch", "tensorflow", "jax"]
@@ -410,6 +410,22 @@ def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, t
     assert 0 <= row["waiting_share"] <= 1
     assert not mentioning(str(tmp_path))
     assert set(SHARED_MEMORY.iterdir()) <= before
+
+
+@pytest.mark.real
+def test_a_run_takes_the_users_data_and_keeps_no_path(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    name = read_set(an_mnist(tmp_path / "mnist"))[0]
+    (tmp_path / "accelbench.toml").write_text('[data]\npaths = ["mnist/train-images-idx3-ubyte"]\n')
+    accelbench(
+        *("run", "-b", "tensorflow", "-d", "cpu", "--quick", "--rounds", "1", "-w", "input_pipeline"),
+        *("-p", f"source={name},mnist-0123456789ab", "-p", "side=28", "-p", "batch=8"),
+        cwd=tmp_path,
+        ACCELBENCH_WORKLOADS="",
+    )
+    status = {row["params"]["source"]: row["status"] for row in rows(tmp_path)}
+    assert status == {name: "ok", "mnist-0123456789ab": "unsupported"}
+    assert not [line for line in records(tmp_path) if str(tmp_path) in line]
 
 
 def test_jax_without_grain_says_what_to_type() -> None:

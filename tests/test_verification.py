@@ -111,5 +111,6 @@ def test_what_float32_does_not_support_is_left_to_the_measurement(reply: Any, to
 
 def test_nothing_is_asked_for_that_has_no_reference() -> None:
     pool, case = Answers(), replace(a_network())
-    assert not verified(pool, [], [case], ({}, {case.work: "it cannot be computed"}), lambda: None)  # type: ignore[arg-type]
+    none = Failure(status=Status.FAILED, message="it cannot be computed")
+    assert not verified(pool, [], [case], ({}, {case.work: none}), lambda: None)  # type: ignore[arg-type]
     assert not pool.asked

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from benchbench.backends.base import Backend
+from benchbench.errors import Unsupported
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import (
@@ -30,6 +31,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
+from benchbench.model.status import Status
 from benchbench.registry import load_class
 
 LATE_S = 0.5  # for a message that came in while another worker was waited for
@@ -103,7 +105,9 @@ class WorkerPool:
         return self._transport.watch(case)
 
     def reference(self, case: Case, *, small: bool = False, replicas: int = 1) -> list[float]:
-        """What the case must give, in float64. Raises RuntimeError when it cannot be computed.
+        """What the case must give, in float64.
+
+        Raises RuntimeError when it cannot be computed, Unsupported when the workload says so.
 
         `small`: what its workload must give in float32 at the small size. `replicas`: parts of a batch whose
         statistics are taken apart.
@@ -115,6 +119,8 @@ class WorkerPool:
         answer = self.ask_plain(job)
         self._charge("reference", begin)
         if answer.reply is None or "reference" not in answer.reply:
+            if _is_unsupported(answer):
+                raise Unsupported(_reason(answer))
             raise RuntimeError(f"its float64 reference cannot be computed: {_reason(answer)}")
         values: list[float] = answer.reply["reference"]
         return values
@@ -283,6 +289,11 @@ def _reason(answer: Answer) -> str:
     """Why there is no reply, or the failure it tells; empty where it tells none."""
     outcome: Any = (answer.reply or {}).get("outcome")
     return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")
+
+
+def _is_unsupported(answer: Answer) -> bool:
+    outcome: Any = (answer.reply or {}).get("outcome")
+    return isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED
 
 
 def _on_accelerator(case: Case) -> bool:

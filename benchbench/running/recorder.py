@@ -101,8 +101,8 @@ class Recorder:
         if computed(expected) not in self._references:
             self._references.update(references(self._pool, [expected], self._announce))
         reference = self._references.get(computed(expected))
-        if isinstance(reference, str):
-            return Failure(status=Status.FAILED, message=reference), "none", {}
+        if isinstance(reference, Failure):
+            return reference, "none", {}
         stages: dict[str, float] = {}
         job: dict[str, Any] = {"reference": reference}
         if isinstance(error := self._verified.get(check_name(first)), Failure):

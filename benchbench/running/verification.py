@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchbench.backends.base import Backend
+from benchbench.errors import Unsupported
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer
@@ -23,7 +24,9 @@ from benchbench.registry import load_class
 from benchbench.running.answers import decoded
 
 Announce = Callable[[str], None]
-References = dict[str, list[float] | str]  # what is computed → its float64 reference, or why there is none
+References = dict[
+    str, list[float] | Failure
+]  # what is computed → its float64 reference, or why there is none
 Verified = dict[str, float | Failure | None]  # name of a check → relative error, or what is wrong
 
 
@@ -42,8 +45,10 @@ def references(
         announce(f"float64 reference of {name}{' at a small size' if small else ''}")
         try:
             made[name] = pool.reference(case, small=small, replicas=replicas(case))
+        except Unsupported as reason:
+            made[name] = Failure(status=Status.UNSUPPORTED, message=str(reason))
         except RuntimeError as error:
-            made[name] = str(error)
+            made[name] = Failure(status=Status.FAILED, message=str(error))
     return made
 
 
@@ -105,11 +110,11 @@ def verified(
 
 
 def _jobs(
-    cases: Sequence[Case], known: Mapping[str, list[float] | str], *, in_float32: bool
+    cases: Sequence[Case], known: Mapping[str, list[float] | Failure], *, in_float32: bool
 ) -> Iterator[tuple[Case, dict[str, Any]]]:
     """None where there is no reference because it cannot be computed."""
     for case in cases:
-        if not isinstance(reference := known.get(computed(case)), str):
+        if not isinstance(reference := known.get(computed(case)), Failure):
             yield case, {"kind": "verify", "reference": reference, "in_float32": in_float32}
 
 
