@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 
+from benchbench.analyse.columns import flatten
 from benchbench.analyse.rows import rows
+from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput
+from benchbench.exporters.terminal import Terminal
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.device import Target
 from benchbench.model.measurement import Cost, Measurement, Memory
@@ -22,7 +26,7 @@ from benchbench.model.run import Settings
 from benchbench.running import rounds
 from benchbench.store import codec, runs, selectors
 from benchbench.timing.policy import POLICIES
-from tests.factories import a_case, a_cost, a_measurement, a_record, a_run_info, a_watched
+from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info, a_watched
 from tests.program import WORKLOADS
 
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
@@ -132,3 +136,57 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
     assert run.records == (record,)
     (row,) = rows(run)
     assert row.metrics["latency_s"].value == pytest.approx(0.5)
+
+
+EXCHANGED = a_case(
+    workload="all_reduce",
+    params={"n": 250_000},
+    placement=Placement(devices=2, strategy=Strategy.COLLECTIVE),
+)
+
+
+def two_ranks() -> Measurement:
+    """Steps of 1 and of 2 ms; the one that is late by 30 µs is in turn the one and the other."""
+    return of(
+        a_measurement(iterations=1, block_s=(1e-3,) * 4, entry_s=(0.0, 3e-5, 0.0, 3e-5)),
+        a_measurement(iterations=1, block_s=(2e-3,) * 4, entry_s=(3e-5, 0.0, 3e-5, 0.0)),
+        cost=a_cost(flops=0, bytes=2_000_000, link_bytes=1_000_000, items=1_000_000, item="byte"),
+    )
+
+
+def test_ranks_are_told_apart_in_metrics() -> None:
+    (row,) = rows(a_run([a_record(two_ranks(), case=EXCHANGED)]))
+    found = flatten(row)
+    assert found["link_bytes_per_s"] == pytest.approx(1e6 / 2e-3)
+    assert (found["rank_spread"], found["entry_skew_s"]) == pytest.approx((2.0, 3e-5))
+
+
+def test_one_device_has_no_ranks_and_nothing_is_said_of_them() -> None:
+    (row,) = rows(a_run([a_record(a_measurement())]))
+    found = flatten(row)
+    assert (found["link_bytes_per_s"], found["rank_spread"], found["entry_skew_s"]) == (None, None, None)
+    assert not [note for note in found["notes"] if "link" in note or "rank" in note or "skew" in note]
+    tables = report_document(a_run([a_record(a_measurement())])).tables
+    assert "Ranks" not in [table.title for table in tables]
+
+
+def test_ranks_of_several_hosts_have_no_common_clock_to_tell_their_skew_by() -> None:
+    far = combined(a_cost(), [(host, "cpu", a_measurement()) for host in range(2)])
+    (row,) = rows(a_run([a_record(far)]))
+    assert row.value("rank_spread") == 1.0
+    assert row.value("entry_skew_s") is None
+
+
+def test_a_report_says_which_rank_is_slow_and_what_a_link_carries() -> None:
+    document = report_document(a_run([a_record(two_ranks(), case=EXCHANGED)]))
+    assert Terminal(120).render(document).partition("\n\n")[2] == snapshot("""\
+                                               latency          rate    FLOP/s    memory    cold
+all_reduce  n=250000 · float32 · cpu
+  torch eager [devices=2,strategy=collective]  2.00 ms¹  500M byte/s  500 MB/s  62.0 MiB  250 ms
+
+Ranks
+CASE                                          RANKS  SLOWEST  ITS STEP  SPREAD  ENTRY SKEW  MEMORY
+all_reduce(n=250000)/float32/eager@torch:cpu  2      1        2.00 ms   2.00×   30.0 µs     62.0 MiB
+
+¹ 1 of 3 rounds
+""")

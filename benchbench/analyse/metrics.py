@@ -202,6 +202,18 @@ def _energy(measured: Measurement) -> Value:
     return Value(None, reason=joules) if isinstance(joules, str) else finite(joules)
 
 
+def _rank_spread(measured: Measurement) -> Value:
+    medians = [median(each.block_s) for each in measured.ranks]
+    fastest = min(medians, default=0.0)
+    return finite(max(medians) / fastest) if fastest else Value(None)
+
+
+def _entry_skew(measured: Measurement) -> Value:
+    """A block begins when the first rank enters it, so the skew of a block is its last rank's entry."""
+    last = [max(block) for block in zip(*(each.entry_s for each in measured.ranks), strict=True)]
+    return finite(median(last)) if last else Value(None)
+
+
 def _items(cost: Cost) -> int:
     return cost.items
 
@@ -284,6 +296,33 @@ METRICS = (
         meaning="counted bytes a second",
         pooled_by="bytes / latency",
         source=Rate(work=lambda cost: cost.bytes, divisor=LATENCY, uncounted="the work counts no bytes"),
+    ),
+    Metric(
+        name="link_bytes_per_s",
+        label="link bandwidth",
+        unit="B/s",
+        better="higher",
+        meaning="bytes a second that a link between host and device, or between devices, carries",
+        pooled_by="link bytes / latency",
+        source=Rate(work=lambda cost: cost.link_bytes, divisor=LATENCY),
+    ),
+    Metric(
+        name="rank_spread",
+        label="slowest rank",
+        unit="",
+        better="lower",
+        meaning="of several ranks, the slowest one's median block over the fastest one's",
+        pooled_by="median",
+        source=Sampled(process=_rank_spread, pool=middle),
+    ),
+    Metric(
+        name="entry_skew_s",
+        label="entry skew",
+        unit="s",
+        better="lower",
+        meaning="of several ranks, from the first one's entry into a block to the last one's",
+        pooled_by="median",
+        source=Sampled(process=_entry_skew, pool=middle),
     ),
     Metric(
         name="peak_device_bytes",

@@ -9,6 +9,7 @@ from benchbench.analyse.columns import NUMBERS, number_of, unit_of
 from benchbench.analyse.rows import Row
 from benchbench.documents.document import Cell, Gauge, Number, Part, Tone, number
 from benchbench.errors import UsageError, unknown
+from benchbench.model.placement import ONE_DEVICE
 
 UNSURE = "? intervals overlap or are missing, or other work ran meanwhile: cannot tell"
 ALIASES = {  # as typed → the number of a row
@@ -115,8 +116,9 @@ def _ratio(row: Row, base: Row | None) -> Cell:
 
 
 def _work(row: Row, _: Row | None) -> Cell:
-    """Bytes/s where the work only moves data."""
-    name = "flops_per_s" if row.value("flops_per_s") is not None else "bytes_per_s"
+    """Bytes/s where the work only moves data; of a link, where it moves them between devices."""
+    moves = "bytes_per_s" if row.case.placement == ONE_DEVICE else "link_bytes_per_s"
+    name = "flops_per_s" if row.value("flops_per_s") is not None else moves
     return number(row.value(name), unit_of(row, name))
 
 

@@ -1,0 +1,41 @@
+"""What the ranks of a case were like beside each other: which was slowest, and how far apart they began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchbench.analyse.rows import Row, by_case, case_key
+from benchbench.documents import document
+from benchbench.documents.document import Content, Table, number
+from benchbench.model.measurement import Measurement, RankSamples
+from benchbench.model.record import Record
+from benchbench.stats import median
+
+
+def rank_tables(rows: Sequence[Row], records: Sequence[Record]) -> tuple[Table, ...]:
+    """A line for each case that several processes computed, of its first measured round; else no table."""
+    recorded, lines = by_case(records), []
+    for row in rows:
+        outcomes = [record.outcome for record in recorded.get(case_key(row.case), [])]
+        first = next((each for each in outcomes if isinstance(each, Measurement) and each.ranks), None)
+        if row.ok and first:
+            lines.append(_line(row, first))
+    return (document.table(lines, title="Ranks"),) if lines else ()
+
+
+def _line(row: Row, measured: Measurement) -> dict[str, Content]:
+    steps = [median(rank.block_s) / measured.iterations for rank in measured.ranks]
+    return {
+        "case": row.case.id.partition("[")[0],
+        "ranks": str(len(steps)),
+        "slowest": str(steps.index(max(steps))),
+        "its step": number(max(steps), "s"),
+        "spread": number(row.value("rank_spread"), "×"),
+        "entry skew": number(row.value("entry_skew_s"), "s"),
+        "memory": number(_largest_peak(measured.ranks), "B"),
+    }
+
+
+def _largest_peak(ranks: Sequence[RankSamples]) -> int | None:
+    peaks = [rank.peak_host.bytes for rank in ranks if rank.peak_host.bytes is not None]
+    return max(peaks, default=None)
