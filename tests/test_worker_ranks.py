@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import benchbench
+from benchbench.launch import catalogue
 from benchbench.meeting import cores_of
 from benchbench.model.measurement import Batch
 from benchbench.model.world import World
@@ -19,6 +21,7 @@ from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import measure_steps
 from benchbench.worker.children import children
 from benchbench.worker.ranks import run_ranks
+from tests.program import WORKLOADS
 
 GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
 LATE_S = 0.3
@@ -171,3 +174,34 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
     assert all(
         min(entries) == 0 <= max(entries) for entries in zip(fast["entry"], slow["entry"], strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "told"),
+    [
+        ("killed", "crashed", "rank 1 of 2: killed by SIGKILL"),
+        ("hangs", "timeout", "rank 1 of 2 did not come back; the others waited"),
+        ("wrong", "wrong_result", "rank 1 of 2: relative error "),
+        ("late", "ok", ""),
+    ],
+)
+def test_what_one_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(
+    fault: str, status: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    catalogue.workload_named("faulty_rank")  # starts the process that imports the user's files, and stays
+    before = children()
+    run = benchbench.run(
+        workloads="faulty_rank",
+        params={"fault": [fault, "none"]},
+        backends="fake",
+        devices="cpu",
+        preset="quick",
+        rounds=1,
+        timeout_s=4.0,
+        results=tmp_path,
+    )
+    outcomes = {record.case.params["fault"]: record.outcome for record in run.records}
+    assert {name: str(outcome.status) for name, outcome in outcomes.items()} == {fault: status, "none": "ok"}
+    assert getattr(outcomes[fault], "message", "").startswith(told)
+    assert children() == before

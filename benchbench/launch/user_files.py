@@ -53,6 +53,9 @@ class _Workload(msgspec.Struct):
     draws_tolerated: float
     version: int
     refused_on_cpu: str
+    worlds: list[int]
+    divided_by: dict[str, list[Strategy]]
+    lacking: dict[str, str]
 
 
 class _Described(msgspec.Struct):
@@ -113,7 +116,7 @@ class UserWorkload:
         self.summary, self.phase = told.summary, told.phase
         self.draws_tolerated = told.draws_tolerated
         self.version, self.refused_on_cpu = told.version, told.refused_on_cpu
-        self.worlds, self.lacking = (1,), dict[str, str]()
+        self.worlds, self.lacking = tuple(told.worlds), told.lacking
         self._told, self._file, self._process = told, file, process
         self._at = lru_cache(maxsize=None)(self._asked)
 
@@ -122,8 +125,8 @@ class UserWorkload:
         return dict(self._told.defaults)
 
     def strategies(self, framework: str) -> tuple[Strategy, ...]:
-        """None: only workloads of this package are divided among devices."""
-        return ()
+        """How the framework's program can be divided among several devices; () if not at all."""
+        return tuple(self._told.divided_by.get(framework, ()))
 
     def frameworks(self) -> list[str]:
         """The frameworks it has builders for."""

@@ -126,6 +126,9 @@ def facts(name: str, kind: type[Workload]) -> Message:
         "draws_tolerated": kind.draws_tolerated,
         "version": kind.version,
         "refused_on_cpu": kind.refused_on_cpu,
+        "worlds": kind.worlds,
+        "divided_by": {name: kind.strategies(name) for name in kind.frameworks()},
+        "lacking": dict(kind.lacking),
     }
 
 
