@@ -101,7 +101,9 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
     # A matter of the adapter, not of the process: once a run, and where anything is computed.
     if not job["warm"] and not runner.program.simulated:
         with stage(stages, "plausible"):
-            check_waited(workload, runner, session, together(session.timer(), session), long_enough(samples))
+            # Of ranks, what they measured differs, and another number of steps would leave one waiting.
+            iterations = max(session.world.gather(long_enough(samples)))
+            check_waited(workload, runner, session, together(session.timer(), session), iterations)
     notes += (*session.notes, *notes_of(case, runner, session, samples))
     return Measurement(
         cost=workload.cost(case.computes_in),

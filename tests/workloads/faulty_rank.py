@@ -35,11 +35,12 @@ class FaultyRank(Collective):
             time.sleep(0.5)
 
         def step(x: Any) -> Any:
-            context.spend(1e-3)
+            context.spend(1e-3 if fault == "slow" else 1e-4)
             if fault == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "hangs":
                 time.sleep(600)
+            context.world.gather(None)  # what a collective does: it waits for the others
             return x + 1 if fault == "wrong" else x
 
         return Program(step, (context.put(self.own(arrays)),))
