@@ -8,14 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 
 import benchbench
 from benchbench import registry
+from benchbench.analyse.rows import rows
 from benchbench.backends.base import Backend
+from benchbench.documents.document import Document
+from benchbench.documents.links import link_tables
 from benchbench.errors import Unsupported, UsageError
+from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy
+from benchbench.model.record import Record
 from benchbench.model.world import Spread, World
 from benchbench.worker import verify
 from benchbench.worker.ranks import run_ranks
@@ -24,6 +30,7 @@ from benchbench.workloads._collective import BetweenRanks, Collective
 from benchbench.workloads.base import Draw
 from benchbench.workloads.collectives.barrier import counted
 from benchbench.workloads.collectives.send_recv import SendRecv
+from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.tiny import COLLECTIVES, EVERY
 
 BACKENDS = {
@@ -196,5 +203,36 @@ def test_messages_go_round_or_between_partners() -> None:
     assert sources("ring", 4) == [3, 0, 1, 2]
     assert sources("pair", 4) == [1, 0, 3, 2]
     assert sources("pair", 3) == [1, 0, 2]
-    with pytest.raises(UsageError, match="'star'"):
-        SendRecv(pattern="star")
+    assert sources("0+2", 4) == [2, 1, 0, 3]
+
+
+@pytest.mark.parametrize("pattern", ["star", "1+0", "2+2", "0+1+2", ""])
+def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+    with pytest.raises(UsageError, match="No pattern named"):
+        SendRecv(pattern=pattern)
+
+
+def test_a_rank_that_is_not_there_is_refused() -> None:
+    placement = Placement(devices=2, strategy=Strategy.COLLECTIVE)
+    assert "none is rank 2" in SendRecv(pattern="0+2").divided(placement).refuses(Dtype.FLOAT32)
+    assert not SendRecv(pattern="0+1").divided(placement).refuses(Dtype.FLOAT32)
+
+
+def test_a_slow_link_stands_out_in_a_matrix() -> None:
+    placement = Placement(devices=3, strategy=Strategy.COLLECTIVE)
+
+    def record(pattern: str, seconds: float) -> Record:
+        work = SendRecv(n=250_000, pattern=pattern).divided(placement)
+        cost = work.cost(Dtype.FLOAT32)
+        case = a_case(workload="send_recv", params=work.params, placement=placement)
+        return a_record(a_measurement(cost=cost, iterations=1, block_s=(seconds,) * 5), case=case)
+
+    run = a_run([record("0+1", 1e-4), record("0+2", 1e-4), record("1+2", 4e-3)])
+    (table,) = link_tables(rows(run))
+    assert Terminal(120).render(Document(name="report", title="Run", tables=(table,))) == snapshot("""\
+Links: send_recv n=250000 · float32 · torch eager · cpu
+RANK  0                 1                 2
+0                       10.0 GB/s 100 µs  10.0 GB/s 100 µs
+1     10.0 GB/s 100 µs                    250 MB/s 4.00 ms
+2     10.0 GB/s 100 µs  250 MB/s 4.00 ms
+""")

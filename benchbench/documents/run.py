@@ -16,6 +16,7 @@ from benchbench.documents.document import Document, Records, Table
 from benchbench.documents.doubling import doubling_tables, is_needless
 from benchbench.documents.fastest import fastest_lines
 from benchbench.documents.footnotes import merge_footnotes
+from benchbench.documents.links import link_tables
 from benchbench.documents.ranks import rank_tables
 from benchbench.documents.run_columns import UNSURE, chosen_columns
 from benchbench.documents.run_plots import run_plots
@@ -75,7 +76,12 @@ def report_document(
     shown = [row for row in made if _place(row) in places and not is_needless(row)]
     found = works(shown)
     ranked = works([row for row in shown if not row.unranked])
-    tables = (*_tables(shown, found, columns, by), *doubling_tables(made), *rank_tables(made, run.records))
+    tables = (
+        *_tables(shown, found, columns, by),
+        *doubling_tables(made),
+        *link_tables(made),
+        *rank_tables(made, run.records),
+    )
     flat = tuple(flatten(row) for row in made)
     return RunReport(
         name="report",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.errors import UsageError
+from benchbench.model.case import Dtype
 from benchbench.workloads._collective import OF_TENSORFLOW, Collective
 from benchbench.workloads._programs.devices import over_mesh, sharded
 from benchbench.workloads.base import Program
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
 RING, PAIR = "ring", "pair"
+LINK = re.compile(r"(\d+)\+(\d+)")  # two ranks, of which the first is the smaller
 
 
 @dataclass(frozen=True)
 class SendRecv(Collective):
-    """`ring`: each rank sends to the next; `pair`: ranks 2k and 2k + 1 to each other, all pairs at once."""
+    """`ring`: each rank sends to the next; `pair`: ranks 2k and 2k + 1 to each other, all pairs at once.
+
+    `0+3`: ranks 0 and 3 to each other, while the others do nothing: the link between two devices.
+    """
 
     pattern: str = RING
 
@@ -32,13 +38,29 @@ class SendRecv(Collective):
     def __post_init__(self) -> None:
         """Raise UsageError for a pattern that is not known."""
         super().__post_init__()
-        if self.pattern not in (RING, PAIR):
-            raise UsageError(f"No pattern named {self.pattern!r}.", f"There are {RING} and {PAIR}.")
+        one, other = self.link or (0, 1)
+        if (self.pattern not in (RING, PAIR) and not self.link) or one >= other:
+            hint = f"There are {RING}, {PAIR}, and two ranks as 0+1, the smaller one first."
+            raise UsageError(f"No pattern named {self.pattern!r}.", hint)
+
+    @property
+    def link(self) -> tuple[int, int] | None:
+        """The two ranks, where the pattern is of two alone."""
+        named = LINK.fullmatch(self.pattern)
+        return (int(named[1]), int(named[2])) if named else None
+
+    def refuses(self, dtype: Dtype) -> str:
+        """A rank that is not there."""
+        if self.link and self.link[1] >= self.world > 1:
+            return f"of {self.world} ranks, none is rank {self.link[1]}: they begin at 0"
+        return super().refuses(dtype)
 
     def target(self, rank: int) -> int:
-        """To whom a rank sends; the last of an odd number of ranks has no partner but itself."""
+        """To whom a rank sends; who has no partner keeps its array."""
         if self.pattern == RING:
             return (rank + 1) % self.world
+        if self.link:
+            return sum(self.link) - rank if rank in self.link else rank
         return partner if (partner := rank ^ 1) < self.world else rank
 
     @property
@@ -64,8 +86,11 @@ class SendRecv(Collective):
         x = context.put(self.own(arrays))
         received = torch.empty_like(x)
         target, source = self.target(self.rank), self.sources[self.rank]
+        dist.barrier()  # NCCL: the first call of a group is one of all ranks
 
         def step(x: Any) -> Any:
+            if source == self.rank:
+                return x
             messages = [dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, received, source)]
             for message in dist.batch_isend_irecv(messages):
                 message.wait()
