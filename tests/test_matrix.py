@@ -99,6 +99,19 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
         for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.AMP_BF16, Dtype.AMP_FP16)
     },
     **{
+        ("tensorflow", mode, "ssd_head_train", dtype): "of the"  # gradients of filters summed in 16 bits
+        for mode in ("function", "eager")
+        for dtype in (Dtype.FLOAT16, Dtype.AMP_FP16)
+    },
+    **{
+        (backend, mode, "r3d18_train", dtype): "layer3.0.conv2.weight"  # oneDNN's gradient of two frames
+        for backend, mode in (
+            *(("torch", mode) for mode in ("eager", "compile", TUNED)),
+            *(("tensorflow", mode) for mode in ("function", "eager")),
+        )
+        for dtype in (Dtype.BFLOAT16, Dtype.AMP_BF16)
+    },
+    **{
         ("tensorflow", mode, "reduction", Dtype.FLOAT16): "of the output"  # summed in 16 bits
         for mode in ("function", "eager")
     },

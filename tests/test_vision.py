@@ -19,6 +19,8 @@ from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.network import Network
 from benchbench.workloads.networks.dcgan import DcganInfer, DcganTrain
 from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
+from benchbench.workloads.networks.r3d18 import R3d18Infer, R3d18Train
+from benchbench.workloads.networks.ssd_head import SsdHeadInfer, SsdHeadTrain
 from benchbench.workloads.networks.unet import UnetInfer, UnetTrain
 from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -39,11 +41,25 @@ class AnotherSlope(Ops):
         return super().leaky_relu(x, 1.5 * slope)
 
 
+class NoBias(Ops):
+    def add_bias(self, x: Any, bias: Any) -> Any:
+        return super().add_bias(x, 0.0 * bias)
+
+
+class SquaredDistance(Ops):
+    def smooth_l1(self, x: Any, targets: Any) -> Any:
+        return 0.5 * super().mse(x, targets)
+
+
 MUTANTS: dict[Inference | TrainingStep, type[Ops]] = {
     DcganInfer().tiny(): LeakyRelu,
     DcganTrain().tiny(): AnotherSlope,
     MnistCnnInfer().tiny(): AveragePool,
     MnistCnnTrain().tiny(): LeakyRelu,
+    R3d18Infer().tiny(): LeakyRelu,
+    R3d18Train().tiny(): LeakyRelu,
+    SsdHeadInfer().tiny(): NoBias,
+    SsdHeadTrain().tiny(): SquaredDistance,
     UnetInfer().tiny(): AveragePool,
     UnetTrain().tiny(): LeakyRelu,
     Vgg16Infer().tiny(): AveragePool,
@@ -86,6 +102,8 @@ def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(DcganInfer()) == 3_576_704  # PyTorch's tutorial
     assert parameters_of(DcganTrain()) == 3_576_704 + 2_765_568
     assert parameters_of(MnistCnnInfer()) == 93_322
+    assert parameters_of(R3d18Infer()) == 33_371_472  # torchvision
+    assert parameters_of(SsdHeadInfer()) == 3_341_550  # torchvision's SSDHead of these maps and 21 classes
     assert parameters_of(UnetInfer()) == 31_030_658  # 31,030,593 where one class is told from none
     assert parameters_of(Vgg16Infer()) == 138_357_544  # torchvision
 
@@ -94,6 +112,32 @@ def test_an_image_takes_the_published_work() -> None:
     assert Vgg16Infer(batch=1).cost(Dtype.FLOAT32).flops == 30_940_528_640  # torchvision
     shapes = [conv.output_sizes for conv in MnistCnnInfer().layers() if hasattr(conv, "output_sizes")]
     assert shapes == [(26, 26), (11, 11), (3, 3)]
+
+
+def test_a_clip_takes_the_published_work() -> None:
+    counted = R3d18Infer(batch=1).cost(Dtype.FLOAT32).flops
+    assert round(counted / 2e9, 1) == 40.7  # torchvision says 40.70 GFLOPs, of a multiply-add each
+
+
+def test_a_detector_has_the_published_boxes() -> None:
+    assert SsdHeadInfer().sides() == [38, 19, 10, 5, 3, 1]
+    assert SsdHeadInfer().output_shape == (32, 8732, 25)
+
+
+def test_every_fourth_box_at_most_holds_an_object() -> None:
+    work = SsdHeadTrain()
+    labels = work.loss.targets(Draw(Dtype.FLOAT32), (4, 8732, 25))["labels"]
+    assert set(np.unique(labels)) == set(range(21))
+    assert 0.23 < (labels > 0).mean() < 0.25
+
+
+def test_a_clip_that_cannot_be_halved_as_often_as_the_network_does_is_refused() -> None:
+    with pytest.raises(UsageError, match="frames=12 of 8"):
+        R3d18Infer(frames=12)
+    with pytest.raises(UsageError, match="one value per channel"):
+        R3d18Train(batch=1, frames=8, image=16)
+    with pytest.raises(UsageError, match="depth=34 must be 18 or 10"):
+        R3d18Infer(depth=34)
 
 
 def test_a_side_that_cannot_be_halved_as_often_as_the_network_does_is_refused() -> None:

@@ -142,7 +142,7 @@ def part_of_batch(network: Network, arrays: Arrays, part: int, parts: int) -> Ar
 
 
 def nhwc(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Images, NCHW → NHWC, laid out so in memory."""
+    """Images, NCHW → NHWC, or videos likewise, laid out so in memory."""
     import numpy as np
 
-    return np.ascontiguousarray(images.transpose(NHWC_OF_NCHW))
+    return np.ascontiguousarray(np.moveaxis(images, 1, -1))

@@ -21,6 +21,7 @@ from benchbench.model.device import Probe, Target
 from benchbench.model.run import Settings
 from benchbench.workloads.adversarial import AdversarialStep
 from benchbench.workloads.base import Draw, Training, Workload
+from benchbench.workloads.networks.r3d18 import R3d18
 from benchbench.workloads.networks.resnet50 import Resnet50
 from benchbench.workloads.steps import TrainingStep
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
@@ -38,9 +39,11 @@ NETWORKS = tuple(
 
 
 def network(name: str) -> Training:
-    """Small images, but as deep as it is timed: verification trains a shallow ResNet-50."""
+    """Small images, but as deep as it is timed: verification trains a shallow ResNet-50 and R3D-18."""
     work = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
     assert isinstance(work, Training)
+    if isinstance(work, R3d18):
+        return replace(work.tiny(), depth=18)
     return replace(work, batch=2, image=64) if isinstance(work, Resnet50) else work.tiny()
 
 

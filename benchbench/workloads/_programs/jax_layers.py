@@ -89,8 +89,9 @@ def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) ->
     )
     wide = x.astype(real)
     if training:
-        batch_mean = wide.mean(axis=(0, 1, 2))
-        batch_variance = jnp.maximum((wide * wide).mean(axis=(0, 1, 2)) - batch_mean * batch_mean, 0)
+        axes = tuple(range(x.ndim - 1))
+        batch_mean = wide.mean(axis=axes)
+        batch_variance = jnp.maximum((wide * wide).mean(axis=axes) - batch_mean * batch_mean, 0)
         weights[f"{name}.running_mean"] = (DECAY * mean + (1 - DECAY) * batch_mean).astype(stored)
         weights[f"{name}.running_var"] = (DECAY * variance + (1 - DECAY) * batch_variance).astype(stored)
         mean, variance = batch_mean, batch_variance

@@ -134,10 +134,15 @@ def causal_mask(length: int, groups: int = 1) -> Any:
 def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
     """The fused kernel, whose parameters and statistics are float32 whatever x is; training moves these.
 
-    TensorFlow's own operation: Keras 3 normalises in several, and takes four times as long to trace.
+    TensorFlow's own operation: Keras 3 normalises in several, and takes four times as long to trace. It
+    takes images: the frames of a video are rows to it.
     """
     import tensorflow as tf
 
+    if len(x.shape) > 4:
+        batch, _, _, columns, channels = x.shape
+        flat = tf.reshape(x, (batch, -1, columns, channels))
+        return tf.reshape(batch_norm(flat, weights, name, training=training), x.shape)
     gamma, beta, mean, variance = (
         weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
     )

@@ -103,15 +103,21 @@ def load_module(network: Network, context: DeviceContext, arrays: Arrays) -> Any
         model = network.torch()
     state = {name: context.put(arrays[name]) for name in network.weights()}
     model.load_state_dict(state, assign=True)
-    return model.to(device=context.device, memory_format=torch.channels_last)
+    return model.to(device=context.device, memory_format=_channels_last(network))
 
 
 def inputs_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
     """On the device, images channels last."""
-    import torch
-
     tensors = {name: context.put(arrays[name]) for name in network.input_names}
     return tuple(
-        tensor.contiguous(memory_format=torch.channels_last) if name in network.images else tensor
+        tensor.contiguous(memory_format=_channels_last(network)) if name in network.images else tensor
         for name, tensor in tensors.items()
     )
+
+
+def _channels_last(network: Network) -> Any:
+    """The layout of its images, or of its videos."""
+    import torch
+
+    is_video = any(len(weight.shape) == 5 for weight in network.weights().values())
+    return torch.channels_last_3d if is_video else torch.channels_last

@@ -194,6 +194,12 @@ class Ops:
         """Mean of (x − target)², in what accumulates."""
         return anp.mean((x - targets) ** 2)
 
+    def smooth_l1(self, x: Any, targets: Any) -> Any:
+        """Mean of d² / 2 where |d| < 1, else of |d| − 1/2 (Girshick 2015, eq. 3), in what accumulates."""
+        sizes = anp.abs(x - targets)
+        values = anp.where(sizes < 1, 0.5 * sizes**2, sizes - 0.5)
+        return self.rounding.accumulated(anp.mean(values), sizes.size)
+
     def mean_softplus(self, x: Any) -> Any:
         """Of log(1 + eˣ), which is −log σ(−x), over all elements, in what accumulates."""
         return self.rounding.accumulated(anp.mean(anp.logaddexp(0.0, x)), x.size)

@@ -1,0 +1,168 @@
+"""The head of a detector: Liu et al. 2016, "SSD: Single shot multibox detector", as in torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._multibox import COORDINATES, MultiBox
+from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads.network import Network
+from benchbench.workloads.steps import Inference, TrainingStep
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Draw
+
+CHANNELS = (8, 16, 8, 4, 4, 4)  # of each map, in widths: conv4_3 and fc7 of VGG-16, and four behind them
+BOXES = (4, 6, 6, 6, 4, 4)  # at each pixel of a map
+SMALLEST = 33  # pixels of a side that leave one for the last map
+
+
+@dataclass(frozen=True)
+class SsdHead(Network):
+    """3,341,550 parameters; 8732 boxes of VOC's 20 classes and the background, in six maps of a backbone.
+
+    The output has the logits of each box' classes, then its coordinates. The backbone is not trained, so maps
+    get no gradient; choosing boxes is no part of it.
+    """
+
+    batch: int = 32
+    side: int = 38  # of the finest map, in pixels
+    width: int = 64  # channels of all maps grow with it
+    classes: int = 21  # the background among them
+
+    loss = MultiBox()
+    input_names = tuple(f"map{at}" for at in range(len(BOXES)))
+    images = frozenset(input_names)
+    added = frozenset({"side", "width", "classes"})
+    least: ClassVar[Mapping[str, int]] = {"side": SMALLEST}
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Images, boxes, logits and coordinates."""
+        boxes = sum(count * side**2 for count, side in zip(BOXES, self.sides(), strict=True))
+        return self.batch, boxes, self.classes + COORDINATES
+
+    def sides(self) -> list[int]:
+        """Of each map: halved three times, then two pixels less, twice."""
+        sides = [self.side]
+        for _ in range(3):
+            sides.append((sides[-1] + 1) // 2)
+        return [*sides, sides[-1] - 2, sides[-1] - 4]
+
+    def predictors(self) -> list[tuple[Conv, Conv]]:
+        """Of each map, what scores its boxes and what places them."""
+        sizes = zip(CHANNELS, BOXES, self.sides(), strict=True)
+        return [
+            (
+                self._conv(f"scores.{at}", widths, boxes * self.classes, side),
+                self._conv(f"places.{at}", widths, boxes * COORDINATES, side),
+            )
+            for at, (widths, boxes, side) in enumerate(sizes)
+        ]
+
+    def _conv(self, name: str, widths: int, outputs: int, side: int) -> Conv:
+        """3 × 3, drawn for its inputs (He's fan-in); every one ends a longest path, so one counts as such."""
+        inputs, gain = widths * self.width, sqrt(outputs / (widths * self.width))
+        return Conv(
+            name=name, inputs=inputs, outputs=outputs, kernel=3, size=side, bias=True, gain=gain,
+            beside=name != "scores.1",
+        )  # fmt: skip
+
+    def layers(self) -> list[Conv]:
+        """Map by map."""
+        return [conv for pair in self.predictors() for conv in pair]
+
+    def first_layers(self) -> list[Conv]:
+        """All."""
+        return self.layers()
+
+    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """N(0, 1)."""
+        sizes = zip(self.input_names, CHANNELS, self.sides(), strict=True)
+        return {
+            name: draw.normal(name, self.batch, widths * self.width, side, side)
+            for name, widths, side in sizes
+        }
+
+    def tiny(self) -> Self:
+        """As many maps, the last of one pixel."""
+        return replace(self, batch=2, side=SMALLEST, width=4, classes=5)
+
+    def torch(self) -> Any:
+        """As torchvision.models.detection.ssd.SSDHead; the results are one tensor."""
+        import torch
+        from torch import Tensor, nn
+
+        numbers, pairs = (self.classes, COORDINATES), self.predictors()
+
+        class Head(nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.scores = nn.ModuleList(torch_layers.conv(scores) for scores, _ in pairs)
+                self.places = nn.ModuleList(torch_layers.conv(places) for _, places in pairs)
+
+            def forward(self, *maps: Tensor) -> Tensor:
+                kinds = zip((self.scores, self.places), numbers, strict=True)
+                return torch.cat([torch.cat(predicted(maps, *kind), 1) for kind in kinds], -1)
+
+        def predicted(maps: Sequence[Tensor], convs: Any, count: int) -> list[Tensor]:
+            results = [conv(x).permute(0, 2, 3, 1) for x, conv in zip(maps, convs, strict=True)]
+            return [y.reshape(len(y), -1, count) for y in results]
+
+        return Head()
+
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """TensorFlow's operations."""
+        import tensorflow as tf
+
+        def rows(x: Any, conv: Conv, count: int) -> Any:
+            return tf.reshape(tensorflow_layers.conv(x, weights, conv), [x.shape[0], -1, count])
+
+        return self._predicted(inputs, rows, tf.concat)
+
+    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """lax's convolutions."""
+        import jax.numpy as jnp
+
+        def rows(x: Any, conv: Conv, count: int) -> Any:
+            return jax_layers.conv(x, weights, conv).reshape(len(x), -1, count)
+
+        return self._predicted(inputs, rows, jnp.concatenate)
+
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        """The same in float64."""
+
+        def rows(x: Any, conv: Conv, count: int) -> Any:
+            y = ops.np.transpose(numpy_layers.conv(ops, x, weights, conv), (0, 2, 3, 1))
+            return y.reshape(len(x), -1, count)
+
+        return self._predicted(inputs, rows, ops.np.concatenate)
+
+    def _predicted(self, maps: Sequence[Any], rows: Callable[..., Any], join: Callable[..., Any]) -> Any:
+        """By a framework's functions."""
+        pairs = list(zip(maps, self.predictors(), strict=True))
+        scores = [rows(x, scoring, self.classes) for x, (scoring, _) in pairs]
+        places = [rows(x, placing, COORDINATES) for x, (_, placing) in pairs]
+        return join([join(scores, 1), join(places, 1)], -1)
+
+
+@dataclass(frozen=True)
+class SsdHeadInfer(Inference, SsdHead):
+    """All boxes of a batch."""
+
+    summary = "inference with the head of SSD300, a detector, on a backbone's feature maps"
+
+
+@dataclass(frozen=True)
+class SsdHeadTrain(TrainingStep, SsdHead):
+    """Forward, backward and update."""
+
+    summary = "train the head of SSD300, a detector, on a backbone's feature maps"
+    added = frozenset({"side", "width", "classes", "optimizer"})
