@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.reference import reference, trained
+from benchbench.worker.tolerance import LAMBDA, tolerance
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
@@ -24,6 +26,7 @@ from benchbench.workloads.networks.ssd_head import SsdHeadInfer, SsdHeadTrain
 from benchbench.workloads.networks.unet import UnetInfer, UnetTrain
 from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
 from benchbench.workloads.steps import Inference, TrainingStep
+from tests.test_networks import DRAW, FRAMEWORKS, Trained
 
 
 class AveragePool(Ops):
@@ -124,9 +127,37 @@ def test_a_detector_has_the_published_boxes() -> None:
     assert SsdHeadInfer().output_shape == (32, 8732, 25)
 
 
+def test_boxes_of_every_map_are_verified() -> None:
+    work = SsdHeadInfer()
+    boxes = verify.sample_indices(work)["output"][:, 1]
+    counts = np.histogram(boxes, np.cumsum([0, *work.boxes()]))[0]
+    assert counts.sum() == verify.SAMPLES
+    assert counts.min() > verify.SAMPLES / 12
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_both_updates_of_dcgan_are_float64_s_for_ten_steps(framework: str) -> None:
+    work = DcganTrain().tiny()
+    arrays: Any = work.arrays(DRAW)
+    run, limit = Trained(framework, work), LAMBDA * tolerance(work, Dtype.FLOAT32)
+    for number, step in enumerate(islice(training(work, work.update, arrays), 10), 1):
+        assert run.step() == pytest.approx(step.loss, rel=limit * number**0.5), number  # as in test_losses.py
+        assert run.program.parameters is not None
+        parameters = run.read(run.program.parameters)
+        for objective in work.objectives:
+            names = [name for name in parameters if objective.moves(name)]
+            moved, expected = (
+                np.concatenate([(after[name] - arrays[name]).ravel() for name in names])
+                for after in (parameters, step.parameters)
+            )
+            error = np.linalg.norm(moved - expected) / np.linalg.norm(expected)
+            assert error < limit, (number, objective.learner)
+
+
 def test_every_fourth_box_at_most_holds_an_object() -> None:
     work = SsdHeadTrain()
-    labels = work.loss.targets(Draw(Dtype.FLOAT32), (4, 8732, 25))["labels"]
+    labels: Any = work.loss.targets(Draw(Dtype.FLOAT32), (4, 8732, 25))["labels"]
     assert set(np.unique(labels)) == set(range(21))
     assert 0.23 < (labels > 0).mean() < 0.25
 

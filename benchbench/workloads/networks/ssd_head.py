@@ -46,8 +46,11 @@ class SsdHead(Network):
     @property
     def output_shape(self) -> tuple[int, int, int]:
         """Images, boxes, logits and coordinates."""
-        boxes = sum(count * side**2 for count, side in zip(BOXES, self.sides(), strict=True))
-        return self.batch, boxes, self.classes + COORDINATES
+        return self.batch, sum(self.boxes()), self.classes + COORDINATES
+
+    def boxes(self) -> list[int]:
+        """Of each map."""
+        return [count * side**2 for count, side in zip(BOXES, self.sides(), strict=True)]
 
     def sides(self) -> list[int]:
         """Of each map: halved three times, then two pixels less, twice."""
@@ -158,6 +161,15 @@ class SsdHeadInfer(Inference, SsdHead):
     """All boxes of a batch."""
 
     summary = "inference with the head of SSD300, a detector, on a backbone's feature maps"
+
+    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """Of each map as many boxes as of any other: the last has four of thousands."""
+        import numpy as np
+
+        index, boxes = super().sample(source, count), np.array(self.boxes())
+        maps, ends = source.integers(0, len(boxes), size=count), np.cumsum(boxes)
+        index[:, 1] = source.integers(ends[maps] - boxes[maps], ends[maps])
+        return index
 
 
 @dataclass(frozen=True)
