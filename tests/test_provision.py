@@ -1,11 +1,13 @@
 """Environments built as a user builds them, from wheels made here: no network."""
 
 import json
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +25,9 @@ from benchbench.environments.installer import check_room
 from benchbench.environments.torch_builds import build_of, pip_options
 from benchbench.environments.wheels import Download
 from benchbench.errors import CannotWrite, UsageError
+from benchbench.registry import load_class
 from tests.program import accelbench, environment, started
+from tests.test_architecture import ROOT
 from tests.wheelhouse import slow_source, variables, wheel
 
 COPYING = """#!/bin/sh
@@ -294,7 +298,51 @@ def test_beside_a_torch_for_cpus_an_environment_gets_one_too(
 ) -> None:
     assert build.build_request(name, given_, running=lambda: "cpu").variant == wanted
     assert build.build_request(name, given_, running=str).variant == ""
-    assert build.build_request(name, given_, variant="cu128", running=lambda: "cpu").variant == "cu128"
+    if name != "jax":
+        assert build.build_request(name, given_, variant="cu128", running=lambda: "cpu").variant == "cu128"
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "wanted"),
+    [
+        ("jax", "cuda", ("jax[cuda12]", "numpy")),
+        ("jax@0.10", "cuda13", ("jax[cuda13]==0.10.*", "numpy")),
+        ("jax", "", ("jax", "numpy")),
+        ("tensorflow", "cuda", ("tensorflow[and-cuda]", "numpy")),
+        ("tensorflow@2.21", "cpu", ("tensorflow-cpu==2.21.*", "numpy")),
+        ("onnxruntime", "cuda", ("torch", "onnxruntime-gpu[cuda,cudnn]", "onnx", "onnxscript", "numpy")),
+        ("onnxruntime@1.26", "", ("torch", "onnxruntime==1.26.*", "onnx", "onnxscript", "numpy")),
+        ("torch@2.12", "cuda", ("torch==2.12.*", "numpy")),
+    ],
+)
+def test_a_build_for_cuda_is_what_its_framework_calls_so(
+    name: str, variant: str, wanted: tuple[str, ...]
+) -> None:
+    request = build.build_request(name, (), variant=variant, running=str)
+    assert request.requirements == wanted
+    assert request.torch_build == (variant if "torch" in " ".join(wanted) else "")
+
+
+@pytest.mark.parametrize("name", ["jax", "tensorflow", "onnxruntime"])
+def test_the_extra_for_cuda_and_the_page_have_what_the_build_has(name: str) -> None:
+    kind = load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    own = [re.split("[>;]", each)[0] for each in extras[f"{name}-cuda"]]
+    assert [*own, "numpy"] == list(kind.builds["cuda"])
+    (line,) = [
+        line
+        for line in (ROOT / "docs/environments.md").read_text().splitlines()
+        if f"accelbench[{name}-cuda]" in line
+    ]
+    assert any(f"`{each}`" in line for each in own if each.startswith(name))
+
+
+def test_a_build_that_a_framework_does_not_have_is_refused_with_those_it_has() -> None:
+    with pytest.raises(UsageError, match="jax has no build 'cu128'") as refused:
+        build.build_request("jax", (), variant="cu128")
+    assert refused.value.hint == "Builds are cpu, cuda, cuda12, cuda13, tpu."
+    with pytest.raises(UsageError, match="so does --variant"):
+        build.build_request("jax", ("jax==0.9.0",), variant="cuda")
 
 
 def test_the_version_of_torch_says_its_build() -> None:

@@ -26,9 +26,9 @@ def create_environment(
     """Build an environment for a backend, `torch_xla` or `torch@2.12`, as `accelbench env create` does.
 
     One that is ready stays as it is, one that was cut short is finished. `requirements`: as pip takes them,
-    else the backend's own; `base`: the interpreter it is made from; `variant`: torch's build, `cpu` or
-    `cu128`. `on_plan` gets what it takes before the download begins. A framework that cannot be imported
-    there makes it broken.
+    else the backend's own; `base`: the interpreter it is made from; `variant`: which build, `cpu`, `cuda`, of
+    torch also `cu128`. `on_plan` gets what it takes before the download begins. A framework that cannot be
+    imported there makes it broken.
 
     Raises UsageError, CannotBuild, CannotWrite.
     """
@@ -42,7 +42,7 @@ def create_environment(
             if on_plan:
                 on_plan(plan)
             installer.check_room(plan.download)
-            installer.install(site, request.requirements, request.variant, plan.download, tell)
+            installer.install(site, request.requirements, request.torch_build, plan.download, tell)
             build.finish(site, request, tell)
     return interpreters.find_environment(name)
 

@@ -7,10 +7,11 @@ else. `Session` is one device opened for one case, in a process of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from benchbench.errors import Unsupported
@@ -287,6 +288,9 @@ class Backend(ABC):
     keeps_compiled: ClassVar[bool] = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
+    # What an environment needs instead, of another build than the usual one: `cuda` → requirements. Builds of
+    # torch are no requirements of their own (environments/torch_builds.py).
+    builds: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     extra: ClassVar[str]  # of accelbench, that installs it
     not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides
     framework: ClassVar[str]  # which builders it takes: build_<framework>

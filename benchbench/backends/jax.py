@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.backends.base import (
@@ -48,6 +49,15 @@ class Jax(Backend):
     }
     distributions = ("jax",)
     requirements = ("jax", "numpy")
+    builds = MappingProxyType(
+        {
+            "cpu": requirements,
+            "cuda": ("jax[cuda12]", "numpy"),  # of the two, the one that older drivers can run
+            "cuda12": ("jax[cuda12]", "numpy"),
+            "cuda13": ("jax[cuda13]", "numpy"),
+            "tpu": ("jax[tpu]", "numpy"),
+        }
+    )
     extra = "jax"
     spread = Spread.DEVICES
     statistics_apart = False  # a sharded batch is one array

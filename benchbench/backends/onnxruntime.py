@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.backends._torch import TorchSession
@@ -59,6 +60,11 @@ class OnnxRuntime(Backend):
     keeps_compiled = False
     distributions = ("onnxruntime", "onnxruntime-gpu")
     requirements = ("torch", "onnxruntime", "onnx", "onnxscript", "numpy")
+    builds = MappingProxyType(
+        {
+            "cuda": ("torch", "onnxruntime-gpu[cuda,cudnn]", "onnx", "onnxscript", "numpy"),
+        }
+    )
     extra = "onnxruntime"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:

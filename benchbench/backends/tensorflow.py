@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from benchbench.backends.base import (
@@ -46,6 +47,12 @@ class TensorFlow(Backend):
     caches = tuple(Cache)
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
     requirements = ("tensorflow", "numpy")
+    builds = MappingProxyType(
+        {
+            "cpu": ("tensorflow-cpu", "numpy"),
+            "cuda": ("tensorflow[and-cuda]", "numpy"),
+        }
+    )
     extra = "tensorflow"
     spread = Spread.DEVICES
 

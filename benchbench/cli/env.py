@@ -37,7 +37,8 @@ def create(
     variant: Annotated[
         str,
         option(
-            "--variant", text="torch's build: cpu, cuda, cu128, rocm6.4, xpu. [default: the running one's]"
+            "--variant",
+            text="The build: cpu, cuda; torch: cu128, rocm6.4, xpu; jax: tpu. [default: the usual]",
         ),
     ] = "",
     format: FormatOption = TERMINAL,

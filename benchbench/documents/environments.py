@@ -85,7 +85,8 @@ def takes(plan: BuildPlan) -> list[str]:
     fetched = f"{size(download.remote_bytes)} to download, less what is in pip's cache"
     remote = any(each.remote for each in download.packages)
     free = f"{size(download.free_bytes)} are free"
-    build = f", torch's build for {request.variant} (--variant)" if request.variant else ""
+    whose = "torch's build" if request.torch_build else "the build"
+    build = f", {whose} for {request.variant} (--variant)" if request.variant else ""
     return [
         f"{request.name}: {', '.join(request.requirements)}{build}",
         f"{len(download.packages)} packages{unknown}",

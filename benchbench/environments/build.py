@@ -37,7 +37,7 @@ DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What is to be built: `base` is the interpreter it is made from, `variant` torch's build, "" any."""
+    """What is to be built: `base` is the interpreter it is made from, `variant` which build, "" any."""
 
     name: str
     backend: str
@@ -45,6 +45,12 @@ class BuildRequest:
     base: str
     chosen: bool  # the requirements were given, not the backend's own
     variant: str = ""
+
+    @property
+    def torch_build(self) -> str:
+        """That pip is to look for, "" any; other frameworks' builds are requirements."""
+        may_be_torch = ("torch", "")  # a file has no name here
+        return self.variant if any(_distribution(each) in may_be_torch for each in self.requirements) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +71,20 @@ def build_request(
 ) -> BuildRequest:
     """What is to be built; what is not said is as in an attempt that was cut short, else the backend's own.
 
-    `base` is the absolute path of an interpreter. `variant`: torch's build, by default that of the `running`
-    one where a torch of whatever build would do. Raises UsageError for what cannot be a name, a requirement
+    `base` is the absolute path of an interpreter. `variant`: which build, by default that of the `running`
+    torch where one of whatever build would do. Raises UsageError for what cannot be a name, a requirement
     or a build.
     """
-    if variant:
-        check_build(variant)
     backend, label = interpreters.parted(name)
+    kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+    if variant:
+        _check_variant(kind, backend, variant, requirements)
     before = _attempted(name)
     base = base or (before.base if before else "") or sys.executable
     if before and before.chosen and not requirements:
         return replace(before, base=base, variant=variant or before.variant)
-    own = load_class("benchbench.backends", backend, Backend).requirements  # type: ignore[type-abstract]
-    wanted = tuple(map(_requirement, requirements)) or (_of_version(name, own, label) if label else own)
+    own = kind.builds.get(variant or "", kind.requirements)
+    wanted = tuple(map(_requirement, requirements)) or (_of_version(name, kind, own, label) if label else own)
     if not any(_distribution(each) == "numpy" for each in wanted):
         wanted = (*wanted, "numpy")  # the worker's own; torch comes without
     return BuildRequest(
@@ -90,6 +97,18 @@ def build_request(
     )
 
 
+def _check_variant(kind: type[Backend], backend: str, variant: str, given: Sequence[str]) -> None:
+    """Raises UsageError for a build that there is none of, and for one of what was named otherwise."""
+    if any(_distribution(each) == "torch" for each in kind.requirements):
+        if variant not in kind.builds:
+            check_build(variant)
+        return
+    if variant not in kind.builds:
+        raise UsageError(f"{backend} has no build {variant!r}.", f"Builds are {', '.join(kind.builds)}.")
+    if given:
+        raise UsageError("--with says which build, so does --variant.", "Leave one of them out.")
+
+
 def _usual_variant(own: Sequence[str], wanted: Sequence[str], running: Callable[[], str]) -> str:
     """That of the running torch, unless a build or a file is named, or the backend pins its torch."""
     pinned = any(_distribution(each) == "torch" and "==" in each for each in own)
@@ -99,8 +118,8 @@ def _usual_variant(own: Sequence[str], wanted: Sequence[str], running: Callable[
 
 def plan_build(place: Site, request: BuildRequest, tell: Tell) -> BuildPlan:
     """Ask pip what the request takes. Raises CannotBuild, also where there is no such build of torch."""
-    download = resolve(place, request.base, request.requirements, request.variant, tell)
-    check_resolved(request.variant, request.requirements, download)
+    download = resolve(place, request.base, request.requirements, request.torch_build, tell)
+    check_resolved(request.torch_build, request.requirements, download)
     return BuildPlan(request=request, download=download, where=interpreters.environments_folder())
 
 
@@ -123,13 +142,14 @@ def _requirement(text: str) -> str:
     return str(Path(text).expanduser().absolute()) if is_path else text.strip()
 
 
-def _of_version(name: str, own: Sequence[str], label: str) -> tuple[str, ...]:
-    """The backend's requirements at the label's version: those it pins, which go together, else the first."""
+def _of_version(name: str, kind: type[Backend], own: Sequence[str], label: str) -> tuple[str, ...]:
+    """The backend's requirements at the label's version: those it pins, which go together, else its own."""
+    first = next((each for each in own if _distribution(each) in kind.distributions), own[0])
     if not VERSION.fullmatch(label):
-        hint = f'accelbench env create {name} --with "{_distribution(own[0])}==…"'
+        hint = f'accelbench env create {name} --with "{_distribution(first)}==…"'
         raise UsageError(f"The label of {name!r} is no version: what is to be installed?", hint)
-    pinned = [each for each in own if "==" in each] or [own[0]]
-    return tuple(f"{_distribution(each)}=={label}.*" if each in pinned else each for each in own)
+    pinned = [each for each in own if "==" in each] or [first]
+    return tuple(f"{each.partition('==')[0]}=={label}.*" if each in pinned else each for each in own)
 
 
 def _distribution(requirement: str) -> str:
@@ -140,7 +160,7 @@ def _distribution(requirement: str) -> str:
 def standing(request: BuildRequest, variant: str = "") -> Found | None:
     """The environment, where it is there and ready. Raises UsageError if it was built from something else.
 
-    `variant`: torch's build, if one was asked for.
+    `variant`: the build, if one was asked for.
     """
     if request.name not in interpreters.environment_names():
         return None
@@ -153,7 +173,7 @@ def standing(request: BuildRequest, variant: str = "") -> Found | None:
         has = " ".join(found.record.requirements)
         raise UsageError(f"{request.name} is there already, with {has}.", hint)
     if before and variant and before.variant != variant:
-        raise UsageError(f"{request.name} is there already, with another build of torch.", hint)
+        raise UsageError(f"{request.name} is there already, of another build.", hint)
     if before and before.base != request.base:
         raise UsageError(f"{request.name} is there already, made from {before.base}.", hint)
     return found
