@@ -96,20 +96,21 @@ def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
         FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not each.is_dir()
     ]
     process, workloads = UserFilesProcess(code), dict[str, UserWorkload]()
-    for stem, file in _files(folders, mistakes).items():
+    shipped = {*registry.entry_names(WORKLOADS)}
+    for stem, file in _files(folders, shipped, mistakes).items():
         own, wrong = described_workloads(file, f"{WORKLOADS}.{stem}", process)
         mistakes += wrong
         for each in own:
-            if registry.find_class(WORKLOADS, each.name, Workload):  # type: ignore[type-abstract]
+            if each.name in shipped:
                 mistakes.append(_shadow(file, each.name))
             else:
                 workloads[each.name] = each
     return UserCatalogue(workloads, mistakes)
 
 
-def _files(folders: Sequence[Path], mistakes: list[FileMistake]) -> dict[str, Path]:
+def _files(folders: Sequence[Path], shipped: set[str], mistakes: list[FileMistake]) -> dict[str, Path]:
     """Name → file, of those that can be imported; the others are added to `mistakes`."""
-    taken, files = {*registry.entry_names(WORKLOADS), *registry.module_names(WORKLOADS)}, dict[str, Path]()
+    taken, files = {*shipped, *registry.module_names(WORKLOADS)}, dict[str, Path]()
     for folder in folders:
         for module in iter_modules([str(folder)]):
             file = folder / (f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py")
