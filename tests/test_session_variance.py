@@ -40,6 +40,7 @@ from tests.studies.sessions import (
     suites,
     together,
 )
+from tests.test_architecture import ROOT
 
 POLICY = GatePolicy(metrics=METRICS[:1])
 FIRST, SECOND, BOTH = "against the sessions", "interleaved with the baseline's code", "both tests interleaved"
@@ -203,3 +204,19 @@ def test_of_what_is_called_half_is_likely_larger_and_half_smaller_than_it_is() -
 
 def test_a_change_far_beyond_the_bar_is_as_large_as_it_looks() -> None:
     assert likely_size(Difference(0.5, 0.01, 10.0), 0.05, 0.01) == pytest.approx(0.5, rel=1e-3)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_the_documentation_quotes_the_committed_output() -> None:
+    output = [cells(line) for line in (ROOT / "tests/studies/output/sessions.md").read_text().splitlines()]
+    shares = {tuple(row[:4]): row[4:] for row in output if len(row) == 8}
+    text = (ROOT / "docs/checking.md").read_text().partition("## Figures")[2].partition("\n## ")[0]
+    rows = [row for row in map(cells, text.splitlines()) if len(row) == 6 and row[0].isdigit()]
+    assert len(rows) > 25
+    for row in rows:
+        shared, own = ([float(share[:-2]) for share in shares[*row[:3], each]] for each in ("shared", "own"))
+        quoted = [f"{shared[place]} ({own[place]}) %" for place in (0, 2, 3)]
+        assert row[3:] == quoted

@@ -1,4 +1,4 @@
-"""Checks of simulated suites against stored sessions: `python -m tests.studies.sessions [SUITES]`.
+"""Checks of simulated suites against sessions: `python -m tests.studies.sessions grid|unchanged|otherwise N`.
 
 Prints how an unchanged suite of 30 cases ends, and how often slower cases are found, by the gate's own code:
 by how many sessions there are, how they differ, what the second test is, and what tells how much they differ.
@@ -193,17 +193,38 @@ def row(sessions: int, named: str, rule: str, weather: Weather, count: int, hour
         print(f"| {sessions} | {named} | {rule} | {variance} | {cells} |", flush=True)
 
 
-def main(count: int) -> None:
+def grid(count: int) -> None:
+    """By the number of sessions and how they differ."""
     print(
         "| sessions | they differ by | second test | variance | ends with 10 | 10 or 12 | finds 10 % | 20 % |"
     )
     print("| ---: | --- | --- | --- | ---: | ---: | ---: | ---: |")
-    first, second, both = RULES
+    first, second, _ = RULES
     for sessions in (1, 2, 3, 5, 10):
         for spread in (0.0, 0.02, 0.05, 0.1):
-            named = f"{100 * spread:.0f} %"
             for rule in (first, second):
-                row(sessions, named, rule, partial(alike, spread=spread), count)
+                row(sessions, f"{100 * spread:.0f} %", rule, partial(alike, spread=spread), count)
+
+
+def unchanged(count: int) -> None:
+    """More suites, none of them slower, against the sessions alone."""
+    print("| sessions | they differ by | variance | ends with 10 | 10 or 12 |")
+    print("| ---: | --- | --- | ---: | ---: |")
+    drawn = [(10, 0.02), (10, 0.05), (10, 0.1), (5, 0.05)]
+    weathers = [(n, f"{100 * spread:.0f} %", partial(alike, spread=spread), 4 * count) for n, spread in drawn]
+    for sessions, named, weather, suites in [
+        *weathers,
+        (10, "2 %, t₃", partial(heavy, spread=0.02), 2 * count),
+    ]:
+        found = rates("against the sessions", sessions, weather, suites, (1.0,))
+        for variance, shares in found.items():
+            cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
+            print(f"| {sessions} | {named} | {variance} | {cells} |", flush=True)
+
+
+def otherwise(count: int) -> None:
+    """Sessions that are not normal, not alike or not independent, and pairs alone."""
+    first, _, both = RULES
     row(1, "any", both, partial(alike, spread=0.05), count)
     for sessions in (5, 10):
         for name, weather in OTHER_WEATHER.items():
@@ -212,4 +233,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    {"grid": grid, "unchanged": unchanged, "otherwise": otherwise}[sys.argv[1]](int(sys.argv[2]))
