@@ -27,7 +27,7 @@ from tests.factories import a_case
 from tests.tiny import EVERY
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
-BACKENDS = ["torch"]
+BACKENDS = ["torch", "tensorflow", "jax"]
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
 
 

@@ -193,10 +193,14 @@ class TensorFlowSession(Session):
 
     def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
         """A value per replica."""
+        import numpy as np
         import tensorflow as tf
 
+        floating = np.issubdtype(rows.dtype, np.floating)
+
         def own(replica: Any) -> Any:
-            return tf.cast(tf.constant(rows[replica.replica_id_in_sync_group]), self.dtype)
+            row = tf.constant(rows[replica.replica_id_in_sync_group])
+            return tf.cast(row, self.dtype) if floating else row
 
         return self.strategy.experimental_distribute_values_from_function(own)
 

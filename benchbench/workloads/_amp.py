@@ -45,34 +45,37 @@ def is_scaled(context: Any) -> bool:
 class TensorFlowScale:
     """A loss scale in variables, as Keras' LossScaleOptimizer keeps it."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, own: Callable[[Any], Any]) -> None:
+        """`own`: the copy of a variable that a replica has."""
         import tensorflow as tf
 
         with tf.device(context.device):
             self._scale = tf.Variable(SCALE, trainable=False)
             # 64 bits: an integer of 32 bits is kept in the host's memory, where XLA on a GPU cannot update it
             self._good = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self._own = own
 
     def up(self, loss: Any) -> Any:
         """The loss to differentiate."""
-        return loss * self._scale
+        return loss * self._own(self._scale)
 
     def apply(self, gradients: list[Any], update: Callable[[list[Any]], None]) -> None:
         """`update` with the gradients scaled down, unless one overflowed; then move the scale."""
         import tensorflow as tf
 
-        true = [gradient / self._scale for gradient in gradients]
+        scale, good = self._own(self._scale), self._own(self._good)
+        true = [gradient / scale for gradient in gradients]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in true])
 
         def taken() -> Any:
             update(true)
-            grown = tf.equal(self._good.assign_add(1), INTERVAL)
-            self._scale.assign(tf.where(grown, self._scale * GROWTH, self._scale))
-            return self._good.assign(tf.where(grown, tf.zeros_like(self._good), self._good))
+            grown = tf.equal(good.assign_add(1), INTERVAL)
+            scale.assign(tf.where(grown, scale * GROWTH, scale))
+            return good.assign(tf.where(grown, tf.zeros_like(good), good))
 
         def skipped() -> Any:
-            self._scale.assign(self._scale * BACKOFF)
-            return self._good.assign(0)
+            scale.assign(scale * BACKOFF)
+            return good.assign(0)
 
         tf.cond(finite, taken, skipped)
 

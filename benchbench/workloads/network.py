@@ -6,7 +6,7 @@ Everything else of a step is derived: see `steps.py`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.model.note import Note, NoteKind, note
@@ -14,7 +14,7 @@ from benchbench.workloads._conv_layers import saved_in
 from benchbench.workloads._layers import Layer, Passes, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss, Objective
 from benchbench.workloads._weights import Weight
-from benchbench.workloads.base import DeviceContext, Draw, Workload
+from benchbench.workloads.base import Draw, Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,11 +119,12 @@ class Network(Workload):
         """On the longest path, forward."""
         return sum(layer.roundings for layer in self.layers() if not layer.beside)
 
-    def channels_last_inputs(self, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
-        """On the device, images NHWC."""
+    def channels_last_inputs(
+        self, put: Callable[[NDArray[np.generic]], Any], arrays: Arrays
+    ) -> tuple[Any, ...]:
+        """Put on the device, images NHWC."""
         return tuple(
-            context.put(nhwc(arrays[name]) if name in self.images else arrays[name])
-            for name in self.input_names
+            put(nhwc(arrays[name]) if name in self.images else arrays[name]) for name in self.input_names
         )
 
 

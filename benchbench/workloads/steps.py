@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 STRATEGIES: dict[str, tuple[Strategy, ...]] = {  # framework → how `_programs/` divides a training step
     "torch": (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED),
+    "jax": (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL),
+    "tensorflow": (Strategy.DATA_PARALLEL,),
 }
 DRAWS_TOLERATED = 6.0  # times the largest error of a draw: depth amplifies what differs between them
 

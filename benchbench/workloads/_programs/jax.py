@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads._programs import jax_parallel
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import Network, batch_statistics
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -22,7 +23,7 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     def step(weights: Any, *inputs: Any) -> Any:
         return network.jax(dict(weights), *inputs, training=False)
 
-    return Program(step, (put(network, context, arrays), *network.channels_last_inputs(context, arrays)))
+    return Program(step, (put(network, context, arrays), *network.channels_last_inputs(context.put, arrays)))
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
@@ -56,13 +57,15 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         "counters": [_counter(optimizer, context) for _ in network.objectives],
     }
     targets = (context.put(arrays[name]) for name in network.target_names)
-    return Program(
+    program = Program(
         step,
-        (*network.channels_last_inputs(context, arrays), *targets),
+        (*network.channels_last_inputs(context.put, arrays), *targets),
         (parameters, slots, carried),
         parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
         gradients=gradients if optimizer.slots else None,
+        notes=batch_statistics(network, "the whole batch"),
     )
+    return jax_parallel.divided(network, context, program)
 
 
 def _counter(optimizer: Optimizer, context: DeviceContext) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads._programs import tensorflow_parallel as parallel
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import Network, batch_statistics
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -23,7 +24,7 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     def step(*inputs: Any) -> Any:
         return network.tensorflow(weights, *inputs, training=False)
 
-    return Program(step, network.channels_last_inputs(context, arrays))
+    return Program(step, network.channels_last_inputs(context.put, arrays))
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
@@ -52,14 +53,16 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         return layouts[name].as_in_torch(tf.convert_to_tensor(tensor), tf.reshape, tf.transpose)
 
     def gradients() -> dict[str, Any]:
-        return {name: as_in_torch(name, optimizer.gradient(slots[name])) for name in learnt}
+        kept = {name: {key: tf.convert_to_tensor(s) for key, s in own.items()} for name, own in slots.items()}
+        return {name: as_in_torch(name, optimizer.gradient(kept[name])) for name in learnt}
 
-    targets = (context.put(arrays[name]) for name in network.target_names)
+    put = partial(parallel.put, context)
     return Program(
-        step,
-        (*network.channels_last_inputs(context, arrays), *targets),
+        parallel.in_replicas(context, step),
+        (*network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
+        notes=batch_statistics(network, "each device's part of the batch"),
     )
 
 
@@ -74,9 +77,10 @@ def _update(
         count = tf.Variable(0, trainable=False, dtype=tf.int64) if optimizer.counts else None
 
     def update(gradients: list[Any]) -> None:
-        t = None if count is None else count.assign_add(1)
+        own = partial(parallel.own, context)
+        t = None if count is None else own(count).assign_add(1)
         for (name, p), g in zip(moved.items(), gradients, strict=True):
-            optimizer.tensorflow(t, p, g, slots[name])
+            optimizer.tensorflow(t, own(p), g, {key: own(s) for key, s in slots[name].items()})
 
     return list(moved.values()), update
 
@@ -88,7 +92,7 @@ def _descent(
     import tensorflow as tf
 
     moved, update = moving
-    scale = amp.TensorFlowScale(context) if amp.is_scaled(context) else None
+    scale = amp.TensorFlowScale(context, partial(parallel.own, context)) if amp.is_scaled(context) else None
 
     def descend(inputs: Any, targets: dict[str, Any]) -> Any:
         with tf.GradientTape() as tape:
@@ -97,7 +101,8 @@ def _descent(
             loss = objective.loss.tensorflow(output, *(targets[name] for name in objective.loss.target_names))
             differentiated = scale.up(loss) if scale else loss
         sparse = tape.gradient(differentiated, moved)
-        gradients = [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
+        dense = [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
+        gradients = parallel.averaged(context, dense)
         if scale:
             scale.apply(gradients, update)
         else:
@@ -113,6 +118,8 @@ def variables(network: Network, context: DeviceContext, arrays: Arrays) -> dict[
 
     with tf.device(context.device):
         return {
-            name: tf.Variable(context.put(weight.channels_last(arrays[name])), trainable=weight.is_learnt)
+            name: parallel.variable(
+                context, context.put(weight.channels_last(arrays[name])), is_learnt=weight.is_learnt
+            )
             for name, weight in network.weights().items()
         }

@@ -1,0 +1,75 @@
+"""Where the arrays of a training step lie among JAX's devices: XLA divides what is computed by that.
+
+Scaling Book, "Programming TPUs in JAX" (jax-ml.github.io/scaling-book): sharded inputs and outputs under jit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchbench.model.placement import Strategy
+from benchbench.workloads._programs.devices import AXIS
+from benchbench.workloads.base import DeviceContext, Program
+from benchbench.workloads.network import Network
+
+Shape = tuple[int, ...]
+
+
+def divided(network: Network, context: DeviceContext, program: Program) -> Program:
+    """The program with its arrays on the devices of the placement; itself where that is one."""
+    import dataclasses
+
+    import jax
+
+    if network.placement.devices == 1:
+        return program
+    shardings = Shardings(network, context)
+    inputs = tuple(jax.device_put(each, shardings.batch(each.shape)) for each in program.inputs)
+    where = jax.tree.map(lambda leaf: shardings.state(leaf.shape), program.state)
+    state = jax.device_put(program.state, where)
+    return dataclasses.replace(program, step=_staying(program.step, where), inputs=inputs, state=state)
+
+
+class Shardings:
+    """Of a batch, and of what the program holds, by shape."""
+
+    def __init__(self, network: Network, context: DeviceContext) -> None:
+        import jax
+        from jax.sharding import AxisType
+
+        first, count = context.device.id, network.placement.devices
+        devices = jax.devices(context.device.platform)[first : first + count]
+        self._mesh = jax.make_mesh((count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+        self._strategy = network.placement.strategy
+        self._count = count
+
+    def batch(self, shape: Shape) -> Any:
+        """Along the first axis where the strategy divides the batch, else the same on every device."""
+        return self._along(0 if self._strategy.divides_batch else None)
+
+    def state(self, shape: Shape) -> Any:
+        """Whole; fully sharded: along the longest axis that divides; tensor-parallel: along the outputs."""
+        if self._strategy is Strategy.DATA_PARALLEL:
+            return self._along(None)
+        axes = [axis for axis, size in enumerate(shape) if size and size % self._count == 0]
+        if self._strategy is Strategy.FULLY_SHARDED:
+            return self._along(max(axes, key=lambda axis: shape[axis], default=None))
+        last = len(shape) - 1
+        return self._along(last if last in axes else None)
+
+    def _along(self, axis: int | None) -> Any:
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        return NamedSharding(self._mesh, PartitionSpec(*([None] * axis + [AXIS] if axis is not None else [])))
+
+
+def _staying(step: Callable[..., Any], where: tuple[Any, ...]) -> Callable[..., Any]:
+    """The step, whose next state lies where its state did: left to itself, XLA may move it."""
+    import jax
+
+    def staying(*arguments: Any) -> Any:
+        *state, output = step(*arguments)
+        return (*jax.lax.with_sharding_constraint(tuple(state), where), output)
+
+    return staying

@@ -1,0 +1,69 @@
+"""A training step in replicas: tf.distribute.MirroredStrategy, in whose scope it is built.
+
+Each replica differentiates its part of the batch; gradients are averaged, and each moves its own copies of
+the variables by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from benchbench.workloads.base import DeviceContext
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def put(context: DeviceContext, array: NDArray[np.generic]) -> Any:
+    """An input: of several devices, a part of the batch on each."""
+    count = context.world.devices
+    if count == 1:
+        return context.put(array)
+    return context.put_on_devices(array.reshape(count, len(array) // count, *array.shape[1:]))
+
+
+def in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step as each replica runs it, and the mean of their losses; itself on one device."""
+    if context.world.devices == 1:
+        return step
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+
+    def replicated(*inputs: Any) -> Any:
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(step, args=inputs), axis=None)
+
+    return replicated
+
+
+def averaged(context: DeviceContext, gradients: list[Any]) -> list[Any]:
+    """Over the replicas, within one of them."""
+    if context.world.devices == 1:
+        return gradients
+    import tensorflow as tf
+
+    mean: list[Any] = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+    return mean
+
+
+def own(context: DeviceContext, variable: Any) -> Any:
+    """The copy that a replica has of a variable, within it; the variable itself on one device."""
+    if context.world.devices == 1:
+        return variable
+    import tensorflow as tf
+
+    replica = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
+    return variable.values[int(replica)]
+
+
+def variable(context: DeviceContext, value: Any, *, is_learnt: bool) -> Any:
+    """In each replica; what is not learnt, running statistics, goes its own way in each, as in Keras."""
+    import tensorflow as tf
+
+    if is_learnt or context.world.devices == 1:
+        return tf.Variable(value, trainable=is_learnt)
+    apart = tf.VariableSynchronization.ON_READ
+    mean = tf.VariableAggregation.MEAN
+    return tf.Variable(value, trainable=False, synchronization=apart, aggregation=mean)
