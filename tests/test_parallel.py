@@ -5,25 +5,39 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
 
 from benchbench import registry
+from benchbench.analyse.rows import rows
+from benchbench.analyse.scaling import SHARED, Scaling, scalings
 from benchbench.backends.base import Backend
+from benchbench.documents.plan import plan_document
+from benchbench.documents.plots import Sweeps
+from benchbench.documents.run import RunReport, report_document
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.case import Case, Dtype, Phase
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
+from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.run import Settings
+from benchbench.model.ranks import combined
+from benchbench.model.record import Record
+from benchbench.model.run import Run, Settings
+from benchbench.model.world import World
+from benchbench.plan import traffic
 from benchbench.running.verification import computed, references, verified
 from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import part_of_batch
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Train
-from tests.factories import a_case
+from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run_info
 from tests.tiny import EVERY
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
@@ -173,3 +187,173 @@ def test_frameworks_that_keep_statistics_apart_have_a_reference_of_their_own() -
         for backend, placement in (("torch", TWO), ("jax", TWO), ("torch", Placement()))
     )
     assert len({computed(torch), computed(jax), computed(one)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "held", "sent"),
+    [
+        (Strategy.DATA_PARALLEL, 4000, 1500),
+        (Strategy.FULLY_SHARDED, 1000, 2250),
+        (Strategy.TENSOR_PARALLEL, 1000, None),
+    ],
+)
+def test_what_a_device_of_four_holds_and_sends(strategy: Strategy, held: int, sent: int | None) -> None:
+    assert traffic.traffic_of(strategy, 4, 1000, 2000) == traffic.Traffic(held=held, sent=sent)
+
+
+def test_a_plan_of_64_devices_tells_what_each_holds_and_sends() -> None:
+    placement = Placement(devices=64, strategy=Strategy.DATA_PARALLEL)
+    case = a_case(workload="convnet_train", params={"batch": 128}, phase=Phase.TRAIN, placement=placement)
+    told = plan_document(a_run_info(plan=(case,), probes=(a_probe(),)))
+    parameters = 4 * 2_122_186
+    assert told.data["cases"][0]["held"] == 3 * parameters  # with gradients and momentum
+    assert told.data["cases"][0]["sent"] == pytest.approx(2 * 63 / 64 * parameters)
+    assert [column.name for column in told.tables[0].columns][2:] == ["a device holds", "and sends a step"]
+    one = a_case(workload="convnet_train", params={"batch": 128}, phase=Phase.TRAIN)
+    assert len(plan_document(a_run_info(plan=(one,), probes=(a_probe(),))).tables[0].columns) == 2
+
+
+class TorchContext:
+    """The CPU in float32, as rank 0 of 64."""
+
+    compute = None
+
+    def __init__(self) -> None:
+        import torch
+
+        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.world = World(devices=64, processes=64)
+
+    def put(self, array: Any) -> Any:
+        import torch
+
+        return torch.tensor(np.ascontiguousarray(array))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED])
+def test_torch_sends_at_64_ranks_what_is_counted(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    import torch.distributed as dist
+    from torch.nn import parallel
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    factors = {"_allgather_base_": 1.0, "_reduce_scatter_base_": 1.0}
+    sent = 0.0
+
+    class Reducing(parallel.DistributedDataParallel):  # type: ignore[misc]
+        """The fake group's all-reduce has no result that its reducer takes: a hook gives it one."""
+
+        def __init__(self, module: Any) -> None:
+            super().__init__(module)
+            self.register_comm_hook(None, reduced)
+
+    def reduced(_, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations
+        nonlocal sent
+        sent += 2 * 63 / 64 * bucket.buffer().nbytes
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    monkeypatch.setattr(parallel, "DistributedDataParallel", Reducing)
+
+    class Counting(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal sent
+            name = func.__name__.partition(".")[0]
+            if name in factors:
+                sent += factors[name] * 63 / 64 * max(each.nbytes for each in args[:2])
+            return func(*args, **(kwargs or {}))
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=64)
+    try:
+        placement = Placement(devices=64, strategy=strategy)
+        work = ConvnetTrain(batch=64).divided(placement, rank=0)
+        context: Any = TorchContext()
+        program = work.build_torch(context, work.arrays(Draw(Dtype.FLOAT32)))
+        with Counting():
+            program.step(*program.inputs)
+    finally:
+        dist.destroy_process_group()
+    counted = traffic.traffic_of(strategy, 64, *work.held(Dtype.FLOAT32))
+    assert sent == pytest.approx(counted.sent, rel=0.05)  # sharded, short axes are padded to 64
+
+
+def of_devices(devices: int, batch: int, step_s: Sequence[float], **over: Any) -> list[Record]:
+    placement = Placement(devices=devices, strategy=Strategy.DATA_PARALLEL) if devices > 1 else Placement()
+    case = a_case(
+        workload="convnet_train",
+        params={"batch": batch},
+        phase=Phase.TRAIN,
+        device=over.pop("device", "cuda:0"),
+        placement=placement,
+    )
+    cost = a_cost(items=batch, item="image")
+    one = [a_measurement(cost=cost, iterations=1, block_s=(each,) * 5, **over) for each in step_s]
+    measured = [combined(cost, [(0, "cuda", each)] * devices) if devices > 1 else each for each in one]
+    return [a_record(each, case=case, round=at) for at, each in enumerate(measured)]
+
+
+def scaled(*records: list[Record]) -> tuple[list[Scaling], RunReport]:
+    plan = tuple(own[0].case for own in records)
+    run = Run(info=a_run_info(plan=plan), records=tuple(record for own in records for record in own))
+    return scalings(run, rows(run)), report_document(run)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=6), st.floats(0.25, 4))
+def test_a_speed_up_is_of_the_rounds_that_both_were_measured_in(drift: list[float], faster: float) -> None:
+    alone = of_devices(1, 8, drift)
+    together = of_devices(2, 8, [each / faster for each in drift])
+    (found,), _ = scaled(alone, together)
+    assert not found.weak
+    assert found.speedup.value == pytest.approx(faster)
+    assert found.efficiency.value == pytest.approx(faster / 2)
+    assert (found.speedup.low or 0) <= faster * (1 + 1e-9) <= (found.speedup.high or 0) * (1 + 1e-6)
+
+
+def test_weak_scaling_pairs_what_each_device_has() -> None:
+    found, _ = scaled(of_devices(1, 4, [1.0, 1.0]), of_devices(2, 8, [1.25, 1.25]))
+    assert [each.weak for each in found] == [True]
+    assert found[0].efficiency.value == pytest.approx(0.8)
+
+
+def test_on_a_cpu_and_where_cores_are_too_few_nothing_is_said_of_efficiency() -> None:
+    alone = of_devices(1, 8, [1.0, 1.0], device="cpu")
+    (found,), told = scaled(alone, of_devices(2, 8, [0.9, 0.9], device="cpu"))
+    assert found.speedup.value is not None
+    assert (found.efficiency.value, found.efficiency.reason) == (None, SHARED)
+    assert not [plot for plot in told.plots if plot.name == "scaling"]
+    crowded = (note(NoteKind.OVERSUBSCRIBED, ranks=2),)
+    (found,), _ = scaled(of_devices(1, 8, [1.0, 1.0]), of_devices(2, 8, [0.9, 0.9], notes=crowded))
+    assert (found.speedup.value, found.efficiency.value) == (None, None)
+
+
+def test_a_report_shows_several_devices_beside_one_and_the_ideal_line() -> None:
+    steps = [1.0, 1.01, 0.99]
+    _, told = scaled(
+        of_devices(1, 8, steps),
+        of_devices(2, 8, [each / 1.8 for each in steps]),
+        of_devices(4, 8, [each / 3 for each in steps]),
+    )
+    assert rendered(told) == snapshot("""\
+strategy | devices | beside | rate | speed-up | efficiency | memory a rank | slowest rank
+data-parallel | 2 | the same on one | 14.4 image/s | 1.800× [1.800, 1.800] | 90.0 % [90.0 %, 90.0 %] | \
+62.0 MiB | 0, 3 of 3 rounds
+data-parallel | 4 | the same on one | 24.0 image/s | 3.000× [2.999, 3.001] | 75.0 % [75.0 %, 75.0 %] | \
+62.0 MiB | 0, 3 of 3 rounds\
+""")
+    (plot,) = [plot for plot in told.plots if plot.name == "scaling"]
+    (panel,) = plot.panels
+    assert isinstance(panel, Sweeps)
+    assert [(sweep.label, [point.size for point in sweep.points]) for sweep in panel.sweeps] == [
+        ("data-parallel", [1, 2, 4]),
+        ("ideal", [1, 2, 4]),
+    ]
+    assert [point.value for point in panel.sweeps[0].points] == pytest.approx([1, 1.8, 3])
+
+
+def rendered(told: RunReport) -> str:
+    (table,) = [each for each in told.tables if each.title == "Several devices beside one"]
+    lines = [[column.name for column in table.columns], *([str(cell) for cell in row] for row in table.rows)]
+    return "\n".join(" | ".join(line[1:]) for line in lines)

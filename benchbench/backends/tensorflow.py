@@ -135,6 +135,8 @@ class TensorFlow(Backend):
         import tensorflow as tf
 
         assert isinstance(session, TensorFlowSession)
+        if session.world.devices > 1 and workload.phase is Phase.TRAIN and session.mode == "xla":
+            raise Unsupported("XLA compiles for one device, and replicas have their variables on several")
         with session.strategy.scope() if session.world.devices > 1 else tf.device(session.device):
             return super().program(session, workload, arrays)
 
@@ -167,7 +169,7 @@ class TensorFlowSession(Session):
         self._precision_mode = TENSORRT_PRECISION.get(dtype)
         self.dtype = tf.float32 if mode == "tensorrt" else tf.as_dtype(dtype.storage.value)
         self.compute = tf.as_dtype(dtype.compute.value) if dtype in AMP else None
-        self._mode = mode
+        self.mode = mode
         self._tf32 = dtype is Dtype.TF32
         self._accelerator = device != "cpu"
         self._compiled: list[Any] = []
@@ -220,11 +222,11 @@ class TensorFlowSession(Session):
         import tensorflow as tf
 
         placed = step if self.world.devices > 1 else self._placed(step)
-        if self._mode == "eager":
+        if self.mode == "eager":
             return placed
-        if self._mode == "tensorrt":
+        if self.mode == "tensorrt":
             return _converted(placed, self._precision_mode)
-        xla = True if self._mode == "xla" else None
+        xla = True if self.mode == "xla" else None
         compiled = tf.function(placed, jit_compile=xla, autograph=False)
         self._compiled.append(compiled)
         return compiled  # type: ignore[no-any-return]
@@ -233,8 +235,8 @@ class TensorFlowSession(Session):
         """Told of it, tf.function takes a signature in which the axis has no size; else it traces each."""
         if not dynamic:
             return self.compile(step, 0)
-        if self._mode != "function":
-            raise Unsupported(f"{self._mode} compiles for every shape anew, or nothing")
+        if self.mode != "function":
+            raise Unsupported(f"{self.mode} compiles for every shape anew, or nothing")
         import tensorflow as tf
 
         def signature(first: Any, *others: Any) -> list[Any]:
@@ -261,7 +263,7 @@ class TensorFlowSession(Session):
 
     def compilations(self) -> int | None:
         """Traces of what `compile` gave, each a program; none where operations run one by one."""
-        if self._mode not in ("function", "xla"):
+        if self.mode not in ("function", "xla"):
             return None
         return sum(int(compiled.experimental_get_tracing_count()) for compiled in self._compiled)
 

@@ -42,6 +42,7 @@ class TorchXla(Backend):
     requirements = ("torch==2.9.0", "torch_xla==2.9.0", "numpy")
     extra = ""
     spread = Spread.DEVICES
+    statistics_apart = False  # a sharded batch is one tensor
 
     def join(self, world: World, device: str) -> None:
         """SPMD: arrays are sharded, and XLA inserts what passes between devices.

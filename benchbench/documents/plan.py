@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
 from benchbench.documents.short_names import case_cells
 from benchbench.format import size
-from benchbench.model.case import LeftOut
+from benchbench.model.case import Case, LeftOut
 from benchbench.model.run import RunInfo
 from benchbench.plan.cases import estimate_s, footprint_bytes
+from benchbench.plan.traffic import Traffic, traffic
 from benchbench.running.progress import Forecast, duration
 from benchbench.timing.policy import in_words
 
 
 def _plan_fields(info: RunInfo) -> dict[str, Any]:
     return {
-        "cases": [{"case": case.id, "bytes": footprint_bytes(case)} for case in info.plan],
+        "cases": [_case_fields(case) for case in info.plan],
         "left_out": [
             {"case": each.case.id, "status": each.status.value, "reason": each.reason}
             for each in info.left_out
@@ -28,6 +30,11 @@ def _plan_fields(info: RunInfo) -> dict[str, Any]:
         "budget_s": info.policy.budget_s,
         "estimated_s": _estimated_s(info),
     }
+
+
+def _case_fields(case: Case) -> dict[str, Any]:
+    fields: dict[str, Any] = {"case": case.id, "bytes": footprint_bytes(case)}
+    return fields | (asdict(each) if (each := traffic(case)) else {})
 
 
 def forecast(info: RunInfo) -> Forecast:
@@ -52,8 +59,14 @@ def _estimates(info: RunInfo) -> dict[str, float]:
 def plan_document(info: RunInfo) -> Document:
     """The cases, what is left out and why, and what it will take."""
     names = case_cells(case.id for case in info.plan)
+    traffics = {case.id: traffic(case) for case in info.plan}
     rows: list[dict[str, Content]] = [
-        {"case": names[case.id], "at least": number(footprint_bytes(case), "B")} for case in info.plan
+        {
+            "case": names[case.id],
+            "at least": number(footprint_bytes(case), "B"),
+            **(_of_each(traffics[case.id]) if any(traffics.values()) else {}),
+        }
+        for case in info.plan
     ]
     memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
     total = (
@@ -66,6 +79,14 @@ def plan_document(info: RunInfo) -> Document:
         tables=(document.table(rows, notes=[*left_out(info.left_out), total]),),
         data=_plan_fields(info),
     )
+
+
+def _of_each(each: Traffic | None) -> dict[str, Content]:
+    """What a device of several holds and sends; see `plan/traffic.py`."""
+    return {
+        "a device holds": number(each.held, "B") if each else None,
+        "and sends a step": number(each.sent, "B") if each else None,
+    }
 
 
 def left_out(cases: Sequence[LeftOut]) -> list[str]:

@@ -12,6 +12,7 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import Row, rows
+from benchbench.analyse.scaling import scalings
 from benchbench.documents.document import Document, Records, Table
 from benchbench.documents.doubling import doubling_tables, is_needless
 from benchbench.documents.fastest import fastest_lines
@@ -22,6 +23,7 @@ from benchbench.documents.run_columns import UNSURE, chosen_columns
 from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import side_by_side, why_no_speed, work_tables
 from benchbench.documents.run_works import Work, axis, works
+from benchbench.documents.scaling import scaling_panels, scaling_tables
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
@@ -76,9 +78,11 @@ def report_document(
     shown = [row for row in made if _place(row) in places and not is_needless(row)]
     found = works(shown)
     ranked = works([row for row in shown if not row.unranked])
+    scaled = scalings(run, made)
     tables = (
         *_tables(shown, found, columns, by),
         *doubling_tables(made),
+        *scaling_tables(run, scaled),
         *link_tables(made),
         *rank_tables(made, run.records),
     )
@@ -88,7 +92,7 @@ def report_document(
         title=f"Run {run.info.id}",
         facts=tuple(_facts(run, made)),
         tables=tables,
-        plots=run_plots(run, ranked),
+        plots=run_plots(run, ranked, scaling_panels(scaled)),
         notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
         conclusions=tuple(fastest_lines(ranked)),
         data={"schema": SCHEMA, "run": _run_fields(run.info) | {"notes": _run_notes(run)}, "rows": flat},

@@ -22,6 +22,10 @@ STRIPS = (
     f"the diamond is the headline {INTERVALS}. The fastest is first."
 )
 LINES = "Both axes are logarithmic. A line at each point is the 95 % interval over processes."
+SPEEDUPS = (
+    "Both axes are logarithmic. A point is the rate over that of one device in the same rounds, its line the "
+    "95 % interval; on the ideal line each device adds as much as the first."
+)
 NOTHING = "nothing was measured"
 RATES = {"throughput": "flops_per_s", "bandwidth": "bytes_per_s", "training": "items_per_s"}
 TITLES = {
@@ -33,8 +37,11 @@ UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
 Recorded = dict[tuple[str, str], list[Record]]
 
 
-def run_plots(run: Run, works: Sequence[Work]) -> tuple[Plot, ...]:
-    """`throughput`, `bandwidth` of what computes nothing, `training`, `latency`, `sizes` where they vary."""
+def run_plots(run: Run, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
+    """`throughput`, `bandwidth` of what computes nothing, `training`, `latency`, `sizes` where they vary.
+
+    `scaling`: panels over numbers of devices.
+    """
     recorded = by_case(run.records)
     facts = tuple(_facts(run, [row for work in works for row in work.rows]))
 
@@ -53,6 +60,8 @@ def run_plots(run: Run, works: Sequence[Work]) -> tuple[Plot, ...]:
     )
     if lines := size_panels(works):
         made += plots("sizes", "Latency of a step over sizes (less is better)", LINES, lines)
+    if scaling:
+        made += plots("scaling", "Speed-up over one device (more is better)", SPEEDUPS, scaling)
     return tuple(made)
 
 

@@ -64,6 +64,8 @@ def _value_axis(axes: Axes, panel: Sweeps) -> None:
 
 
 def _tick(value: float, unit: str) -> str:
-    """`20 ms`."""
+    """`20 ms`, `0.5 ×`."""
+    if unit == "×":
+        return f"{value:g} ×"
     power = fmt.second_power(value) if unit == "s" else fmt.si_power(value)
     return f"{value / 10.0**power:g} {fmt.unit_text(unit, power)}"

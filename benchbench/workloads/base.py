@@ -451,6 +451,10 @@ class Training(Workload):
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
         """In float64, without end; `ops` may round (`_reference/ops.py`)."""
 
+    def held(self, dtype: Dtype) -> tuple[int, int]:
+        """Bytes of the parameters, and of what the optimizer keeps of them; zeros where nobody counted."""
+        return 0, 0
+
     def small(self) -> Self:
         """The instance that is verified, on the same devices."""
         return self.tiny().divided(self.placement, self.rank, self.replicas)

@@ -109,6 +109,11 @@ class TrainingStep(Network, Training):
         """Those of `_programs/`, a framework each."""
         return STRATEGIES.get(framework, ())
 
+    def held(self, dtype: Dtype) -> tuple[int, int]:
+        """Of the learnt weights, and of as many again for each of the optimizer's slots."""
+        parameters = dtype.storage.itemsize * parameters_in(self.layers())
+        return parameters, parameters * len(self.update.slots)
+
     def small(self) -> Self:
         """As many samples on each device as on one."""
         tiny = self.tiny()

@@ -58,9 +58,14 @@ def sharded(context: DeviceContext, rows: Rows, whole: Callable[[Any], Any]) -> 
 
 def shard_rows(tensor: Any, devices: int) -> Any:
     """`tensor` of torch_xla, marked: each device has a row of it."""
+    return shard_along(tensor, devices, 0)
+
+
+def shard_along(tensor: Any, devices: int, axis: int) -> Any:
+    """`tensor` of torch_xla, marked: each device has an equal part of that axis."""
     import numpy as np
     import torch_xla.distributed.spmd as spmd
 
     mesh = spmd.Mesh(np.arange(devices), (devices,), (AXIS,))
-    spmd.mark_sharding(tensor, mesh, (AXIS, *[None] * (tensor.dim() - 1)))
+    spmd.mark_sharding(tensor, mesh, tuple(AXIS if each == axis else None for each in range(tensor.dim())))
     return tensor

@@ -65,7 +65,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, "the whole batch"),
     )
-    return jax_parallel.divided(network, context, program)
+    return jax_parallel.divide_program(network, context, program)
 
 
 def _counter(optimizer: Optimizer, context: DeviceContext) -> dict[str, Any]:

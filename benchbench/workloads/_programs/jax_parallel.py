@@ -16,7 +16,7 @@ from benchbench.workloads.network import Network
 Shape = tuple[int, ...]
 
 
-def divided(network: Network, context: DeviceContext, program: Program) -> Program:
+def divide_program(network: Network, context: DeviceContext, program: Program) -> Program:
     """The program with its arrays on the devices of the placement; itself where that is one."""
     import dataclasses
 

@@ -56,9 +56,9 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         kept = {name: {key: tf.convert_to_tensor(s) for key, s in own.items()} for name, own in slots.items()}
         return {name: as_in_torch(name, optimizer.gradient(kept[name])) for name in learnt}
 
-    put = partial(parallel.put, context)
+    put = partial(parallel.put_parts, context)
     return Program(
-        parallel.in_replicas(context, step),
+        parallel.run_in_replicas(context, step),
         (*network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
@@ -77,7 +77,7 @@ def _update(
         count = tf.Variable(0, trainable=False, dtype=tf.int64) if optimizer.counts else None
 
     def update(gradients: list[Any]) -> None:
-        own = partial(parallel.own, context)
+        own = partial(parallel.own_copy, context)
         t = None if count is None else own(count).assign_add(1)
         for (name, p), g in zip(moved.items(), gradients, strict=True):
             optimizer.tensorflow(t, own(p), g, {key: own(s) for key, s in slots[name].items()})
@@ -92,7 +92,9 @@ def _descent(
     import tensorflow as tf
 
     moved, update = moving
-    scale = amp.TensorFlowScale(context, partial(parallel.own, context)) if amp.is_scaled(context) else None
+    scale = (
+        amp.TensorFlowScale(context, partial(parallel.own_copy, context)) if amp.is_scaled(context) else None
+    )
 
     def descend(inputs: Any, targets: dict[str, Any]) -> Any:
         with tf.GradientTape() as tape:
@@ -102,7 +104,7 @@ def _descent(
             differentiated = scale.up(loss) if scale else loss
         sparse = tape.gradient(differentiated, moved)
         dense = [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
-        gradients = parallel.averaged(context, dense)
+        gradients = parallel.average_gradients(context, dense)
         if scale:
             scale.apply(gradients, update)
         else:
@@ -118,7 +120,7 @@ def variables(network: Network, context: DeviceContext, arrays: Arrays) -> dict[
 
     with tf.device(context.device):
         return {
-            name: parallel.variable(
+            name: parallel.make_variable(
                 context, context.put(weight.channels_last(arrays[name])), is_learnt=weight.is_learnt
             )
             for name, weight in network.weights().items()

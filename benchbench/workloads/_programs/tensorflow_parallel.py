@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def put(context: DeviceContext, array: NDArray[np.generic]) -> Any:
+def put_parts(context: DeviceContext, array: NDArray[np.generic]) -> Any:
     """An input: of several devices, a part of the batch on each."""
     count = context.world.devices
     if count == 1:
@@ -24,7 +24,7 @@ def put(context: DeviceContext, array: NDArray[np.generic]) -> Any:
     return context.put_on_devices(array.reshape(count, len(array) // count, *array.shape[1:]))
 
 
-def in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callable[..., Any]:
+def run_in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callable[..., Any]:
     """The step as each replica runs it, and the mean of their losses; itself on one device."""
     if context.world.devices == 1:
         return step
@@ -38,7 +38,7 @@ def in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callable[..
     return replicated
 
 
-def averaged(context: DeviceContext, gradients: list[Any]) -> list[Any]:
+def average_gradients(context: DeviceContext, gradients: list[Any]) -> list[Any]:
     """Over the replicas, within one of them."""
     if context.world.devices == 1:
         return gradients
@@ -48,7 +48,7 @@ def averaged(context: DeviceContext, gradients: list[Any]) -> list[Any]:
     return mean
 
 
-def own(context: DeviceContext, variable: Any) -> Any:
+def own_copy(context: DeviceContext, variable: Any) -> Any:
     """The copy that a replica has of a variable, within it; the variable itself on one device."""
     if context.world.devices == 1:
         return variable
@@ -58,7 +58,7 @@ def own(context: DeviceContext, variable: Any) -> Any:
     return variable.values[int(replica)]
 
 
-def variable(context: DeviceContext, value: Any, *, is_learnt: bool) -> Any:
+def make_variable(context: DeviceContext, value: Any, *, is_learnt: bool) -> Any:
     """In each replica; what is not learnt, running statistics, goes its own way in each, as in Keras."""
     import tensorflow as tf
 

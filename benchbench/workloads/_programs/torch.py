@@ -39,7 +39,9 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
 
     if network.rank is not None and network.placement.strategy.divides_batch:
         arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
-    model, named = torch_parallel.divided(network, load_module(network, context, arrays).train(), context)
+    model, named = torch_parallel.divide_module(
+        network, load_module(network, context, arrays).train(), context
+    )
     updates: list[Any] = []
     descents = []
     for objective in network.objectives:
@@ -61,14 +63,16 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
             kept = state.get(p, {})
             return {slot: kept.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
 
-        return {name: optimizer.gradient(torch_parallel.whole(told(p))) for name, p in named.items()}
+        return {name: optimizer.gradient(torch_parallel.gathered(told(p))) for name, p in named.items()}
 
+    targets = (context.put(arrays[name]) for name in network.target_names)
+    extent = "the whole batch" if context.device.type == "xla" else "each device's part of the batch"
     return Program(
         step,
-        (*inputs_of(network, context, arrays), *(context.put(arrays[name]) for name in network.target_names)),
-        parameters=lambda: torch_parallel.whole(named),
+        torch_parallel.shard_batch(network, context, (*inputs_of(network, context, arrays), *targets)),
+        parameters=lambda: torch_parallel.gathered(named),
         gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, "each device's part of the batch"),
+        notes=batch_statistics(network, extent),
     )
 
 

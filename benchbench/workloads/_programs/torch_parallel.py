@@ -7,15 +7,18 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.placement import Strategy
+from benchbench.workloads._programs.devices import shard_along
 from benchbench.workloads.base import DeviceContext
 from benchbench.workloads.network import Network
 
 
-def divided(network: Network, module: Any, context: DeviceContext) -> tuple[Any, dict[str, Any]]:
+def divide_module(network: Network, module: Any, context: DeviceContext) -> tuple[Any, dict[str, Any]]:
     """The module as a rank calls it, and its parameters by name, of which the rank may hold a part."""
     placement = network.placement
     if placement.devices == 1:
         return module, dict(module.named_parameters())
+    if context.device.type == "xla":
+        return _marked(network, module)
     if context.world.processes != placement.devices:
         raise Unsupported("torch.distributed needs a process for each device")
     if placement.strategy is Strategy.FULLY_SHARDED:
@@ -26,9 +29,28 @@ def divided(network: Network, module: Any, context: DeviceContext) -> tuple[Any,
     return DistributedDataParallel(module), dict(module.named_parameters())
 
 
-def whole(tensors: Mapping[str, Any]) -> dict[str, Any]:
+def shard_batch(network: Network, context: DeviceContext, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Inputs and targets: where one process drives all devices, sharded by samples; else as they are."""
+    placement = network.placement
+    if context.device.type != "xla" or not placement.strategy.divides_batch:
+        return batch
+    return tuple(shard_along(tensor, placement.devices, 0) for tensor in batch)
+
+
+def gathered(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Gathered from all ranks, where each has a part."""
     return {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in tensors.items()}
+
+
+def _marked(network: Network, module: Any) -> tuple[Any, dict[str, Any]]:
+    """torch_xla, SPMD: fully sharded, each parameter is along its longest axis that divides."""
+    named, devices = dict(module.named_parameters()), network.placement.devices
+    if network.placement.strategy is Strategy.FULLY_SHARDED:
+        for parameter in named.values():
+            axes = [axis for axis, size in enumerate(parameter.shape) if size % devices == 0]
+            if axes:
+                shard_along(parameter, devices, max(axes, key=lambda axis: parameter.shape[axis]))
+    return module, named
 
 
 def _fully_sharded(module: Any, context: DeviceContext) -> Any:

@@ -1,0 +1,101 @@
+"""What several devices gain over one: of the same step, or of as many samples on each. Pure.
+
+Strong scaling keeps the step, weak scaling what each device has of it; both as in Hager & Wellein 2010,
+"Introduction to High Performance Computing for Scientists and Engineers", 5.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from benchbench.analyse.metrics import Value, steps_s
+from benchbench.analyse.rows import Row, by_case, case_key
+from benchbench.model.case import Case
+from benchbench.model.measurement import Measurement
+from benchbench.model.placement import ONE_DEVICE, Strategy
+from benchbench.model.record import Record
+from benchbench.model.run import Run
+from benchbench.stats import median, paired
+
+BATCH = "batch"
+SHARED = "on a CPU, devices divide the cores that one has alone: there is nothing to gain"
+Recorded = Mapping[tuple[str, str], Sequence[Record]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """`row`, of several devices, beside `alone`, of one. `weak`: the batch grew with the devices.
+
+    `speedup`: rate of items over that of one device; `efficiency`: that over the devices. Both with a 95 %
+    interval over the rounds that have both, or why they have no value.
+    """
+
+    row: Row
+    alone: Row
+    weak: bool
+    speedup: Value
+    efficiency: Value
+
+
+def scalings(run: Run, rows: Sequence[Row]) -> list[Scaling]:
+    """Of each measured training step of several devices beside which one of one device was measured."""
+    recorded = by_case(run.records)
+    known = {case_key(row.case): row for row in rows if row.ok}
+    return [
+        _scaling(recorded, row, alone, weak=weak)
+        for row in rows
+        if row.ok and row.case.placement.devices > 1
+        if row.case.placement.strategy is not Strategy.COLLECTIVE
+        for weak, case in _alone(row.case)
+        if (alone := known.get(case_key(case)))
+    ]
+
+
+def _alone(case: Case) -> Iterator[tuple[bool, Case]]:
+    """What one device does in the same time at best: the same, or its part of the batch."""
+    one = replace(case, placement=ONE_DEVICE)
+    yield False, one
+    batch, devices = case.params.get(BATCH), case.placement.devices
+    if type(batch) is int and batch % devices == 0:
+        yield True, replace(one, params={**case.params, BATCH: batch // devices})
+
+
+def _scaling(recorded: Recorded, row: Row, alone: Row, *, weak: bool) -> Scaling:
+    speedup = _speedup(_rates(recorded, alone), _rates(recorded, row))
+    if row.unranked:
+        speedup = Value(None, reason="fewer cores than devices")
+    if row.case.device.startswith("cpu"):
+        efficiency = Value(None, reason=SHARED)
+    else:
+        efficiency = _over(speedup, row.case.placement.devices)
+    return Scaling(row=row, alone=alone, weak=weak, speedup=speedup, efficiency=efficiency)
+
+
+def _rates(recorded: Recorded, row: Row) -> dict[int, float]:
+    """Round → items per second."""
+    return {
+        record.round: record.outcome.cost.items / median(steps_s(record.outcome))
+        for record in recorded.get(case_key(row.case), ())
+        if isinstance(record.outcome, Measurement)
+    }
+
+
+def _speedup(alone: Mapping[int, float], together: Mapping[int, float]) -> Value:
+    """Geometric mean over the rounds that have both, which were measured in turn."""
+    pairs = [(math.log(alone[at]), math.log(together[at])) for at in sorted(alone.keys() & together.keys())]
+    if not pairs:
+        return Value(None, reason="no round has both")
+    if len(pairs) == 1:
+        return Value(math.exp(pairs[0][1] - pairs[0][0]))
+    change = paired(pairs)
+    width = change.half_width()
+    return Value(math.exp(change.mid), math.exp(change.mid - width), math.exp(change.mid + width))
+
+
+def _over(value: Value, devices: int) -> Value:
+    if value.value is None:
+        return value
+    low, high = (None if end is None else end / devices for end in (value.low, value.high))
+    return Value(value.value / devices, low, high)
