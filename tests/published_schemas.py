@@ -40,6 +40,9 @@ LATER = (
     "compilations",
     "hidden_share",
     "waiting_share",
+    "link_bytes_per_s",
+    "rank_spread",
+    "entry_skew_s",
 )  # columns that reports of before do not have
 SCALAR = {"type": ["number", "string", "boolean"]}
 CHECKSUM = {
