@@ -118,6 +118,13 @@ def test_the_last_machine_of_its_type_leaves_cases_that_are_lost(tmp_path: Path)
     ]
 
 
+def test_a_machine_that_goes_after_its_last_record_has_done_its_share(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(dies_after=PLANNED), "b": Scripted()}), tmp_path)
+    assert [(share.machine, share.state) for share in result.shares] == [("a", "done"), ("b", "done")]
+    assert all(run.ended and len(run.records) == PLANNED for run in stored(tmp_path))
+    assert not incomplete(result)
+
+
 def test_a_lost_case_is_missing_in_a_comparison_not_slower_nor_broken(tmp_path: Path) -> None:
     measured(FakeCluster({"a": Scripted(dies_after=4)}), tmp_path)
     (run,) = stored(tmp_path)

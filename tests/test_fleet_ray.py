@@ -152,8 +152,8 @@ class Removal(Told):
 def check_removal(machines: Machines, results: Path, seed: int) -> None:
     chance = random.Random(seed)
     machines.only(m1="A100", m2="A100", m3="H100")
-    told = Removal(machines, chance.choice(["m1", "m3"]), chance.randint(1, 6), chance.uniform(0, 0.5))
-    result = measured(machines, results, told)
+    told = Removal(machines, chance.choice(["m1", "m3"]), chance.randint(1, 20), chance.uniform(0, 0.5))
+    result = measured(machines, results, told, rounds=10)
     found = stored(results)
     assert all(run.ended and not run.damaged for run in found)
     assert validate_path(results).faults == ()

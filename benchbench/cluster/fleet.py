@@ -12,7 +12,7 @@ from benchbench.cluster.listener import Listener
 from benchbench.cluster.machines import Absent
 from benchbench.cluster.messages import UNREADABLE, LineKind, NodeJob, NodeLine
 from benchbench.cluster.receiver import Receiver, ShareProgress
-from benchbench.cluster.shares import Share, begun_again, sibling
+from benchbench.cluster.shares import Share, ShareState, begun_again, sibling
 from benchbench.cluster.stored import FleetInfo
 from benchbench.errors import UnreadableInput
 from benchbench.model.record import Record
@@ -134,10 +134,10 @@ class Fleet:
         load = Counter(each.share.machine for each in (*self._waiting, *self._busy.values()))
         other = sibling(share.kind, there, load)
         cases = receiver.lose(reason if other else ALONE.format(reason=reason))
-        nothing_left = receiver.info is not None and not cases
-        where = f"; begun again on {other}" if other and not nothing_left else ""
+        begins = bool(other) and receiver.progress.state is ShareState.LOST
+        where = f"; begun again on {other}" if begins else ""
         self._observer.note(f"{share.machine} is lost: {receiver.progress.reason}{where}")
-        if where:
+        if begins:
             receiver.begun_again(other)
             self._take_on(begun_again(share, receiver.info, cases, other))
 

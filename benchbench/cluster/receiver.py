@@ -90,12 +90,17 @@ class Receiver:
         self.close()
 
     def lose(self, reason: str) -> list[Case]:
-        """Its machine went away: what is unfinished, which is stored as lost. Raises CannotWrite."""
+        """Its machine went away: what is unfinished, which is stored as lost. Raises CannotWrite.
+
+        Where nothing is, it had done all of its share.
+        """
         self._state, self._reason = ShareState.LOST, reason
         if self._info is None:
             return []
         self._reopen(self._info)
         left = unfinished_cases(self._info, self._records)
+        if not left:
+            self._state = ShareState.DONE
         for case, number in left:
             self._store(self._lost(case, number, reason))
         assert self._writer is not None
