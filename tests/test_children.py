@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import program
-from tests.program import accelbench, mentioning, records, started, wait_for
+from tests.program import accelbench, mentioning, records, running_in, started, wait_for
 
 RUN = ("run", "-b", "fake", "-d", "cpu", "--rounds", "1")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
@@ -83,3 +83,23 @@ END
 def test_a_supervisor_ends_as_what_it_supervises(end: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", SUPERVISED.replace("END", end)], timeout=60, check=False)
     assert done.returncode == code
+
+
+ENDING = """
+import subprocess, sys
+from benchbench.worker.children import end_children
+code = "import signal, sys, time; signal.signal(signal.SIGTERM, HEED); print(1, flush=True); time.sleep(60)"
+heeds = "lambda *_: sys.exit(open('removed', 'w').close())"
+for answer in (heeds, "signal.SIG_IGN"):
+    child = subprocess.Popen([sys.executable, "-c", code.replace("HEED", answer)], stdout=subprocess.PIPE)
+    child.stdout.readline()
+end_children()
+"""
+
+
+@LINUX
+def test_a_process_can_clean_up_before_it_is_killed_and_none_stays(tmp_path: Path) -> None:
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    subprocess.run([sys.executable, "-c", ENDING], cwd=tmp_path, env=path, timeout=60, check=True)
+    assert (tmp_path / "removed").exists()
+    assert not running_in(tmp_path)

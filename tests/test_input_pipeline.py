@@ -26,13 +26,15 @@ from benchbench.launch.project import user_data
 from benchbench.machine.telemetry import cpu_seconds
 from benchbench.model.case import Dtype
 from benchbench.worker.case import PART_BLOCKS, time_parts
-from benchbench.worker.program import build
+from benchbench.worker.check_inputs import check_fed_step
+from benchbench.worker.program import WrongResult, build
 from benchbench.workloads._image_sets import DATA_PATHS, read_set, set_named
 from benchbench.workloads._programs.jax_input import require_grain
 from benchbench.workloads._samples import EPOCHS, PLACE_BITS, augmented, crop_corner, drawn_order
 from benchbench.workloads.base import CONSUMER, SOURCE, Draw
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
+from tests.factories import a_case
 from tests.program import accelbench, mentioning, records, rows, wait_for
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -390,6 +392,20 @@ def test_a_pipeline_and_its_step_are_timed_alone(framework: str) -> None:
         SOURCE: PART_BLOCKS,
         CONSUMER: PART_BLOCKS,
     }
+
+
+@pytest.mark.real
+@warned
+def test_a_timed_step_that_does_not_take_what_it_is_fed_is_wrong() -> None:
+    backend, work = backend_of("torch"), InputPipeline(workers=0).tiny()
+    case = a_case(workload="input_pipeline", params=work.params, phase=work.phase)
+    session = backend.open("cpu", Dtype.FLOAT32, "eager", 2)
+    with build(backend, session, work, Dtype.FLOAT32) as runner:
+        check_fed_step(backend, work, case, runner, session)
+        right = runner.compiled
+        runner.compiled = lambda *_: right(*runner.program.inputs)
+        with pytest.raises(WrongResult, match="does not follow from the inputs"):
+            check_fed_step(backend, work, case, runner, session)
 
 
 @pytest.mark.real

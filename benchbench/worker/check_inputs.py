@@ -32,7 +32,7 @@ def check_other_inputs(
 
     An operation's output must be that of the other inputs. A training step's loss must change by more than
     it does from step to step: at some other batch of `OTHER_BATCHES`, since one may happen to be as hard.
-    An update alone has no loss: see `check_every_input`.
+    An update alone has no loss: see `check_every_input`. Of a pipeline see `check_fed_step`.
     """
     if isinstance(workload, Operation):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
