@@ -155,7 +155,7 @@ class Scripted:
         self.now_s = 0.0
         self.started: list[list[str]] = []
 
-    def reference(self, case: Case) -> list[float]:
+    def reference(self, case: Case, **how: object) -> list[float]:
         return []
 
     def ask_together(self, jobs: Any, meanwhile: Callable[[], None]) -> dict[str, Answer]:
