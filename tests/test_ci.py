@@ -167,7 +167,7 @@ def test_junit_counts_add_up_and_its_text_says_why() -> None:
 <testsuites name="accelbench" failures="1" errors="0" skipped="0" tests="1">
   <testsuite name="quick" timestamp="2026-01-02T03:04:05Z" failures="1" errors="0" skipped="0" tests="1">
     <testcase name="gemm(kind=slower)/float32/eager@torch:cpu" classname="gemm" time="0.001100000">
-      <failure type="slower" message="latency_s slower: 1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p &lt;0.001  MDE 0.308 %  3 v 3 processes">latency_s slower: 1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p &lt;0.001  MDE 0.308 %  3 v 3 processes</failure>
+      <failure type="slower" message="latency_s slower: 1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p &lt;0.001  MDE 3.08 %  3 v 3 processes">latency_s slower: 1.100× [1.098, 1.102]  1.00 ms → 1.10 ms  p &lt;0.001  MDE 3.08 %  3 v 3 processes</failure>
     </testcase>
   </testsuite>
 </testsuites>
