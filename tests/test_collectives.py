@@ -39,6 +39,8 @@ BACKENDS = {
 }
 SPREAD = [name for name, kind in BACKENDS.items() if kind.spread is not Spread.NONE and not kind.virtual]
 WORLDS = [2, 3]
+# Frameworks that other tests imported in this process warn of forks; these ranks use none.
+FORKS = pytest.mark.filterwarnings("ignore:os.fork")
 LACKING = {  # of those that have a builder: what only the builder can tell
     ("tensorflow", "bfloat16"): ["all_gather"],
     ("torch_xla", "float32"): ["barrier"],
@@ -169,6 +171,7 @@ def ahead_of_another(tmp_path: Path, run: Callable[[World], int]) -> list[int]:
     return [each["ahead"] for each in run_ranks(job(tmp_path), reply)["ranks"]]
 
 
+@FORKS
 def test_nobody_goes_on_alone_at_a_barrier_that_holds(tmp_path: Path) -> None:
     def run(world: World) -> int:
         wait = counted(world, lambda: world.gather(None))
@@ -177,6 +180,7 @@ def test_nobody_goes_on_alone_at_a_barrier_that_holds(tmp_path: Path) -> None:
     assert ahead_of_another(tmp_path, run) == [0, 0]
 
 
+@FORKS
 def test_a_barrier_that_lets_a_rank_go_on_is_told(tmp_path: Path) -> None:
     def run(world: World) -> int:
         wait = counted(world, lambda: None)

@@ -23,6 +23,8 @@ from benchbench.worker.children import children
 from benchbench.worker.ranks import run_ranks
 from tests.program import WORKLOADS
 
+# Frameworks that other tests imported in this process warn of forks; these ranks use none.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
 LATE_S = 0.3
 
