@@ -43,6 +43,8 @@ from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
 from tests.fleets import CASES, PLANNED, FakeCluster, Scripted, Told, measured
 from tests.program import environment, running_in
 
+pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
+
 
 def stored(results: Path) -> list[Run]:
     """The runs of the newest fleet."""

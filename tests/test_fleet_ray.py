@@ -26,7 +26,8 @@ from tests.fleets import Told
 from tests.program import accelbench, environment, mentioning, started, wait_for
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("default")]
+# One process with the other tests of fleets: none of them may take another's process for one that is left.
+pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("fleet")]
 
 MEMORY = 80 * 2**20  # bytes of a machine's object store, which nothing is put in
 NODE_PROCESS = "benchbench.cluster.__main__"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from inline_snapshot import snapshot
 from rich.console import Console
 
@@ -16,6 +17,8 @@ from benchbench.cluster.stored import FleetInfo
 from benchbench.documents.fleet import fleet_document, incomplete
 from benchbench.model.options import MeasureOptions
 from tests.rendering import on_a_terminal
+
+pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
 
 DONE = ShareProgress(machine="a", kind="A100", state=ShareState.DONE, run="01M8A", cases=12, finished=12)
 LOST = replace(
