@@ -15,8 +15,10 @@ from benchbench.errors import SuiteError
 from benchbench.model.case import Case, Dtype
 from benchbench.model.record import Record
 from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, Selection, fitting, footprint_bytes, holds, plan, select
+from benchbench.plan.cases import Plan, fitting, holds, plan
+from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, why_needless
+from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Suite, parse_suite
 from benchbench.running.rounds import shuffled
 from tests.factories import a_case, a_failure, a_measurement, a_probe, a_record

@@ -12,8 +12,9 @@ import pytest
 
 from benchbench.errors import AccelbenchError, SuiteError, UnreadableInput, UsageError
 from benchbench.model.options import MeasureOptions
-from benchbench.plan.cases import MOST_CASES, Plan, Selection, fitting, plan, select
+from benchbench.plan.cases import MOST_CASES, Plan, fitting, plan
 from benchbench.plan.config import load_config
+from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import load_suite
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.running.request import request

@@ -22,7 +22,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, split_suffix, suffix
 from benchbench.model.record import Record
 from benchbench.model.run import Settings
-from benchbench.plan.cases import environments, parse_environment
+from benchbench.plan.selection import environments, parse_environment
 from benchbench.plan.variants import parse_variant
 from benchbench.running import rounds
 from benchbench.store import codec

@@ -6,16 +6,10 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.status import Status
-from benchbench.plan.cases import (
-    Plan,
-    Selection,
-    check_devices,
-    estimate_s,
-    footprint_bytes,
-    plan,
-    select,
-    sizes_left_behind,
-)
+from benchbench.plan.cases import Plan, plan
+from benchbench.plan.costs import estimate_s, footprint_bytes
+from benchbench.plan.devices import check_devices
+from benchbench.plan.selection import Selection, select, sizes_left_behind
 from benchbench.plan.sizes import parse_params
 from benchbench.plan.suite import Entry, Suite
 from benchbench.timing.policy import POLICIES

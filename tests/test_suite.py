@@ -15,7 +15,9 @@ from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
 from benchbench.model.run import Policy
 from benchbench.plan import suite
-from benchbench.plan.cases import Selection, estimate_s, plan, select
+from benchbench.plan.cases import plan
+from benchbench.plan.costs import estimate_s
+from benchbench.plan.selection import Selection, select
 from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_probe, a_record, a_run

@@ -106,7 +106,7 @@ def _read(name: str, typed: Any) -> Any:
 
         return parse_params(typed)
     if name == "environment":
-        from benchbench.plan.cases import parse_environment
+        from benchbench.plan.selection import parse_environment
 
         return parse_environment(typed)
     if name == "tags":

@@ -13,7 +13,7 @@ from benchbench.documents.short_names import case_cells
 from benchbench.format import size
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.run import RunInfo
-from benchbench.plan.cases import estimate_s, footprint_bytes
+from benchbench.plan.costs import estimate_s, footprint_bytes
 from benchbench.plan.traffic import Traffic, traffic
 from benchbench.running.progress import Forecast, duration
 from benchbench.timing.policy import in_words

@@ -17,7 +17,9 @@ from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.plan import suite
-from benchbench.plan.cases import Selection, estimate_s, plan, select
+from benchbench.plan.cases import plan
+from benchbench.plan.costs import estimate_s
+from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Suite
 from benchbench.stats import median
 from benchbench.store import runs, selectors

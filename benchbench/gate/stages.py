@@ -22,8 +22,9 @@ from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions, Variance
 from benchbench.model.run import Run
 from benchbench.plan import config, suite, variants
-from benchbench.plan.cases import Selection, holds, select
+from benchbench.plan.cases import holds
 from benchbench.plan.rerun import Variant
+from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Entry
 from benchbench.plan.thresholds import Rule, fraction
 from benchbench.running.interleaved import measure_cases_on, measure_sides

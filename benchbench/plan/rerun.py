@@ -15,7 +15,8 @@ from benchbench.model.case import Cache, Case, Dtype, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.run import RunInfo, Settings
 from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, Reason, devices_named, unsupported
+from benchbench.plan.cases import Plan, unsupported
+from benchbench.plan.devices import Reason, devices_named
 from benchbench.plan.suite import check_params
 from benchbench.store.tags import fleet_of
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchbench.model.case import Case
 from benchbench.model.placement import Strategy
-from benchbench.plan.cases import instance
+from benchbench.plan.costs import instance
 from benchbench.workloads.base import Training
 
 

@@ -17,7 +17,8 @@ from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, Reason, check_devices, plan
+from benchbench.plan.cases import Plan, plan
+from benchbench.plan.devices import Reason, check_devices
 from benchbench.plan.rerun import Variant, altered, obstacle
 from benchbench.plan.revision import checked_out
 from benchbench.plan.variants import targets_of_variants as targets_of_sides

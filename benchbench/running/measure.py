@@ -24,8 +24,8 @@ from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run, RunInfo, Settings
-from benchbench.plan.cases import sizes_left_behind
 from benchbench.plan.rerun import again
+from benchbench.plan.selection import sizes_left_behind
 from benchbench.running import request, rounds
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs

@@ -18,7 +18,7 @@ from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
-from benchbench.plan.cases import Selection, environments, select
+from benchbench.plan.selection import Selection, environments, select
 from benchbench.plan.suite import Entry, Suite, check_world
 from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, within

@@ -20,7 +20,8 @@ from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
-from benchbench.plan.cases import Plan, check_devices, fitting, plan
+from benchbench.plan.cases import Plan, fitting, plan
+from benchbench.plan.devices import check_devices
 from benchbench.plan.doubling import ascending, why_needless
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
