@@ -69,6 +69,9 @@ def of_arrays(name: str, world: int) -> Collective:
 @pytest.mark.parametrize("backend", SPREAD)
 def test_every_collective_of_a_backend_is_verified(backend: str, dtype: str, tmp_path: Path) -> None:
     names = [name for name in COLLECTIVES if BACKENDS[backend].framework in EVERY[name].frameworks()]
+    (probe,) = benchbench.devices(backends=backend)
+    if probe.status != "ready":
+        pytest.skip(probe.reason)
     run = benchbench.run(
         workloads=names,
         worlds=2,
@@ -80,8 +83,6 @@ def test_every_collective_of_a_backend_is_verified(backend: str, dtype: str, tmp
         rounds=1,
         results=tmp_path,
     )
-    if run.info.probes[0].status != "ready":
-        pytest.skip(run.info.probes[0].reason)
     told = {record.case.workload: record.outcome for record in run.records}
     expected = dict.fromkeys(names, "ok") | dict.fromkeys(LACKING.get((backend, dtype), []), "unsupported")
     assert {name: outcome.status for name, outcome in told.items()} == expected
