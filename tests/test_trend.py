@@ -21,7 +21,7 @@ from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.history import biggest, history_document, sparkline
 from benchbench.errors import UsageError
-from benchbench.model.measurement import Memory
+from benchbench.model.measurement import Memory, RankSamples
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Verdict
@@ -30,6 +30,7 @@ from benchbench.trends.change_points import change_points
 from benchbench.trends.trend import Trend, shared_changes, trends
 from tests.factories import (
     a_case,
+    a_cost,
     a_hostile_run,
     a_machine,
     a_record,
@@ -318,6 +319,20 @@ def test_no_process_is_lost_or_counted_twice_by_a_tag(order: list[str], random: 
     assert sum(len(point.processes) for point in found.points) == 3 * len(runs)
 
 
+def a_rank(block_s: float, entry_s: float) -> RankSamples:
+    unknown = Memory(bytes=None, reason="not told")
+    return RankSamples(
+        host=0,
+        device="cpu",
+        warmup_block_s=(block_s,),
+        block_s=(block_s,) * 5,
+        cold_s=None,
+        peak_device=unknown,
+        peak_host=unknown,
+        entry_s=(entry_s,) * 5,
+    )
+
+
 @pytest.mark.parametrize("metric", [each.name for each in METRICS])
 def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
     run = a_run(
@@ -333,6 +348,10 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
                     length_s=3.0,
                     block_s=(0.01 * factor,) * 5,
                     cold_s=factor,
+                    cost=a_cost(link_bytes=4096),
+                    ranks=tuple(
+                        a_rank(0.01 * part * factor, late) for part, late in ((0.9, 0.0), (1.0, 2e-6))
+                    ),
                     compile_cache="warm" if metric == "warm_s" else "empty",
                     compiled=2,
                     peak_device=Memory(bytes=round(1000 * factor)),
