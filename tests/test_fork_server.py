@@ -38,7 +38,10 @@ def folder(tmp_path: Path) -> Path:
 def test_a_forked_command_has_what_a_fresh_one_has(folder: Path, ending: tuple[str, ...]) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "own"), *sys.path]), "OWN": "1"}
     command = [sys.executable, "-m", "reporting", *ending]
-    fresh = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    # Where this process ignores SIGINT, as in the background of a script, so would a fresh one.
+    fresh = subprocess.run(
+        ["env", "--default-signal=INT", *command], cwd=folder, env=env, capture_output=True, text=True
+    )
     forked = fork_server().run("reporting", *ending, cwd=folder, env=env, timeout_s=60)
     assert (forked.returncode, forked.stderr) == (fresh.returncode, fresh.stderr)
     told, *ends = forked.stdout.splitlines()
