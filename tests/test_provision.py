@@ -332,7 +332,7 @@ def test_the_extra_for_cuda_and_the_page_have_what_the_build_has(name: str) -> N
     (line,) = [
         line
         for line in (ROOT / "docs/environments.md").read_text().splitlines()
-        if f"accelbench[{name}-cuda]" in line
+        if f"'.[{name}-cuda]'" in line
     ]
     assert any(f"`{each}`" in line for each in own if each.startswith(name))
 
