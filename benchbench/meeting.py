@@ -146,6 +146,11 @@ def _gravity(status: Status) -> int:
     return GRAVEST.index(status) if status in GRAVEST else len(GRAVEST)
 
 
+def devices_of(job: Message) -> int:
+    """Of the case that the job is about; 1 where it is about none."""
+    return int(job["case"]["placement"]["devices"]) if "case" in job else 1
+
+
 def of_all(reply: Message) -> Message:
     """What ranks answer together; a measurement is made of their samples by who asked."""
     if "ranks" not in reply or "outcome" in (first := reply["ranks"][0]):

@@ -85,13 +85,18 @@ class Group:
         """Different ones."""
         return len({member.host for member in self.members})
 
+    def local(self, rank: int) -> tuple[int, int]:
+        """Which of the processes of its host a rank is, and how many there are."""
+        here = [n for n, each in enumerate(self.members) if each.host == self.members[rank].host]
+        return here.index(rank), len(here)
+
     def cores(self, rank: int) -> list[int]:
         """Of a rank: those its launcher bound it to, else its share of those that all on its host have."""
         own = self.members[rank]
         here = [each for each in self.members if each.host == own.host]
         if len({each.cores for each in here}) > 1:
             return list(own.cores)
-        return cores_of(here.index(own), len(here), own.cores)
+        return cores_of(*self.local(rank), own.cores)
 
     def oversubscribed(self, rank: int) -> bool:
         """Whether others on its host have its cores, too."""

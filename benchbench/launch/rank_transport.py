@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from benchbench.backends.base import Backend
 from benchbench.launch.followers import Group, greeting_of
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
-from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, Message, Worker
+from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import Sampler
-from benchbench.meeting import Rank, deadline_of, failure_reply, first_message, meet, of_all
+from benchbench.meeting import Rank, deadline_of, devices_of, failure_reply, first_message, meet, of_all
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
@@ -100,14 +101,12 @@ class RankedWorker(Worker):
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
         """To every rank what is about all devices, and to the first what is about one."""
-        devices = job["case"]["placement"]["devices"] if "case" in job else 1
-        if devices != len(self._group.members):
+        if devices_of(job) != len(self._group.members):
             self._own.post(job, files, fork=fork)
             return
         self._meeting = Meeting(self._group, float(job["timeout_s"]))
         for follower in self._group.followers:
             own = {**job, "launched": self._meeting.told(follower.member.rank)}
-            own |= {"folder": "", "stamp": {}}
             follower.tell({"do": "post", "worker": self._number, "job": own, "fork": fork})
         self._own.post({**job, "launched": self._meeting.told(0)}, files, fork=fork)
 
@@ -122,7 +121,7 @@ class RankedWorker(Worker):
         logs = [own.log, *self._ended()]
         if "outcome" in reply:
             return Answer(reply, log="\n".join(filter(None, logs)))
-        return dataclasses.replace(own, reply=of_all(reply), end=Answer(None).end, message="")
+        return dataclasses.replace(own, reply=of_all(reply), end=JobEnd.ANSWERED, message="")
 
     def _ended(self) -> list[str]:
         """What the others' workers printed last."""
@@ -162,10 +161,9 @@ class Meeting:
     def told(self, rank: int) -> dict[str, Any]:
         """What a rank needs to come."""
         group = self._group
-        here = [each for each in group.members if each.host == group.members[rank].host]
         return {
             "rank": rank,
-            "local": here.index(group.members[rank]),
+            "local": group.local(rank)[0],
             "size": len(group.members),
             "hosts": group.hosts,
             "host": group.host,
@@ -176,15 +174,13 @@ class Meeting:
             "meeting": self._url,
         }
 
-    @property
+    @cached_property
     def _url(self) -> str:
         """Where the framework's own processes meet: a file on one host, else a port that is free now."""
         if self._group.hosts == 1:
             return f"file://{Path(self._folder.name) / 'meeting'}"
-        if not hasattr(self, "_port"):
-            with socket.create_server(("", 0)) as free:
-                self._port = free.getsockname()[1]
-        return f"tcp://{self._group.host}:{self._port}"
+        with socket.create_server(("", 0)) as free:
+            return f"tcp://{self._group.host}:{free.getsockname()[1]}"
 
     def held(self) -> Message:
         """What the ranks say together, or who did not come."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
-from benchbench.meeting import failure_reply, of_all
+from benchbench.meeting import devices_of, failure_reply, of_all
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
@@ -49,11 +49,6 @@ def run_job(backend: Backend, job: Message) -> Message:
     devices = devices_of(job)
     oversubscribed = on_cpu(job) and devices > len(os.sched_getaffinity(0))
     return run_alone(backend, job, World(devices=devices, oversubscribed=oversubscribed))
-
-
-def devices_of(job: Message) -> int:
-    """Of the case that the job is about; 1 where it is about none."""
-    return int(job["case"]["placement"]["devices"]) if "case" in job else 1
 
 
 def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:

@@ -12,6 +12,7 @@ from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._residual import GAIN, batch_norm_after, torch_conv_norm
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
@@ -25,7 +26,6 @@ STAGES = (1, 2, 4, 8)  # channels in widths
 DEPTHS = {18: 2, 10: 1}  # blocks of each stage, by layers with weights on the longest path
 CLASSES = 400
 FRAMES, PIXELS = 8, 16  # that become one, of a clip and of a side of its image
-GAIN = 4.0  # of the convolutions, over He's weights: see resnet50.norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class R3d18(Network):
     def layers(self) -> list[Layer]:
         """Batch norm follows each convolution, and ReLU except where something is added first."""
         convs = [self.stem(), *(conv for block in self.blocks() for conv in block.members())]
-        return [*(layer for conv in convs for layer in (conv, batch_norm_after(conv))), self.head()]
+        return [*(layer for conv in convs for layer in (conv, _norm(conv))), self.head()]
 
     @property
     def roundings(self) -> int:
@@ -127,7 +127,7 @@ class R3d18(Network):
 
         stages = {name: stage(members) for name, members in groupby(self.blocks(), lambda b: b.stage)}
         layers = OrderedDict(
-            stem=torch_conv3d_norm(self.stem()).append(nn.ReLU(inplace=True)),
+            stem=torch_conv_norm(self.stem()).append(nn.ReLU(inplace=True)),
             **stages,
             pool=nn.AdaptiveAvgPool3d(1),
             flatten=nn.Flatten(),
@@ -141,7 +141,7 @@ class R3d18(Network):
 
         def conv_norm(x: Any, conv: Conv) -> Any:
             y = tensorflow_layers.conv(x, weights, conv)
-            return tensorflow_layers.batch_norm(y, weights, batch_norm_after(conv).name, training=training)
+            return tensorflow_layers.batch_norm(y, weights, _norm(conv).name, training=training)
 
         x = self._through(clips, conv_norm, tf.nn.relu, tf.add)
         return tensorflow_layers.dense(tf.reduce_mean(x, [1, 2, 3]), weights, "fc")
@@ -152,7 +152,7 @@ class R3d18(Network):
 
         def conv_norm(x: Any, conv: Conv) -> Any:
             y = jax_layers.conv(x, weights, conv)
-            return jax_layers.batch_norm(y, weights, batch_norm_after(conv).name, training=training)
+            return jax_layers.batch_norm(y, weights, _norm(conv).name, training=training)
 
         x = self._through(clips, conv_norm, jax.nn.relu, jax.numpy.add)
         return jax_layers.dense(x.mean(axis=(1, 2, 3)), weights, "fc")
@@ -162,7 +162,7 @@ class R3d18(Network):
 
         def conv_norm(x: Any, conv: Conv) -> Any:
             y = numpy_layers.conv(ops, x, weights, conv)
-            return numpy_layers.batch_norm(ops, y, weights, batch_norm_after(conv).name, training=training)
+            return numpy_layers.batch_norm(ops, y, weights, _norm(conv).name, training=training)
 
         x = self._through(clips, conv_norm, ops.relu, ops.add)
         return numpy_layers.dense(ops, ops.mean(x, (2, 3, 4)), weights, "fc")
@@ -231,25 +231,8 @@ def _block(
     return ResidualBlock(stage, (first, second), down if stride > 1 else None)
 
 
-def batch_norm_after(conv: Conv) -> Norm:
-    """The batch norm that follows `conv`: blocks add little to their input, as in ResNet-50 here."""
-    name = conv.name.replace("conv", "norm")
-    last = name.endswith("norm2")
-    return Norm(
-        name=name,
-        channels=conv.outputs,
-        scale=(0.2, 0.05) if last else (1.0, 0.1),
-        shift=(0.0 if last or name == "stem.norm" else 1.0, 0.1),
-        variance=GAIN**2,
-        beside=conv.beside,
-    )
-
-
-def torch_conv3d_norm(conv: Conv) -> Any:
-    """A convolution and its batch norm."""
-    from torch import nn
-
-    return nn.Sequential(OrderedDict(conv=torch_layers.conv(conv), norm=nn.BatchNorm3d(conv.outputs)))
+def _norm(conv: Conv) -> Norm:
+    return batch_norm_after(conv, last="norm2")
 
 
 def torch_residual_block() -> Any:
@@ -263,7 +246,7 @@ def torch_residual_block() -> Any:
             conv1, conv2 = block.convs
             self.conv1, self.norm1 = torch_layers.conv(conv1), nn.BatchNorm3d(conv1.outputs)
             self.conv2, self.norm2 = torch_layers.conv(conv2), nn.BatchNorm3d(conv2.outputs)
-            self.down = torch_conv3d_norm(block.projection) if block.projection else nn.Identity()
+            self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
 
         def forward(self, x: Tensor) -> Tensor:
             y = F.relu(self.norm1(self.conv1(x)), inplace=True)

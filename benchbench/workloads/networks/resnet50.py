@@ -12,6 +12,7 @@ from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._residual import GAIN, batch_norm_after, torch_conv_norm
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 DEPTHS = {50: (3, 4, 6, 3), 14: (1, 1, 1, 1)}  # blocks of each stage, by convolutions on the longest path
 WIDTHS = (64, 128, 256, 512)  # channels within a block
 EXPANSION = 4  # channels out of a block / within it
-GAIN = 4.0  # of the convolutions, over He's weights
 HALVINGS = 32  # the last stage's pixels are this much larger than the image's
 HEAD = Dense(name="fc", inputs=512 * EXPANSION, outputs=1000)
 
@@ -230,31 +230,8 @@ def _block(stage: str, index: int, inputs: int, width: int, stride: int, side: i
 
 
 def norm(conv: Conv) -> Norm:
-    """The batch norm that follows `conv`, its weights chosen so that rounding does not grow by step.
-
-    With He's weights, gain 1/2 after a block and shift 0, the first gradient has norm 650 at
-    `Resnet50Train.tiny`, and float32 is 8 % off at the second step: ReLU's derivative jumps at 0, and
-    every jump is amplified. So blocks add little to their input, few activations within them are close
-    to 0, and the convolutions are `GAIN` times He's: batch norm takes that out again, while their
-    gradient falls by as much. float32 then stays within 1e-5.
-    """
-    name = conv.name.replace("conv", "norm")
-    last = name.endswith("norm3")
-    return Norm(
-        name=name,
-        channels=conv.outputs,
-        scale=(0.2, 0.05) if last else (1.0, 0.1),
-        shift=(0.0 if last or name == "stem.norm" else 1.0, 0.1),
-        variance=GAIN**2,
-        beside=conv.beside,
-    )
-
-
-def torch_conv_norm(conv: Conv) -> Any:
-    """A convolution and its batch norm."""
-    from torch import nn
-
-    return nn.Sequential(OrderedDict(conv=torch_layers.conv(conv), norm=nn.BatchNorm2d(conv.outputs)))
+    """The batch norm that follows `conv`."""
+    return batch_norm_after(conv, last="norm3")
 
 
 def torch_bottleneck() -> Any:
