@@ -21,8 +21,9 @@ from benchbench.documents.conclusions import TITLES, Gate, conclusions
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.completeness import MissingRecords
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import CaseFinding, GateResult, decide
+from benchbench.gate.decide import decide
 from benchbench.gate.endings import Ending, endings, exit_code, judged
+from benchbench.gate.result import CaseFinding, GateResult
 from benchbench.gate.spread import (
     ASSUMED_DEDICATED,
     ASSUMED_MEMORY,

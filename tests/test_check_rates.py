@@ -14,8 +14,9 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import GateResult, check_interleaved, decide
+from benchbench.gate.decide import check_interleaved, decide
 from benchbench.gate.endings import exit_code
+from benchbench.gate.result import GateResult
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
 from tests.factories import a_machine

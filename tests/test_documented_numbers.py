@@ -13,7 +13,7 @@ from benchbench.profiling import tables
 from benchbench.running import profile_pass, start
 from benchbench.timing import sampling
 from benchbench.timing.policy import POLICIES
-from benchbench.trends import change_points
+from benchbench.trends import change_points, noise
 from benchbench.worker import check_inputs, reference, tolerance, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding
@@ -90,8 +90,8 @@ QUOTED = [
     ("profiling", f"differ by more than {NUMBER} % a note", 100 * tables.DISTURBED),
     ("profiling", f"for {WORD} a second", profile_pass.PROFILED_S),
     ("history", f"p ≥ {NUMBER}", change_points.SIGNIFICANCE),
-    ("history", f"segments of {WORD} or more runs", change_points.SHORTEST),
-    ("history", f"from the median of the {WORD} around it", 2 * change_points.NEIGHBOURS + 1),
+    ("history", f"segments of {WORD} or more runs", noise.SHORTEST),
+    ("history", f"from the median of the {WORD} around it", 2 * noise.NEIGHBOURS + 1),
     ("backends", f"All scale from {NUMBER} by", _amp.SCALE),
 ]  # fmt: skip
 

@@ -15,7 +15,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats as oracle
 
-from benchbench.trends.change_points import History, Segment, _partition, change_points
+from benchbench.trends.change_points import History, Segment, change_points
+from benchbench.trends.partition import best_partition
 from tests.studies.series import UNCHANGED, there_and_back
 
 Logs = NDArray[np.float64]
@@ -273,7 +274,7 @@ def spread(y: list[float]) -> float:
 @lawful
 @given(st.lists(st.floats(-5, 5), min_size=3, max_size=20), st.floats(1e-3, 20))
 def test_the_partition_is_the_best_of_all(y: list[float], penalty: float) -> None:
-    edges = _partition(np.array(y), penalty)
+    edges = best_partition(np.array(y), penalty)
     assert (edges[0], edges[-1]) == (0, len(y))
     assert all(stop - start >= 3 for start, stop in pairwise(edges))
     cost = math.fsum(spread(y[start:stop]) + penalty for start, stop in pairwise(edges))

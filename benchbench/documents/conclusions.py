@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from benchbench import format as fmt
 from benchbench.documents.document import Cell, Tone
-from benchbench.gate.decide import CaseFinding, GateResult
 from benchbench.gate.endings import TOLD_ONLY, Cause, Ending, endings, exit_code, judged
+from benchbench.gate.result import CaseFinding, GateResult
 from benchbench.gate.significance import TestResult
 from benchbench.store.tags import DIRTY
 

@@ -29,8 +29,8 @@ from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.gate.baselines import hardware
-from benchbench.gate.decide import CaseFinding, GateResult
 from benchbench.gate.endings import endings
+from benchbench.gate.result import CaseFinding, GateResult
 from benchbench.gate.significance import TestResult
 from benchbench.gate.spread import ENOUGH, days_of
 from benchbench.model.status import Verdict

@@ -4,88 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from benchbench.analyse.digest import CaseDigest, Digest, partnered
+from benchbench.analyse.digest import Digest, partnered
 from benchbench.comparing.common import CommonFactor, common_factor
 from benchbench.comparing.match import changes, suspect
-from benchbench.comparing.verdicts import ALPHA, LARGEST, THRESHOLD
-from benchbench.gate.advice import advice
+from benchbench.comparing.verdicts import THRESHOLD
 from benchbench.gate.cases import CaseTest, GatePolicy, against_code, against_sessions
-from benchbench.gate.completeness import MissingRecords, missing_pairs, missing_records
+from benchbench.gate.completeness import missing_pairs, missing_records
 from benchbench.gate.confirm import Confirmation, Remeasured, remeasured
-from benchbench.gate.significance import (
-    Estimate,
-    Family,
-    TestResult,
-    adjusted_results,
-    family_of,
-    family_size,
-)
-from benchbench.gate.size import likely_size
-from benchbench.gate.spread import ENOUGH
+from benchbench.gate.result import CaseFinding, GateResult
+from benchbench.gate.significance import Family, TestResult, adjusted_results, family_of, family_size
+from benchbench.gate.verdict import called_size, reach_verdict
 from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
-from benchbench.stats import tost
-
-UNCONFIRMED = "flagged, and not measured again"
-FAR_APART = "slower, though some sessions are far from the rest"
-QUIETLY = "--wait-for-idle measures once they are done"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseFinding:
-    """One case and metric; a test result is None where nothing was tested.
-
-    `spread` is that of the sessions, as a fraction; where `provisional`, one is assumed too. `heavy_tails`:
-    some sessions are far from the rest. `lost`: the case was asked for and cannot run. `reason` says why
-    there is no other verdict, or what is suspect. `size`: of what is called, the likely ratio new / ref,
-    allowing for that it was called because it looked large.
-    """
-
-    case: str
-    metric: str
-    verdict: Verdict
-    flagged: bool
-    threshold: float
-    threshold_from: str
-    spread: float | None
-    provisional: bool
-    heavy_tails: bool
-    first: TestResult | None
-    confirmation: TestResult | None
-    steady: bool
-    stopped_by: tuple[str, ...]
-    lost: bool
-    reason: str
-    size: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
-    """`changes` since the newest session bar nothing; `idle`: thresholds that name no case.
-
-    `missing`: what keeps the run from being complete. `interleaved`: the one session is the baseline's code,
-    measured process by process with the run. `common`: what nearly all cases have in common, by the first
-    metric, against stored sessions.
-    """
-
-    sessions: tuple[Digest, ...]
-    new: Digest
-    confirmation: Confirmation | None
-    policy: GatePolicy
-    findings: tuple[CaseFinding, ...]
-    missing: tuple[MissingRecords, ...]
-    tested: int
-    changes: tuple[str, ...]
-    idle: tuple[str, ...]
-    common: CommonFactor | None = None
-    interleaved: bool = False
-
-    @property
-    def flagged(self) -> list[str]:
-        """The cases that are to be measured again."""
-        return list(dict.fromkeys(each.case for each in self.findings if each.flagged))
 
 
 def decide(
@@ -164,7 +96,7 @@ def _first(tests: Sequence[CaseTest], policy: GatePolicy) -> tuple[dict[tuple[st
 def _finding(
     test: CaseTest, first: TestResult | None, flagged: bool, again: Remeasured | None, family: Family
 ) -> CaseFinding:
-    verdict, reason = _verdict(test, first, flagged, again, family)
+    verdict, reason = reach_verdict(test, first, flagged, again, family)
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
         reason = suspect(test.match.newest, test.match.new)
     sides = [test.match.new, *([again.side] if again else [])]
@@ -184,62 +116,8 @@ def _finding(
         stopped_by=tuple(sorted({reason for side in sides for reason in side.stopped_by})),
         lost=test.match.lost,
         reason=reason,
-        size=_size(verdict, test, again, family),
+        size=called_size(verdict, test, again, family),
     )
-
-
-def _size(verdict: Verdict, test: CaseTest, again: Remeasured | None, family: Family) -> float | None:
-    if verdict not in (Verdict.SLOWER, Verdict.PROVISIONAL, Verdict.FASTER):
-        return None
-    tested = again.estimate if again else test.estimate
-    assert tested
-    level = family.level
-    if tested.interleaved:  # of a family of its own, and no p is below the two-sided one
-        level = ALPHA / max(again.result.family if again and again.result else family.size, 2)
-    size = likely_size(tested.difference, tested.margin, level)
-    return math.exp(math.copysign(min(size, LARGEST), tested.difference.mid))
-
-
-def _verdict(
-    test: CaseTest, first: TestResult | None, flagged: bool, again: Remeasured | None, family: Family
-) -> tuple[Verdict, str]:
-    if test.estimate is None or first is None:
-        assert test.match.verdict
-        return test.match.verdict, test.match.reason
-    if not flagged:
-        return _judged(test, test.estimate, first, test.match.new, family)
-    if again is None:
-        return Verdict.INCONCLUSIVE, UNCONFIRMED
-    if again.estimate is None or again.result is None:
-        assert again.verdict
-        return again.verdict, again.reason
-    verdict, reason = _judged(test, again.estimate, again.result, again.side, family)
-    if verdict in (Verdict.SLOWER, Verdict.PROVISIONAL):
-        return verdict, reason
-    return verdict, f"flagged, not confirmed; {reason}".rstrip("; ")
-
-
-def _judged(
-    test: CaseTest, estimate: Estimate, result: TestResult, new: CaseDigest, family: Family
-) -> tuple[Verdict, str]:
-    """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
-    if others := new.disturbance(test.match.metric):
-        return Verdict.INSUFFICIENT, f"{others}: {QUIETLY}"
-    if result.p_holm < ALPHA and abs(estimate.worse.mid) >= estimate.margin:
-        return (Verdict.FASTER, "") if estimate.worse.mid < 0 else _slower(test, estimate)
-    if tost(estimate.difference, estimate.margin) < ALPHA:
-        return Verdict.SAME, ""
-    return Verdict.INCONCLUSIVE, advice(estimate, test.deviation, family)
-
-
-def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:
-    if estimate.interleaved:
-        return Verdict.SLOWER, ""
-    if test.deviation and test.deviation.provisional:
-        return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {ENOUGH} sessions"
-    if test.variance.heavy_tails:
-        return Verdict.PROVISIONAL, FAR_APART
-    return Verdict.SLOWER, ""
 
 
 def _idle(rules: Sequence[Rule], tests: Sequence[CaseTest]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from benchbench.gate.completeness import MissingRecords
-from benchbench.gate.decide import CaseFinding, GateResult
+from benchbench.gate.result import CaseFinding, GateResult
 from benchbench.model.status import Verdict
 
 Cause = CaseFinding | MissingRecords

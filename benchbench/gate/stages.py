@@ -14,7 +14,8 @@ from benchbench.errors import NotComparable, UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import GateResult, check_interleaved, decide
+from benchbench.gate.decide import check_interleaved, decide
+from benchbench.gate.result import GateResult
 from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case

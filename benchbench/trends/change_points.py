@@ -5,28 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from benchbench.stats import t_quantile
+from benchbench.trends.level_steps import LEAST_NOISE, LevelStep, significant_edges, steps_between
+from benchbench.trends.noise import SHORTEST, cut_spikes, noise_scale
+from benchbench.trends.partition import fitted_edges
 from benchbench.trends.recurrence import recurring_levels
 
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
-
-SHORTEST = 3  # runs a level must last: a shorter one is a spike
-NEIGHBOURS = 5  # on either side, in the median a spike is seen against
-SPIKE = 5.0  # noise scales from that median
-PENALTY = 3.0  # times BIC's own 2 ln(n) σ² for a level and its place (Yao 1988)
-PASSES = 3
 SIGNIFICANCE = 0.001
-LEAST_KEPT, LARGEST_PHI = 0.4, 0.95  # of a short series: its φ is corrected up to there
-MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
-LEAST_NOISE = 1e-4  # as relative spread: equal values must not make every difference significant
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +93,7 @@ def _check(values: Sequence[float], boundaries: Sequence[int]) -> None:
             raise ValueError(f"boundary {boundary} is outside a series of {len(values)} runs")
 
 
-def _change(index: int, step: _Step, better: str) -> Change:
+def _change(index: int, step: LevelStep, better: str) -> Change:
     half = t_quantile(0.975, step.degrees) * step.error
     return Change(
         index=index,
@@ -121,27 +109,10 @@ def _change(index: int, step: _Step, better: str) -> Change:
 class _Part:
     """A stretch of runs on one machine, in logarithms."""
 
-    steps: list[tuple[int, _Step]]
+    steps: list[tuple[int, LevelStep]]
     spikes: list[int]
     levels: list[tuple[int, int, float]]
     recurring: list[float]
-
-
-@dataclass(frozen=True)
-class _Step:
-    """Two adjacent segments compared: the difference of their means, its standard error, and t's df."""
-
-    change: float
-    median_change: float
-    error: float
-    degrees: float
-
-    @cached_property
-    def p(self) -> float:
-        """Two-sided."""
-        from scipy.special import stdtr
-
-        return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
 
 
 def _one_machine(logs: list[float], floor: float, level: float) -> _Part:
@@ -152,140 +123,11 @@ def _one_machine(logs: list[float], floor: float, level: float) -> _Part:
     spikes: list[int] = []
     recurring: list[float] = []
     if len(logs) >= 2 * SHORTEST:
-        sigma = max(LEAST_NOISE, _difference_scale(y, 1))
-        y, spikes = _despiked(y, sigma)
-        edges, phi = _fitted(y, sigma)
-        edges = _pruned(y, edges, phi, floor, level)
+        sigma = max(LEAST_NOISE, noise_scale(y, 1))
+        y, spikes = cut_spikes(y, sigma)
+        edges, phi = fitted_edges(y, sigma)
+        edges = significant_edges(y, edges, phi, floor, level)
         if recurring := recurring_levels(np.array(logs), edges, floor):
             edges = [0, len(logs)]
     levels = [(a, b, float(y[a:b].mean())) for a, b in pairwise(edges) if a < b]
-    return _Part(list(zip(edges[1:-1], _steps(y, edges, phi), strict=True)), spikes, levels, recurring)
-
-
-def _difference_scale(y: Array, lag: int) -> float:
-    """Standard deviation of the noise, from differences at `lag`: steps are too few to move their median.
-
-    Deviations are from zero, the centre of differences: about their own median, two values in turn would
-    seem free of noise.
-    """
-    import numpy as np
-
-    return MAD_TO_SIGMA * float(np.median(np.abs(y[lag:] - y[:-lag]))) / math.sqrt(2)
-
-
-def _despiked(y: Array, sigma: float) -> tuple[Array, list[int]]:
-    """Points far from their neighbours' median cut back to the limit, and which they were.
-
-    Three on the same side in a row are left alone: they may be a level that began just before the end.
-    """
-    import numpy as np
-
-    width = min(2 * NEIGHBOURS + 1, len(y))
-    middle = np.median(np.lib.stride_tricks.sliding_window_view(y, width), axis=1)
-    # the ends share the first and the last whole window: in a narrower one three new runs are half
-    middle = np.pad(middle, NEIGHBOURS, mode="edge")[: len(y)]
-    side = np.where(np.abs(y - middle) > SPIKE * sigma, np.sign(y - middle), 0)
-    edges = np.flatnonzero(np.diff(side, prepend=np.nan, append=np.nan))
-    lengths = np.diff(edges)
-    spike = (side != 0) & (np.repeat(lengths, lengths) < SHORTEST)
-    return np.where(spike, middle + SPIKE * sigma * side, y), np.flatnonzero(spike).tolist()
-
-
-def _fitted(y: Array, sigma: float) -> tuple[list[int], float]:
-    """Edges of the best partition, and the lag-1 autocorrelation φ of what it leaves.
-
-    Noise that drifts or hangs together looks like steps, so the penalty grows with what the residuals of
-    the last fit show of either, until the partition stays.
-    """
-    penalty = PENALTY * 2 * math.log(len(y)) * sigma**2
-    edges = _partition(y, penalty)
-    for _ in range(PASSES):
-        drift = max(1.0, (_difference_scale(_residuals(y, edges), 4) / sigma) ** 2)
-        last, edges = edges, _partition(y, penalty * _inflation(_autocorrelation(y, edges)) * drift)
-        if edges == last:
-            break
-    return edges, _autocorrelation(y, edges)
-
-
-def _partition(y: Array, penalty: float) -> list[int]:
-    """Edges of the exact minimum of Σ (y − segment mean)² + penalty · segments, none shorter than three.
-
-    Optimal partitioning (Jackson et al. 2005): the best end at j is the best over its last segment (i, j].
-    Σ (y − mean)² is Σ y² − Σ (segment sum)² / length, and the first term is the same for all.
-    """
-    import numpy as np
-
-    n = len(y)
-    sums = np.concatenate(([0.0], np.cumsum(y - np.median(y))))
-    lengths = np.arange(n, 0, -1.0)
-    best = np.full(n + 1, np.inf)
-    best[0] = 0.0
-    starts = np.zeros(n + 1, dtype=int)
-    for j in range(SHORTEST, n + 1):
-        last = j - SHORTEST + 1
-        cost = best[:last] - (sums[j] - sums[:last]) ** 2 / lengths[n - j : n - j + last]
-        starts[j] = cost.argmin()
-        best[j] = cost[starts[j]] + penalty
-    edges = [n]
-    while edges[0] > 0:
-        edges.insert(0, int(starts[edges[0]]))
-    return edges
-
-
-def _residuals(y: Array, edges: list[int]) -> Array:
-    import numpy as np
-
-    return np.concatenate([y[a:b] - y[a:b].mean() for a, b in pairwise(edges)])
-
-
-def _autocorrelation(y: Array, edges: list[int]) -> float:
-    """Lag 1 of what the segments leave; below zero counts as zero.
-
-    Estimated with a mean, φ is too small by (1 + 3φ)/n (Marriott & Pope 1954), and k segments have k means.
-    """
-    rest = _residuals(y, edges)
-    square = float(rest @ rest)
-    seen = float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
-    if seen < 1 / math.sqrt(len(rest)):  # as of independent values
-        return max(0.0, seen)
-    means = (len(edges) - 1) / len(rest)
-    return min((seen + means) / max(1 - 3 * means, LEAST_KEPT), LARGEST_PHI)
-
-
-def _inflation(phi: float) -> float:
-    """Variance of a mean of AR(1) noise over that of independent noise."""
-    return (1 + phi) / (1 - phi)
-
-
-def _pruned(y: Array, edges: list[int], phi: float, floor: float, level: float) -> list[int]:
-    """Edges without the changes that are not significant or smaller than `floor`, the weakest gone first."""
-    while steps := _steps(y, edges, phi):
-        weak = [
-            (step.p, -abs(step.change), number)
-            for number, step in enumerate(steps, start=1)
-            if step.p >= level or abs(step.median_change) < floor
-        ]
-        if not weak:
-            break
-        weakest = max(weak)[-1]
-        edges = edges[:weakest] + edges[weakest + 1 :]
-    return edges
-
-
-def _steps(y: Array, edges: list[int], phi: float) -> list[_Step]:
-    return [_step(y[a:b], y[b:c], phi) for a, b, c in zip(edges, edges[1:], edges[2:], strict=False)]
-
-
-def _step(before: Array, after: Array, phi: float) -> _Step:
-    """Student's t with pooled variance; φ inflates the variance and deflates the degrees of freedom."""
-    import numpy as np
-
-    degrees = len(before) + len(after) - 2
-    square = sum(float(((part - part.mean()) ** 2).sum()) for part in (before, after))
-    variance = max(LEAST_NOISE**2, square / degrees) * _inflation(phi)
-    return _Step(
-        change=float(after.mean() - before.mean()),
-        median_change=float(np.median(after) - np.median(before)),
-        error=math.sqrt(variance * (1 / len(before) + 1 / len(after))),
-        degrees=max(1.0, degrees / _inflation(phi)),
-    )
+    return _Part(list(zip(edges[1:-1], steps_between(y, edges, phi), strict=True)), spikes, levels, recurring)
