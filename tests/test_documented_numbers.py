@@ -115,3 +115,15 @@ def test_the_table_of_presets_is_that_of_the_policies() -> None:
         noisy = policy.rounds if policy.continue_above is None else 2 * policy.rounds
         cells = (policy.rounds, noisy, f"{100 * policy.precision:g} %", f"{policy.max_s:g}")
         assert f"| {preset} | {' | '.join(map(str, cells))} |" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "study"), [("devices.md", "collective_bandwidth.md"), ("fleet.md", "fleet_daemons.txt")]
+)
+def test_a_page_quotes_the_ratios_that_a_study_printed(page: str, study: str) -> None:
+    printed = (ROOT / "tests/studies/output" / study).read_text().replace(" to ", " ")
+    quoted = re.findall(r"(\d\.\d{3,4}) \[(\d\.\d{3,4}), (\d\.\d{3,4})\]", (ROOT / "docs" / page).read_text())
+    assert len(quoted) >= 2
+    figures = re.findall(r"\d\.\d{3,4}", printed)
+    for ratio in quoted:
+        assert "".join(ratio) in "".join(figures)
