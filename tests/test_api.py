@@ -285,11 +285,18 @@ def a_mixed_run() -> Run:
 
 def test_a_frame_has_the_rows_with_numbers_as_numbers() -> None:
     frame = benchbench.frame(a_mixed_run())
-    assert list(frame.columns) == list(COLUMNS)
+    assert [name for name in frame.columns if name != "work"] == list(COLUMNS)
     assert list(frame["status"]) == ["ok", "crashed"]
     assert all(pd.api.types.is_numeric_dtype(frame[name]) for name in NUMBERS)
     assert frame["latency_s"].notna().tolist() == [True, False]
     assert frame["latency_s"].mean() == pytest.approx(1e-3)
+
+
+def test_backends_stand_beside_each_other_by_work() -> None:
+    frame = benchbench.frame(a_mixed_run())
+    assert frame["work"].tolist() == [a_case().work] * 2
+    beside = frame.pivot(index="work", columns="mode", values="latency_s")
+    assert beside[a_case().mode].tolist() == [pytest.approx(1e-3)]
 
 
 def test_a_frame_has_the_ceilings_and_prices_that_a_report_shows(

@@ -267,7 +267,8 @@ def baseline_set(
 
 
 def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
-    """`case`: the rows of `report --format json`. `block`: a row per timed block of each process.
+    """`case`: the rows of `report --format json`, and `work`, which cases that compute the same share.
+    `block`: a row per timed block of each process.
 
     SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
     the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
@@ -280,10 +281,12 @@ def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
 
     if per == "block":
         return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
-    found = columns.data_frame(rows(run, _ceilings(run), known_prices()))
+    of_cases = rows(run, _ceilings(run), known_prices())
+    table = columns.data_frame(of_cases)
+    table.insert(1, "work", [row.case.work for row in of_cases])
     for name in columns.NUMBERS:
-        found[name] = pd.to_numeric(found[name])
-    return found
+        table[name] = pd.to_numeric(table[name])
+    return table
 
 
 def _blocks(run: Run) -> list[dict[str, Any]]:
