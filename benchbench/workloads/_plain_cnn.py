@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads.network import Network
+from benchbench.workloads.chain import Chain, Link
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
 
-class PlainCnn(Network):
+class PlainCnn(Chain):
     """A file says its layers; the first dense one takes the flattened image."""
 
     relu_in_place: ClassVar[bool] = True  # in torch, as torchvision's VGG
@@ -26,6 +27,20 @@ class PlainCnn(Network):
     def layers(self) -> Sequence[Conv | MaxPool | Dense]:
         """In the order in which they are applied, a convolution first and a dense layer last."""
         raise NotImplementedError
+
+    def links(self) -> list[Link]:
+        """A convolution with its ReLU and max-pool, or a dense layer with its ReLU."""
+        links: list[Link] = []
+        for layer in self.layers():
+            if isinstance(layer, MaxPool):
+                conv = links[-1].layers[0]
+                assert isinstance(conv, Conv)
+                pooled = conv.outputs * prod(size // layer.window for size in conv.output_sizes)
+                links[-1] = Link(layers=(conv, layer), outputs=pooled)
+            else:
+                outputs = layer.pixels()[1] if isinstance(layer, Conv) else layer.outputs
+                links.append(Link(layers=(layer,), outputs=outputs))
+        return links
 
     @property
     def output_shape(self) -> tuple[int, int]:

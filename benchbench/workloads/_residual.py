@@ -1,15 +1,48 @@
-"""What networks of residual blocks share: a convolution's batch norm, and both as a module."""
+"""What networks of residual blocks share: their links, a convolution's batch norm, and both as a module."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._layers import Norm
+from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import torch_layers
+from benchbench.workloads.chain import Link
 
 GAIN = 4.0  # of the convolutions, over He's weights
+
+
+class Residual(Protocol):
+    """Convolutions, to whose output the block's input is added."""
+
+    @property
+    def convs(self) -> Sequence[Conv]:
+        """One after the other."""
+
+    def members(self) -> tuple[Conv, ...]:
+        """All its convolutions, also one that projects the input."""
+
+
+def residual_links(
+    stem: Conv, blocks: Iterable[Residual], norm: Callable[[Conv], Norm], head: Dense, *, pool: int = 1
+) -> list[Link]:
+    """The stem, each block, and the dense layer, whose mean over pixels is the last block's to take.
+
+    `pool`: pixels that the max-pool after the stem makes one of.
+    """
+
+    def link(convs: Iterable[Conv], outputs: int) -> Link:
+        return Link(layers=tuple(layer for conv in convs for layer in (conv, norm(conv))), outputs=outputs)
+
+    *others, last = blocks
+    return [
+        link((stem,), stem.pixels()[1] // pool),
+        *(link(block.members(), block.convs[-1].pixels()[1]) for block in others),
+        link(last.members(), head.inputs),
+        Link(layers=(head,), outputs=head.outputs),
+    ]
 
 
 def batch_norm_after(conv: Conv, last: str) -> Norm:

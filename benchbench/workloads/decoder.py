@@ -6,14 +6,15 @@ What is measured of it is training (`steps.py`), and what `generation.py` says.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._decoder_layers import CausalAttention, TiedLogits
 from benchbench.workloads._layers import Embedding, Layer
 from benchbench.workloads.base import Draw
-from benchbench.workloads.network import Network
+from benchbench.workloads.chain import BlockChain, Link
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CACHE_MULTIPLE = 8  # to which a cache's length is rounded up, so that its rows are aligned
 
 
-class Decoder(Network):
+class Decoder(BlockChain):
     """A language model of causal blocks, whose logits are products with its table of tokens.
 
     Its forward functions take, besides the weights and the tokens, a `cache` of keys and values by block and
@@ -40,6 +41,7 @@ class Decoder(Network):
     images = frozenset()
     item = "token"
     embedding_scale: ClassVar[float] = 0.02  # Radford et al. 2019
+    read_by_blocks: ClassVar[tuple[str, ...]] = ()  # weights that every block reads
 
     def __post_init__(self) -> None:
         """Raise UsageError also for a width or heads that cannot be divided."""
@@ -54,6 +56,59 @@ class Decoder(Network):
     @abstractmethod
     def block(self, name: str) -> Iterator[Layer]:
         """The layers of a block."""
+
+    @abstractmethod
+    def embeddings(self) -> Sequence[Layer]:
+        """Tables of tokens and of positions."""
+
+    @abstractmethod
+    def last_norm(self) -> Layer:
+        """Before the logits."""
+
+    def links(self) -> list[Link]:
+        """Embeddings, the blocks, and the logits, which read the tokens' table, too."""
+        handed_on = self.rows * self.width
+        return [
+            Link(layers=tuple(self.embeddings()), outputs=handed_on),
+            *(
+                Link(layers=tuple(self.block(name)), outputs=handed_on, shares=self.read_by_blocks)
+                for name in self.blocks
+            ),
+            Link(
+                layers=(self.last_norm(), self.tied_logits),
+                outputs=self.logits * self.vocabulary,
+                shares=("tokens.weight",),
+            ),
+        ]
+
+    def lengthened(self, stages: int) -> Self:
+        """A block for each."""
+        return replace(self, depth=max(self.depth, stages))  # type: ignore[type-var]  # each is a dataclass
+
+    def jax(
+        self,
+        weights: dict[str, Any],
+        tokens: Any,
+        *,
+        training: bool,
+        positions: Any = None,
+        cache: Any = None,
+    ) -> Any:
+        """Fused attention on accelerators."""
+        x = self.jax_embed(weights, tokens, positions)
+        for name in self.blocks:
+            x = self.jax_block(weights, name, x, positions, cache)
+        return self.jax_output(weights, x)
+
+    @abstractmethod
+    def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
+        """(batch, tokens, width)."""
+
+    @abstractmethod
+    def jax_block(
+        self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
+    ) -> Any:
+        """Of the same shape."""
 
     @property
     def head(self) -> int:

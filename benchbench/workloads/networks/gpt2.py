@@ -6,7 +6,7 @@ parameters; with biases it would be 102 144 more. A bias of the keys would chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -56,18 +56,16 @@ class Gpt2(Decoder):
         """Two blocks, an odd length, positions that are not used."""
         return replace(self, batch=2, length=13, width=32, depth=2, heads=2, vocabulary=96, context=17)
 
-    def layers(self) -> list[Layer]:
-        """Each of a block's two halves is added to what it was given."""
-        return [
-            self.table("tokens", self.vocabulary),
-            self.table("positions", self.context),
-            *(layer for name in self.blocks for layer in self.block(name)),
-            Norm(name="norm", channels=self.width, shift=None),
-            self.tied_logits,
-        ]
+    def embeddings(self) -> list[Layer]:
+        """Both are learnt."""
+        return [self.table("tokens", self.vocabulary), self.table("positions", self.context)]
+
+    def last_norm(self) -> Norm:
+        """Without a shift, as all of them."""
+        return Norm(name="norm", channels=self.width, shift=None)
 
     def block(self, name: str) -> Iterator[Layer]:
-        """Attention, then two dense layers."""
+        """Attention, then two dense layers: each half is added to what it was given."""
         width, rows = self.width, self.rows
         yield Norm(name=f"{name}.norm1", channels=width, shift=None)
         yield Dense(name=f"{name}.qkv", inputs=width, outputs=3 * width, rows=rows, bias=False)
@@ -114,16 +112,15 @@ class Gpt2(Decoder):
             x += dense(tensorflow_layers.gelu_tanh(up), f"{name}.down")
         return tf.matmul(norm(x[:, -self.logits :], "norm"), table, transpose_b=True)
 
-    def jax(
-        self,
-        weights: dict[str, Any],
-        tokens: Any,
-        *,
-        training: bool,
-        positions: Any = None,
-        cache: Any = None,
+    def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
+        """Of tokens and of positions."""
+        at = slice(tokens.shape[1]) if positions is None else positions
+        return weights["tokens.weight"][tokens] + weights["positions.weight"][at]
+
+    def jax_block(
+        self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
     ) -> Any:
-        """Fused attention on accelerators."""
+        """Attention, then two dense layers."""
         import jax
 
         def dense(x: Any, name: str) -> Any:
@@ -132,20 +129,18 @@ class Gpt2(Decoder):
         def norm(x: Any, name: str) -> Any:
             return jax_layers.layer_norm(x, weights, name)
 
-        def attention(x: Any, name: str) -> Any:
-            parts = dense(x, f"{name}.qkv").reshape(*tokens.shape, 3, self.heads, self.head)
-            q, k, v = (parts[:, :, part] for part in range(3))
-            y = jax_generation.attend(q, k, v, positions, cache, name)
-            return dense(y.reshape(x.shape), f"{name}.out")
+        parts = dense(norm(x, f"{name}.norm1"), f"{name}.qkv")
+        parts = parts.reshape(*x.shape[:2], 3, self.heads, self.head)
+        q, k, v = (parts[:, :, part] for part in range(3))
+        y = jax_generation.attend(q, k, v, positions, cache, name)
+        x += dense(y.reshape(x.shape), f"{name}.out")
+        up = dense(norm(x, f"{name}.norm2"), f"{name}.up")
+        return x + dense(jax.nn.gelu(up, approximate=True), f"{name}.down")
 
-        at = slice(tokens.shape[1]) if positions is None else positions
-        table = weights["tokens.weight"]
-        x = table[tokens] + weights["positions.weight"][at]
-        for name in self.blocks:
-            x += attention(norm(x, f"{name}.norm1"), name)
-            up = dense(norm(x, f"{name}.norm2"), f"{name}.up")
-            x += dense(jax.nn.gelu(up, approximate=True), f"{name}.down")
-        return norm(x[:, -self.logits :], "norm") @ table.T
+    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
+        """Products with the table of tokens."""
+        x = jax_layers.layer_norm(x[:, -self.logits :], weights, "norm")
+        return x @ weights["tokens.weight"].T
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
         """The same in float64, without a cache."""
@@ -194,9 +189,8 @@ class Gpt2Decode(Decode, Gpt2):
     summary = "generate a token with GPT-2 and a key-value cache"
 
 
-def gpt2_module(network: Gpt2) -> Any:
-    """As a user of PyTorch writes it."""
-    import torch
+def torch_gpt2_block(network: Gpt2) -> Any:
+    """The module of a block."""
     import torch.nn.functional as F
     from torch import Tensor, nn
 
@@ -210,25 +204,45 @@ def gpt2_module(network: Gpt2) -> Any:
             self.qkv, self.out = linear(width, 3 * width), linear(width, width)
             self.up, self.down = linear(width, EXPANSION * width), linear(EXPANSION * width, width)
 
-        def forward(self, x: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        def forward(self, x: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
             parts = self.qkv(self.norm1(x)).unflatten(-1, (3, network.heads, network.head))
             q, k, v = parts.unbind(2)
             x = x + self.out(torch_generation.attend(q, k, v, positions, cache).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    return Block
+
+
+def gpt2_module(network: Gpt2) -> Any:
+    """As a user of PyTorch writes it."""
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    width, block = network.width, torch_gpt2_block(network)
 
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.tokens = nn.Embedding(network.vocabulary, width)
             self.positions = nn.Embedding(network.context, width)
-            self.layers = nn.ModuleList(Block() for _ in range(network.depth))
-            self.norm = norm()
+            self.layers = nn.ModuleList(block() for _ in range(network.depth))
+            self.norm = nn.LayerNorm(width, bias=False)
 
         def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
-            at = torch.arange(tokens.shape[1], device=tokens.device) if positions is None else positions
-            x = self.tokens(tokens) + self.positions(at)
+            x = self.embed(tokens, positions)
             for index, layer in enumerate(self.layers):
-                x = layer(x, at, cache and cache[index])
+                x = layer(x, positions, cache and cache[index])
+            return self.output(x)
+
+        def links(self) -> list[Callable[[Tensor], Tensor]]:
+            return [self.embed, *self.layers, self.output]
+
+        def embed(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+            at = torch.arange(tokens.shape[1], device=tokens.device) if positions is None else positions
+            return self.tokens(tokens) + self.positions(at)
+
+        def output(self, x: Tensor) -> Tensor:
             return F.linear(self.norm(x[:, -network.logits :]), self.tokens.weight)
 
     return Model()

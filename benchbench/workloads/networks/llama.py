@@ -6,7 +6,7 @@ vocabulary=128256`: 1 235 814 400 parameters. Frequencies are not stretched for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -41,6 +41,8 @@ class Llama(Decoder):
     hidden: int = 2048
     vocabulary: int = 32000
 
+    read_by_blocks = ("rotary_cos", "rotary_sin")
+
     def __post_init__(self) -> None:
         """Raise UsageError also for heads of an odd width, which rotary positions cannot pair."""
         super().__post_init__()
@@ -52,18 +54,17 @@ class Llama(Decoder):
         small = {"width": 32, "depth": 2, "heads": 4, "kv_heads": 2, "hidden": 40, "vocabulary": 96}
         return replace(self, batch=2, length=13, **small)
 
-    def layers(self) -> list[Layer]:
-        """Each of a block's two halves is added to what it was given."""
-        return [
-            self.table("tokens", self.vocabulary),
-            Rotary(name="rotary", length=self.length, dim=self.head, base=BASE),
-            *(layer for name in self.blocks for layer in self.block(name)),
-            RmsNorm(name="norm", channels=self.width),
-            self.tied_logits,
-        ]
+    def embeddings(self) -> list[Layer]:
+        """Positions are not learnt."""
+        rotary = Rotary(name="rotary", length=self.length, dim=self.head, base=BASE)
+        return [self.table("tokens", self.vocabulary), rotary]
+
+    def last_norm(self) -> RmsNorm:
+        """As all of them."""
+        return RmsNorm(name="norm", channels=self.width)
 
     def block(self, name: str) -> Iterator[Layer]:
-        """Attention, then the gated hidden layer (Shazeer 2020)."""
+        """Attention, then the gated hidden layer (Shazeer 2020): each is added to what it was given."""
         width, shared = self.width, self.kv_heads * self.head
         dense = partial(Dense, rows=self.rows, bias=False)
         yield RmsNorm(name=f"{name}.norm1", channels=width)
@@ -123,20 +124,18 @@ class Llama(Decoder):
             x += dense(tf.nn.silu(dense(y, f"{name}.gate")) * dense(y, f"{name}.up"), f"{name}.down")
         return tf.matmul(norm(x[:, -self.logits :], "norm"), table, transpose_b=True)
 
-    def jax(
-        self,
-        weights: dict[str, Any],
-        tokens: Any,
-        *,
-        training: bool,
-        positions: Any = None,
-        cache: Any = None,
+    def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
+        """Of tokens alone."""
+        return weights["tokens.weight"][tokens]
+
+    def jax_block(
+        self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
     ) -> Any:
-        """Fused attention on accelerators."""
+        """Attention, then the gated hidden layer."""
         import jax
         import jax.numpy as jnp
 
-        at = slice(tokens.shape[1]) if positions is None else positions
+        at = slice(x.shape[1]) if positions is None else positions
         cos, sin = (weights[f"rotary_{part}"][at][:, None] for part in ("cos", "sin"))
 
         def dense(x: Any, name: str) -> Any:
@@ -146,25 +145,24 @@ class Llama(Decoder):
             return jax_layers.rms_norm(x, weights, name)
 
         def heads(x: Any, name: str) -> Any:
-            return dense(x, name).reshape(*tokens.shape, -1, self.head)
+            return dense(x, name).reshape(*x.shape[:2], -1, self.head)
 
         def rotated(x: Any) -> Any:
             first, second = jnp.split(x, 2, axis=-1)
             turned = jnp.concatenate([-second, first], axis=-1)
             return x * cos.astype(x.dtype) + turned * sin.astype(x.dtype)
 
-        def attention(x: Any, name: str) -> Any:
-            q, k, v = (heads(x, f"{name}.{part}") for part in ("query", "key", "value"))
-            y = jax_generation.attend(rotated(q), rotated(k), v, positions, cache, name)
-            return dense(y.reshape(x.shape), f"{name}.out")
+        y = norm(x, f"{name}.norm1")
+        q, k, v = (heads(y, f"{name}.{part}") for part in ("query", "key", "value"))
+        y = jax_generation.attend(rotated(q), rotated(k), v, positions, cache, name)
+        x += dense(y.reshape(x.shape), f"{name}.out")
+        y = norm(x, f"{name}.norm2")
+        return x + dense(jax.nn.silu(dense(y, f"{name}.gate")) * dense(y, f"{name}.up"), f"{name}.down")
 
-        table = weights["tokens.weight"]
-        x = table[tokens]
-        for name in self.blocks:
-            x += attention(norm(x, f"{name}.norm1"), name)
-            y = norm(x, f"{name}.norm2")
-            x += dense(jax.nn.silu(dense(y, f"{name}.gate")) * dense(y, f"{name}.up"), f"{name}.down")
-        return norm(x[:, -self.logits :], "norm") @ table.T
+    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
+        """Products with the table of tokens."""
+        x = jax_layers.rms_norm(x[:, -self.logits :], weights, "norm")
+        return x @ weights["tokens.weight"].T
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
         """The same in float64, without a cache."""
@@ -222,8 +220,8 @@ class LlamaDecode(Decode, Llama):
     summary = "generate a token with a Llama-style decoder and a key-value cache"
 
 
-def llama_module(network: Llama) -> Any:
-    """As a user of PyTorch writes it."""
+def torch_llama_block(network: Llama) -> Any:
+    """The module of a block."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor, nn
@@ -244,7 +242,7 @@ def llama_module(network: Llama) -> Any:
             self.gate, self.up = linear(width, network.hidden), linear(width, network.hidden)
             self.down = linear(network.hidden, width)
 
-        def forward(self, x: Tensor, tables: Any, positions: Tensor, cache: Any) -> Tensor:
+        def forward(self, x: Tensor, tables: Any, positions: Tensor | None, cache: Any) -> Tensor:
             y = self.norm1(x)
             q, k, v = (
                 part(y).unflatten(-1, (-1, network.head)) for part in (self.query, self.key, self.value)
@@ -254,21 +252,44 @@ def llama_module(network: Llama) -> Any:
             y = self.norm2(x)
             return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
+    return Block
+
+
+def llama_module(network: Llama) -> Any:
+    """As a user of PyTorch writes it."""
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    width, block = network.width, torch_llama_block(network)
+
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.tokens = nn.Embedding(network.vocabulary, width)
-            for part in ("cos", "sin"):
-                self.register_buffer(f"rotary_{part}", torch.empty(network.length, network.head))
-            self.layers = nn.ModuleList(Block() for _ in range(network.depth))
-            self.norm = norm()
+            self.register_buffer("rotary_cos", torch.empty(network.length, network.head))
+            self.register_buffer("rotary_sin", torch.empty(network.length, network.head))
+            self.layers = nn.ModuleList(block() for _ in range(network.depth))
+            self.norm = nn.RMSNorm(width, eps=EPSILON)
 
         def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
-            at = torch.arange(tokens.shape[1], device=tokens.device) if positions is None else positions
-            tables = self.rotary_cos[at][:, None], self.rotary_sin[at][:, None]
+            tables = self.tables(tokens, positions)
             x = self.tokens(tokens)
             for index, layer in enumerate(self.layers):
-                x = layer(x, tables, at, cache and cache[index])
+                x = layer(x, tables, positions, cache and cache[index])
+            return self.output(x)
+
+        def links(self) -> list[Callable[[Tensor], Tensor]]:
+            return [self.tokens, *(partial(self.block, layer) for layer in self.layers), self.output]
+
+        def tables(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            at = torch.arange(x.shape[1], device=x.device) if positions is None else positions
+            return self.rotary_cos[at][:, None], self.rotary_sin[at][:, None]
+
+        def block(self, layer: nn.Module, x: Tensor) -> Tensor:
+            return layer(x, self.tables(x), None, None)
+
+        def output(self, x: Tensor) -> Tensor:
             return F.linear(self.norm(x[:, -network.logits :]), self.tokens.weight)
 
     return Model()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._layers import Dense, Layer, Norm
+from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads._residual import GAIN, batch_norm_after, torch_conv_norm
-from benchbench.workloads.network import Network
+from benchbench.workloads._residual import GAIN, batch_norm_after, residual_links, torch_conv_norm
+from benchbench.workloads.chain import Chain, Link
 from benchbench.workloads.steps import Inference, TrainingStep
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ResidualBlock:
 
 
 @dataclass(frozen=True)
-class R3d18(Network):
+class R3d18(Chain):
     """33,371,472 parameters, 400 classes of clips."""
 
     batch: int = 8
@@ -71,10 +71,13 @@ class R3d18(Network):
         """Clips, classes."""
         return self.batch, CLASSES
 
-    def layers(self) -> list[Layer]:
+    def links(self) -> list[Link]:
         """Batch norm follows each convolution, and ReLU except where something is added first."""
-        convs = [self.stem(), *(conv for block in self.blocks() for conv in block.members())]
-        return [*(layer for conv in convs for layer in (conv, _norm(conv))), self.head()]
+        return residual_links(self.stem(), self.blocks(), _norm, self.head())
+
+    def lengthened(self, stages: int) -> Self:
+        """The published depth, where the other has too few blocks."""
+        return self if stages <= len(self.links()) else replace(self, depth=max(DEPTHS))
 
     @property
     def roundings(self) -> int:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._layers import Dense, Layer, Norm
+from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads._residual import GAIN, batch_norm_after, torch_conv_norm
+from benchbench.workloads._residual import GAIN, batch_norm_after, residual_links, torch_conv_norm
 from benchbench.workloads.base import Draw
-from benchbench.workloads.network import Network
+from benchbench.workloads.chain import Chain, Link
 from benchbench.workloads.steps import Inference, TrainingStep
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Resnet50(Network):
+class Resnet50(Chain):
     """25,557,032 parameters, 1000 classes."""
 
     batch: int = 32
@@ -66,10 +66,13 @@ class Resnet50(Network):
         """Images, classes."""
         return self.batch, HEAD.outputs
 
-    def layers(self) -> list[Layer]:
+    def links(self) -> list[Link]:
         """Batch norm follows each convolution, and ReLU except where something is added first."""
-        convs = [stem(self.image), *(conv for block in self.blocks() for conv in block.members())]
-        return [*(layer for conv in convs for layer in (conv, norm(conv))), HEAD]
+        return residual_links(stem(self.image), self.blocks(), norm, HEAD, pool=4)
+
+    def lengthened(self, stages: int) -> Self:
+        """The published depth, where the other has too few blocks."""
+        return self if stages <= len(self.links()) else replace(self, depth=max(DEPTHS))
 
     @property
     def roundings(self) -> int:

@@ -5,7 +5,7 @@ Vaswani et al. 2017; Radford et al. 2019.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +13,7 @@ from benchbench.errors import UsageError
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
-from benchbench.workloads.network import Network
+from benchbench.workloads.chain import BlockChain, Link
 from benchbench.workloads.steps import Inference, TrainingStep
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ NAMES = [f"layers.{index}" for index in range(LAYERS)]
 
 
 @dataclass(frozen=True)
-class Transformer(Network):
+class Transformer(BlockChain):
     """The logits of each next token; learnt positions, no dropout, the embedding not tied to the output."""
 
     batch: int = 16
@@ -60,15 +60,21 @@ class Transformer(Network):
         """Samples, tokens, vocabulary."""
         return self.batch, self.length, self.vocabulary
 
-    def layers(self) -> list[Layer]:
-        """Each of a layer's two halves is added to what it was given."""
+    @property
+    def blocks(self) -> list[str]:
+        """Two."""
+        return NAMES
+
+    def links(self) -> list[Link]:
+        """Embeddings, the blocks, and the output; each of a block's halves is added to what it was given."""
         width, length = self.hidden, self.length
+        tables = [("tokens", self.vocabulary), ("positions", length)]
+        embeddings = (Embedding(name=name, count=n, width=width, rows=length) for name, n in tables)
+        head = Dense(name="head", inputs=width, outputs=self.vocabulary, rows=length)
         return [
-            Embedding(name="tokens", count=self.vocabulary, width=width, rows=length),
-            Embedding(name="positions", count=length, width=width, rows=length),
-            *(part for name in NAMES for part in self._layer(name)),
-            Norm(name="norm", channels=width),
-            Dense(name="head", inputs=width, outputs=self.vocabulary, rows=length),
+            Link(layers=tuple(embeddings), outputs=length * width),
+            *(Link(layers=tuple(self._layer(name)), outputs=length * width) for name in NAMES),
+            Link(layers=(Norm(name="norm", channels=width), head), outputs=length * self.vocabulary),
         ]
 
     def _layer(self, name: str) -> Iterator[Layer]:
@@ -118,6 +124,17 @@ class Transformer(Network):
 
     def jax(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
         """Fused attention on accelerators."""
+        x = self.jax_embed(weights, tokens)
+        for name in NAMES:
+            x = self.jax_block(weights, name, x)
+        return self.jax_output(weights, x)
+
+    def jax_embed(self, weights: dict[str, Any], tokens: Any) -> Any:
+        """Of tokens and of positions."""
+        return weights["tokens.weight"][tokens] + weights["positions.weight"]
+
+    def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
+        """Attention, then two dense layers."""
         import jax
 
         def dense(x: Any, name: str) -> Any:
@@ -126,19 +143,15 @@ class Transformer(Network):
         def norm(x: Any, name: str) -> Any:
             return jax_layers.layer_norm(x, weights, name)
 
-        def attention(qkv: Any) -> Any:
-            q, k, v = (
-                part.reshape(*tokens.shape, self.heads, HEAD) for part in jax.numpy.split(qkv, 3, axis=-1)
-            )
-            return jax_layers.attention(q, k, v, causal=True).reshape(*tokens.shape, self.hidden)
+        qkv = dense(norm(x, f"{name}.norm1"), f"{name}.qkv")
+        q, k, v = (part.reshape(*x.shape[:2], self.heads, HEAD) for part in jax.numpy.split(qkv, 3, axis=-1))
+        x += dense(jax_layers.attention(q, k, v, causal=True).reshape(x.shape), f"{name}.out")
+        up = dense(norm(x, f"{name}.norm2"), f"{name}.up")
+        return x + dense(jax.nn.gelu(up, approximate=False), f"{name}.down")
 
-        x = weights["tokens.weight"][tokens] + weights["positions.weight"]
-        for name in NAMES:
-            x += dense(attention(dense(norm(x, f"{name}.norm1"), f"{name}.qkv")), f"{name}.out")
-            x += dense(
-                jax.nn.gelu(dense(norm(x, f"{name}.norm2"), f"{name}.up"), approximate=False), f"{name}.down"
-            )
-        return dense(norm(x, "norm"), "head")
+    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
+        """By a table of their own."""
+        return jax_layers.dense(jax_layers.layer_norm(x, weights, "norm"), weights, "head")
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
         """The same in float64."""
@@ -177,9 +190,8 @@ class TransformerTrain(TrainingStep, Transformer):
     summary = "train a two-layer Transformer on the next token"
 
 
-def torch_model(network: Transformer) -> Any:
-    """As a user of PyTorch writes it."""
-    import torch
+def torch_transformer_block(network: Transformer) -> Any:
+    """The module of a block."""
     import torch.nn.functional as F
     from torch import Tensor, nn
 
@@ -197,19 +209,38 @@ def torch_model(network: Transformer) -> Any:
             x = x + self.out(torch_layers.attention(q, k, v, causal=True).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x))))
 
+    return Block
+
+
+def torch_model(network: Transformer) -> Any:
+    """As a user of PyTorch writes it."""
+    import torch
+    from torch import Tensor, nn
+
+    width, block = network.hidden, torch_transformer_block(network)
+
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.tokens = nn.Embedding(network.vocabulary, width)
             self.positions = nn.Embedding(network.length, width)
-            self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+            self.layers = nn.ModuleList(block() for _ in range(LAYERS))
             self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, network.vocabulary)
 
         def forward(self, tokens: Tensor) -> Tensor:
-            at = torch.arange(network.length, device=tokens.device)
-            x = self.tokens(tokens) + self.positions(at)
+            x = self.embed(tokens)
             for layer in self.layers:
                 x = layer(x)
+            return self.output(x)
+
+        def links(self) -> list[Callable[[Tensor], Tensor]]:
+            return [self.embed, *self.layers, self.output]
+
+        def embed(self, tokens: Tensor) -> Tensor:
+            at = torch.arange(network.length, device=tokens.device)
+            return self.tokens(tokens) + self.positions(at)
+
+        def output(self, x: Tensor) -> Tensor:
             return self.head(self.norm(x))
 
     return Model()

@@ -1,0 +1,55 @@
+"""Networks that are a chain say where they may be cut, and are cut so that stages take equally long."""
+
+from __future__ import annotations
+
+from itertools import chain, combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.workloads._layers import Dense, weights_of
+from benchbench.workloads.chain import Chain, Link, cut_chain
+from tests.tiny import EVERY
+
+CHAINS = [name for name, kind in EVERY.items() if issubclass(kind, Chain) and name.endswith("_train")]
+
+
+def links_that_cost(costs: list[int]) -> list[Link]:
+    """FLOPs of a dense layer are two for each product."""
+    return [
+        Link(layers=(Dense(name=f"dense{at}", inputs=cost, outputs=1),), outputs=1)
+        for at, cost in enumerate(costs)
+    ]
+
+
+@given(st.data())
+def test_the_longest_stage_is_as_short_as_any_cut_makes_it(data: st.DataObject) -> None:
+    costs = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    stages = data.draw(st.integers(1, len(costs)))
+    links = links_that_cost(costs)
+    cut = cut_chain(links, stages)
+    assert list(chain.from_iterable(cut)) == links
+    assert all(cut)
+    every = [
+        max(sum(costs[start:end]) for start, end in pairwise([0, *ends, len(costs)]))
+        for ends in combinations(range(1, len(costs)), stages - 1)
+    ]
+    assert max(sum(link.flops for link in stage) for stage in cut) == 2 * min(every)
+
+
+def test_a_stage_of_gpt2_with_the_logits_has_fewer_blocks() -> None:
+    network = EVERY["gpt2_train"]()
+    assert isinstance(network, Chain)
+    assert [len(stage) for stage in cut_chain(network.links(), 2)] == [9, 5]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_links_of_a_network_hold_all_its_weights(name: str) -> None:
+    network = EVERY[name]().tiny()
+    assert isinstance(network, Chain)
+    own = [weight for link in network.links() for weight in weights_of(link.layers)]
+    assert own == list(network.weights())
+    assert {shared for link in network.links() for shared in link.shares} <= set(own)
+    longer = network.lengthened(4)
+    assert len(longer.links()) >= 4
