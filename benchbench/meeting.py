@@ -151,6 +151,11 @@ def devices_of(job: Message) -> int:
     return int(job["case"]["placement"]["devices"]) if "case" in job else 1
 
 
+def names_of(job: Message) -> tuple[str, ...]:
+    """Of the case's devices, where they are not those that follow its device."""
+    return tuple(job["case"]["placement"].get("names", ()))
+
+
 def of_all(reply: Message) -> Message:
     """What ranks answer together; a measurement is made of their samples by who asked."""
     if "ranks" not in reply or "outcome" in (first := reply["ranks"][0]):

@@ -267,7 +267,7 @@ def test_devices_are_listed_for_people_and_programs(tmp_path: Path) -> None:
     done = accelbench("devices", "-b", "fake", cwd=tmp_path)
     assert "virtual accelerator" in done.stdout
     parsed = json.loads(accelbench("devices", "-b", "fake", "--format", "json", cwd=tmp_path).stdout)
-    assert [row["device"] for row in parsed] == ["cpu", "sim:0"]
+    assert [row["device"] for row in parsed] == ["cpu", *(f"sim:{number}" for number in range(4))]
 
 
 def begun(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:

@@ -39,12 +39,19 @@ several = st.builds(
     st.integers(1, 64),
     st.integers(2, 64),
 )
+named = st.lists(st.integers(0, 99), min_size=2, max_size=8, unique=True).map(
+    lambda numbers: Placement(
+        devices=len(numbers),
+        names=tuple(f"cuda:{number}" for number in numbers),
+        strategy=Strategy.COLLECTIVE,
+    )
+)
 # As os.environ gives them: bytes that are no UTF-8 as lone surrogates.
 values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"").decode(errors="surrogateescape"))
 variables = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
 
 
-@given(st.just(ONE_DEVICE) | several, variables)
+@given(st.just(ONE_DEVICE) | several | named, variables)
 def test_an_id_says_where_its_case_runs_and_is_read_back(
     placement: Placement, environment: dict[str, str]
 ) -> None:
@@ -64,6 +71,8 @@ def test_suffixes_are_as_documented() -> None:
     placement = Placement(hosts=2, devices=8, strategy=Strategy.DATA_PARALLEL)
     assert suffix(ONE_DEVICE, {}) == ""
     assert suffix(placement, {}) == "[hosts=2,devices=8,strategy=data-parallel]"
+    apart = Placement(devices=2, names=("cuda:0", "cuda:2"), strategy=Strategy.COLLECTIVE)
+    assert suffix(apart, {}) == "[devices=2,on=cuda:0+cuda:2,strategy=collective]"
     assert suffix(ONE_DEVICE, {"XLA_FLAGS": FLAGS}) == (
         "[env:XLA_FLAGS=--xla_cpu_multi_thread_eigen=false%20--xla_dump_to=/tmp/%5Bx%5D%2Cy%25]"
     )
@@ -76,6 +85,7 @@ def test_suffixes_are_as_documented() -> None:
         ("[devices=0]", "0 devices cannot"),
         ("[devices=2]", "2 devices with the strategy single"),
         ("[hosts=2]", "1 devices cannot"),
+        ("[devices=2,on=a,strategy=pipeline]", "1 names of 2 devices"),
         ("[shards=2]", "ends in shards, which is not known"),
         ("[env:A-B=1]", "cannot be an environment variable"),
         ("[strategy=magic]", "'magic' is not a valid Strategy"),

@@ -369,6 +369,8 @@ class Backend(ABC):
     def device_of(self, device: str) -> str:
         """The name of this process's device, of a case on devices of the kind of `device`."""
         kind, _, first = device.partition(":")
+        if self.world.names:
+            return self.world.names[self.world.rank]
         return f"{kind}:{int(first or 0) + self.world.local}" if first else device
 
     @abstractmethod

@@ -2,8 +2,8 @@
 
 Ships with the product: `accelbench run -b fake` shows what a run and its report look like without a
 framework. A simulated step lasts flops / 1 TFLOP/s, without FLOPs bytes / 1 TB/s. Its devices have a cache of
-32 MiB; what a step does not find there comes from memory at 1 TB/s, beyond that time. A step on `sim:0` takes
-the host 20 ns to launch.
+32 MiB; what a step does not find there comes from memory at 1 TB/s, beyond that time. A step on one of its
+accelerators takes the host 20 ns to launch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 UNSPENT_S = 1e-3  # what a step lasts that spends no virtual time
 CACHE_BYTES = 32 * 2**20
 FLOPS, MEMORY_BYTES_S = 1e12, 1e12  # per second
-LAUNCH_S = 20e-9  # of the host, for a step on sim:0
+LAUNCH_S = 20e-9  # of the host, for a step on an accelerator
+ACCELERATORS = 4
 OWN_BYTES = 2**20  # of code and results that a step finds in the cache, unless that was cleared
 OWN = 0  # the name of those
 
 
 class Fake(Backend):
-    """Two devices, so that a suite's sizes can be seen to adapt."""
+    """A CPU and accelerators, so that a suite's sizes can be seen to adapt."""
 
     summary = "no framework: virtual time, for trying accelbench out and for its tests"
     framework = "fake"
@@ -76,11 +77,12 @@ class Fake(Backend):
         return __version__
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """A CPU and an accelerator, both pretended."""
-        return [
-            Device(name="cpu", device_class=DeviceClass.CPU, model="virtual CPU"),
-            Device(name="sim:0", device_class=DeviceClass.ACCELERATOR, model="virtual accelerator"),
-        ], {}
+        """A CPU and accelerators, all pretended."""
+        accelerators = [
+            Device(name=f"sim:{number}", device_class=DeviceClass.ACCELERATOR, model="virtual accelerator")
+            for number in range(ACCELERATORS)
+        ]
+        return [Device(name="cpu", device_class=DeviceClass.CPU, model="virtual CPU"), *accelerators], {}
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """TF32 is refused, as on any CPU."""

@@ -170,8 +170,8 @@ class JaxSession(Session):
         import jax
         from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-        first = self.device.id
-        devices = jax.devices(self.device.platform)[first : first + self.world.devices]
+        there = jax.devices(self.device.platform)
+        devices = [there[number] for number in self.world.numbers(self.device.id)]
         mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
         return jax.device_put(self._typed(rows), NamedSharding(mesh, PartitionSpec(AXIS)))
 

@@ -190,8 +190,8 @@ class TensorFlowSession(Session):
         import tensorflow as tf
 
         kind, _, first = self.device.partition(":")
-        devices = range(int(first or 0), int(first or 0) + self.world.devices)
-        return tf.distribute.MirroredStrategy([f"{kind.upper()}:{index}" for index in devices])
+        numbers = self.world.numbers(int(first or 0))
+        return tf.distribute.MirroredStrategy([f"{kind.upper()}:{number}" for number in numbers])
 
     def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
         """A value per replica."""

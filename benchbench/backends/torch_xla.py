@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session
+from benchbench.errors import Unsupported
 from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass
@@ -51,6 +52,8 @@ class TorchXla(Backend):
         """
         import torch_xla.runtime as xr
 
+        if world.names:
+            raise Unsupported("SPMD takes devices in their order, not those that are named")
         if device == "cpu":
             os.environ["CPU_NUM_DEVICES"] = str(world.devices)
         xr.use_spmd()

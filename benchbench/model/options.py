@@ -107,7 +107,8 @@ class MeasureOptions:
         "--cache", text="What a step finds in the caches: hot, cold, rotate. [default: hot]"
     )
     worlds: tuple[str, ...] = _names(
-        "--world", text="Devices that compute a step together: 1,2,4. [default: as the suite says]"
+        "--world",
+        text="Devices that compute a step together: 1,2,4, or cuda:0+cuda:1. [default: as the suite says]",
     )
     strategies: tuple[str, ...] = _names(
         "--strategy",
@@ -175,7 +176,7 @@ class MeasureKeywords(TypedDict, total=False):
     modes: Names
     params: Mapping[str, Size | Sequence[Size]] | None
     caches: Names
-    worlds: int | Sequence[int] | None
+    worlds: int | str | Sequence[int | str] | None
     strategies: Names
     environment: Mapping[str, str | Sequence[str]] | None
     preset: Preset | None

@@ -3,7 +3,8 @@
     id     = base [ suffix ]
     base   = work [ "/" mode ] [ "/" cache ] "@" target ":" device        (Case.id)
     suffix = "[" item { "," item } "]"
-    item   = "hosts=" n | "devices=" n | "strategy=" name | "env:" NAME "=" value
+    item   = "hosts=" n | "devices=" n | "on=" names | "strategy=" name | "env:" NAME "=" value
+    names  = name "+" name { "+" name }
 
 What is at its default is left out, so the suffix of a case on one device, in the usual environment, is
 empty. Values are percent-encoded as in a URL. Items come in this order, variables sorted by name.
@@ -22,6 +23,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SUFFIX = re.compile(r"\[([^][]+)\]\Z")
 PLAIN = "/=:+"  # in a suffix as they are, beside letters, digits and "_.-~"
 ENVIRONMENT = "env:"
+NAMES = "+"  # between names of devices
 
 
 class Strategy(StrEnum):
@@ -42,10 +44,14 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One rank on each of `devices`, which lie in equal numbers on `hosts`. Default: the one device."""
+    """One rank on each of `devices`, which lie in equal numbers on `hosts`. Default: the one device.
+
+    `names`: of the devices, where they are not those that follow the case's device one by one.
+    """
 
     hosts: int = 1
     devices: int = 1  # of all hosts
+    names: tuple[str, ...] = ()  # of the devices, where one does not follow the other
     strategy: Strategy = Strategy.SINGLE
 
     def __post_init__(self) -> None:
@@ -54,6 +60,8 @@ class Placement:
             raise ValueError(f"{self.devices} devices cannot lie in equal numbers on {self.hosts} hosts")
         if (self.strategy is Strategy.SINGLE) != (self.devices == 1):
             raise ValueError(f"{self.devices} devices with the strategy {self.strategy}")
+        if self.names and (self.hosts > 1 or len(self.names) != self.devices):
+            raise ValueError(f"{len(self.names)} names of {self.devices} devices on {self.hosts} hosts")
 
 
 ONE_DEVICE = Placement()
@@ -71,6 +79,7 @@ def suffix(placement: Placement, environment: Mapping[str, str]) -> str:
     items = {
         "hosts": str(placement.hosts) if placement.hosts > 1 else "",
         "devices": str(placement.devices) if placement.devices > 1 else "",
+        "on": _quoted(NAMES.join(placement.names)),
         "strategy": "" if placement.strategy is Strategy.SINGLE else placement.strategy.value,
     }
     texts = [f"{name}={value}" for name, value in items.items() if value]
@@ -86,11 +95,12 @@ def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str]]:
     items = dict(_item(text) for text in written[1].split(","))
     environment = {name.removeprefix(ENVIRONMENT): items.pop(name) for name in list(items) if ":" in name}
     check_environment(environment)
-    if unknown := set(items) - {"hosts", "devices", "strategy"}:
+    if unknown := set(items) - {"hosts", "devices", "on", "strategy"}:
         raise ValueError(f"{case_id} ends in {', '.join(sorted(unknown))}, which is not known")
     placement = Placement(
         hosts=int(items.get("hosts", 1)),
         devices=int(items.get("devices", 1)),
+        names=tuple(items["on"].split(NAMES)) if "on" in items else (),
         strategy=Strategy(items.get("strategy", Strategy.SINGLE)),
     )
     return case_id[: written.start()], placement, environment

@@ -30,9 +30,16 @@ class World:
     processes: int = 1
     oversubscribed: bool = False  # more of them than cores: they take turns
     hosts: int = 1
+    names: tuple[str, ...] = ()  # of the devices, where they are not those that follow the first
     meeting: str = ""  # a URL, file:// or tcp://, at which a framework's processes find each other
     gather: Callable[[Any], list[Any]] = lambda value: [value]
     shared: memoryview[int] | None = None  # a number of each process that all see; None: a launcher's
+
+    def numbers(self, first: int) -> list[int]:
+        """Which devices of their kind compute together: those named, else as many from `first` on."""
+        if self.names:
+            return [int(name.partition(":")[2]) for name in self.names]
+        return list(range(first, first + self.devices))
 
 
 ALONE = World()

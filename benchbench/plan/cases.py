@@ -12,13 +12,24 @@ from benchbench.format import size
 from benchbench.launch.catalogue import WorkloadKind, workload_at
 from benchbench.model.case import Case, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
+from benchbench.model.placement import Placement
 from benchbench.model.status import Status
 from benchbench.plan import sizes
 from benchbench.plan.costs import footprint_bytes, instance
-from benchbench.plan.devices import Reason, backend_of, chosen_devices, class_of, placements, undivided
+from benchbench.plan.devices import (
+    Reason,
+    backend_of,
+    chosen_devices,
+    class_of,
+    is_of,
+    placements,
+    undivided,
+    world_on,
+)
 from benchbench.plan.doubling import DOUBLINGS, doublings, sequence
 from benchbench.plan.selection import Selection, entry_workload
 from benchbench.plan.suite import Axes, Entry
+from benchbench.plan.worlds import parse_world
 
 MOST_CASES = 10_000  # a day, at eight seconds each
 MARGIN = 8  # times the memory: what a case may need and is still tried
@@ -41,7 +52,7 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
     left_out: dict[str, LeftOut] = {}
     for probe, device, absent in places:
         for suite, entry in entries:
-            for case, reason in _unfold(suite, entry, probe, device, absent, selection):
+            for case, reason in _unfold(suite, entry, probe, (device, absent), selection):
                 if reason:
                     left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
                 else:
@@ -117,25 +128,39 @@ def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:
 
 
 def _unfold(
-    suite: str,
-    entry: Entry,
-    probe: Probe,
-    device: Device,
-    absent: Reason,
-    selection: Selection,
+    suite: str, entry: Entry, probe: Probe, chosen: tuple[Device, Reason], selection: Selection
 ) -> Iterator[tuple[Case, Reason]]:
+    """`chosen`: the device of worlds that name none."""
     if entry.backend and probe.target.backend not in entry.backend:
         return
     backend, workload = backend_of(probe), entry_workload(entry)
+    divided: dict[tuple[Device, Reason], list[Placement]] = {}
+    for world in entry.world or workload.worlds:
+        if named := world_on(parse_world(world), probe, chosen, selection.devices):
+            spec, device, reason = named
+            own = placements(spec, entry, workload, backend, selection.hosts)
+            divided.setdefault((device, reason), []).extend(own)
+    for place, placed in divided.items():
+        yield from _cases_on(place, placed, suite, entry, probe, selection)
+
+
+def _cases_on(
+    place: tuple[Device, Reason],
+    placed: Sequence[Placement],
+    suite: str,
+    entry: Entry,
+    probe: Probe,
+    selection: Selection,
+) -> Iterator[tuple[Case, Reason]]:
+    workload, (device, absent) = entry_workload(entry), place
     points = [
         member
         for table in _tables(entry, device)
         for point in sizes.points(table)
         for member in _members(entry, workload, point)
     ]
-    modes = entry.mode or [backend.modes[0]]
-    places = placements(entry, workload, backend, selection.hosts)
-    axes = points, entry.dtype or [], modes, entry.cache, selection.environments, places
+    modes = entry.mode or [backend_of(probe).modes[0]]
+    axes = points, entry.dtype or [], modes, entry.cache, selection.environments, placed
     for point, dtype, mode, cache, environment, placement in itertools.product(*axes):
         instance = workload_at(entry.workload, point)
         case = Case(
@@ -153,7 +178,7 @@ def _unfold(
             environment=dict(environment),
             doubles=entry.double,
         )
-        yield case, absent or unsupported(case, workload, probe, device)
+        yield case, absent or unsupported(case, workload, probe, device, launched=selection.launched)
 
 
 def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> Iterator[dict[str, Scalar]]:
@@ -172,7 +197,7 @@ def holds(entry: Entry, case: Case) -> bool:
         return False
     if entry.backend and case.backend not in entry.backend:
         return False
-    if case.placement.devices not in (entry.world or entry_workload(entry).worlds):
+    if not any(is_of(parse_world(world), case) for world in entry.world or entry_workload(entry).worlds):
         return False
     if case.placement.devices > 1 and entry.strategy and case.placement.strategy not in entry.strategy:
         return False
@@ -185,13 +210,15 @@ def holds(entry: Entry, case: Case) -> bool:
     )
 
 
-def unsupported(case: Case, workload: WorkloadKind, probe: Probe, device: Device) -> Reason:
+def unsupported(
+    case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
+) -> Reason:
     """Why a case that is well formed cannot run on a device that is there, if so."""
     backend, missing_modes = backend_of(probe), dict(probe.missing_modes)
     if not (backend.virtual or backend.computes(workload.frameworks())):
         unwritten = f"{case.workload} has no build_{backend.framework}"
         return Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten)
-    if reason_undivided := undivided(case, workload, probe, device):
+    if reason_undivided := undivided(case, workload, probe, device, launched=launched):
         return reason_undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
         return Status.UNSUPPORTED, reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchbench import registry
 from benchbench.backends.base import Backend
@@ -14,6 +15,7 @@ from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.model.status import Status
 from benchbench.model.world import Spread
 from benchbench.plan.suite import Entry
+from benchbench.plan.worlds import WorldSpec, names_apart, parse_world
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 Reason = tuple[Status, str] | None
@@ -60,6 +62,12 @@ def class_of(wanted: Sequence[str]) -> DeviceClass:
     return DeviceClass.ACCELERATOR if accelerated else DeviceClass.CPU
 
 
+def devices_asked(entries: Sequence[tuple[str, Entry]], chosen: Sequence[str]) -> list[str]:
+    """The words for devices that were chosen, and those of worlds by name."""
+    worlds = [parse_world(world) for _, entry in entries for world in entry.world or []]
+    return [*chosen, *dict.fromkeys(each for spec in worlds for each in (*spec.names, spec.kind) if each)]
+
+
 def check_devices(wanted: Sequence[str], probes: Sequence[Probe]) -> None:
     """Raise UsageError for a device word that is no kind, class or name of a device."""
     names = {device.name for probe in probes for device in probe.devices}
@@ -69,27 +77,56 @@ def check_devices(wanted: Sequence[str], probes: Sequence[Probe]) -> None:
             raise UsageError(f"No device named {want!r}.", unknown("devices", want, valid))
 
 
-def placements(entry: Entry, workload: WorkloadKind, backend: type[Backend], hosts: int) -> list[Placement]:
-    """Of each world; of one of several devices every strategy asked for, else every one that there is.
+def placements(
+    spec: WorldSpec, entry: Entry, workload: WorkloadKind, backend: type[Backend], hosts: int
+) -> list[Placement]:
+    """Of a world of several devices every strategy asked for, else every one that there is.
 
     One that nobody asked for and that does not exist is planned too, so that it is told why it is left out.
     """
+    if spec.devices == 1:
+        return [ONE_DEVICE]
     offered = offered_strategies(workload, backend)
     chosen = [each for each in entry.strategy or offered if each is not Strategy.SINGLE]
-    found = []
-    for devices in entry.world or workload.worlds:
-        if devices == 1:
-            found.append(ONE_DEVICE)
-        else:
-            found += [
-                Placement(hosts=hosts, devices=devices, strategy=each)
-                for each in chosen or [Strategy.DATA_PARALLEL]
-            ]
-    return found
+    return [
+        Placement(hosts=hosts, devices=spec.devices, names=names_apart(spec.names), strategy=each)
+        for each in chosen or [Strategy.DATA_PARALLEL]
+    ]
 
 
-def undivided(case: Case, workload: WorkloadKind, probe: Probe, device: Device) -> Reason:
-    """Why it cannot be computed by that many devices, if so."""
+def world_on(
+    spec: WorldSpec, probe: Probe, chosen: tuple[Device, Reason], wanted: Sequence[str]
+) -> tuple[WorldSpec, Device, Reason] | None:
+    """The world as this target names its devices, the first one, and why that is not there, if so.
+
+    `chosen`: the device of a world that names none. None: one that names others than are `wanted`.
+    """
+    if not spec.first:
+        return spec, *chosen
+    if probe.status != "ready":
+        device, reason = chosen
+        return spec, replace(device, name=spec.first, device_class=class_of([spec.first])), reason
+    device, reason = devices_named(probe, spec.first)[0]
+    if wanted and not any(_matches(device, want) for want in wanted):
+        return None
+    names = tuple(devices_named(probe, name)[0][0].name for name in spec.names)
+    return replace(spec, names=names), device, reason
+
+
+def is_of(spec: WorldSpec, case: Case) -> bool:
+    """Whether a case is computed by such a world."""
+    if spec.devices != case.placement.devices:
+        return False
+    first = Device(name=case.device, device_class=class_of([case.device]), model="")
+    apart = tuple(name.partition(":")[2] for name in names_apart(spec.names)) if spec.names else ()
+    own = tuple(name.partition(":")[2] for name in case.placement.names)
+    return apart == own and (not spec.first or _matches(first, spec.first))
+
+
+def undivided(
+    case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
+) -> Reason:
+    """Why it cannot be computed by that many devices, if so. `launched`: others than the probe tells of."""
     backend, placement = backend_of(probe), case.placement
     if placement.devices not in workload.worlds and placement.devices == 1:
         return Status.UNSUPPORTED, "nothing passes between devices where there is one; add --world 2"
@@ -102,8 +139,14 @@ def undivided(case: Case, workload: WorkloadKind, probe: Probe, device: Device) 
         known = f"; there is {', '.join(offered)}" if offered else ""
         return Status.UNSUPPORTED, f"it has no {placement.strategy} step on {probe.target.name}{known}"
     kind, _, first = device.name.partition(":")
+    present = {each.name for each in probe.devices}
+    if lacking := [name for name in placement.names if name not in present]:
+        return Status.UNAVAILABLE, f"{probe.target.name} has no device {lacking[0]!r}"
     there = sum(each.name.partition(":")[0] == kind for each in probe.devices) - int(first or 0)
-    if device.device_class is DeviceClass.ACCELERATOR and not backend.virtual and there < placement.devices:
+    counted = device.device_class is DeviceClass.ACCELERATOR and not (
+        backend.virtual or placement.names or (launched and backend.spread is Spread.PROCESSES)
+    )
+    if counted and there < placement.devices:
         return Status.UNAVAILABLE, f"{placement.devices} {kind} devices are asked for, {there} can be had"
     return None
 

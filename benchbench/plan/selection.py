@@ -26,8 +26,9 @@ class Selection:
     caches: tuple[Cache, ...] = ()
     params: dict[str, list[Scalar]] = field(default_factory=dict)
     environments: tuple[Mapping[str, str], ...] = ({},)  # each case is planned in every one
-    worlds: tuple[int, ...] = ()
+    worlds: tuple[str, ...] = ()  # numbers of devices, or names of them
     strategies: tuple[Strategy, ...] = ()
+    launched: bool = False  # by a launcher: each rank sees the devices that it was given, the first not all
     hosts: int = 1  # on which the devices of a world of several lie
 
 

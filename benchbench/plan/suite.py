@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from benchbench.model.case import Cache, Dtype, Scalar
 from benchbench.model.placement import Strategy
 from benchbench.plan.sizes import tied
 from benchbench.plan.thresholds import Rule, rules
+from benchbench.plan.worlds import parse_world
 from benchbench.reading import LARGEST_IN_TOML, read_toml
 from benchbench.timing.policy import POLICIES
 
-MOST_DEVICES = 1024
 Axes = dict[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
 
 
@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: list[str] | None = None  # None: what each backend's users usually run
     backend: list[str] | None = None  # None: every backend found
     cache: list[Cache] = msgspec.field(default_factory=lambda: [Cache.HOT])
-    world: list[int] | None = None  # devices that compute a step together; None: as many as it needs
+    world: list[int | str] | None = None  # how many compute a step together, or which; None: as needed
     strategy: list[Strategy] | None = None  # how they divide it; None: every way that there is
     double: str = ""  # a parameter: doubled from each size on, until memory is full or nothing is gained
     cpu: list[Axes] = msgspec.field(default_factory=lambda: [{}])
@@ -119,7 +119,8 @@ def _check(entry: Entry, where: str) -> None:
         for axes in [*entry.cpu, *entry.accelerator]:
             check_params(workload, axes)
         _check_doubled(workload, entry.double)
-        check_world(entry.world or [])
+        for world in entry.world or []:
+            parse_world(world)
     except UsageError as error:
         raise SuiteError(f"{where}: {error}", error.hint) from error
 
@@ -130,16 +131,6 @@ def _check_doubled(workload: WorkloadKind, name: str) -> None:
     if name and type(fields.get(name)) is not int:
         sizes = [each for each, default in fields.items() if type(default) is int]
         raise UsageError(f"{name!r} cannot be doubled.", unknown("sizes", name, sizes))
-
-
-def check_world(sizes: Sequence[int]) -> None:
-    """Raise UsageError for a number of devices that no world has."""
-    for size in sizes:
-        if not 1 <= size <= MOST_DEVICES:
-            raise UsageError(
-                f"A world of {size} devices cannot be measured.",
-                f"Give 1 to {MOST_DEVICES}, as in --world 1,2,4.",
-            )
 
 
 def check_params(workload: WorkloadKind, axes: Mapping[str, list[Scalar] | Scalar]) -> None:

@@ -18,7 +18,7 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan
-from benchbench.plan.devices import Reason, check_devices
+from benchbench.plan.devices import Reason, check_devices, devices_asked
 from benchbench.plan.rerun import Variant, altered, obstacle
 from benchbench.plan.revision import checked_out
 from benchbench.plan.variants import targets_of_variants as targets_of_sides
@@ -114,7 +114,7 @@ def prepare_sides(pools: Sequence[WorkerPool], request: Request, variants: Seque
     either variant changes it. Raises UsageError for a device or mode that does not exist.
     """
     probes = [pool.probe() for pool in pools]
-    check_devices(request.selection.devices, probes[0])
+    check_devices(devices_asked(request.entries, request.selection.devices), probes[0])
     chosen = plan(request.entries, request.selection, probes[0])
     cases = [*chosen.cases, *(each.case for each in chosen.left_out)]
     return heads(cases, probes, request, variants)

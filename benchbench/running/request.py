@@ -19,7 +19,8 @@ from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.selection import Selection, environments, select
-from benchbench.plan.suite import Entry, Suite, check_world
+from benchbench.plan.suite import Entry, Suite
+from benchbench.plan.worlds import parse_world
 from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, within
 
@@ -102,7 +103,7 @@ def selection(options: MeasureOptions) -> Selection:
             name: [value] if isinstance(value, int | float | str) else list(value)
             for name, value in options.params.items()
         },
-        worlds=_worlds(options.worlds),
+        worlds=_worlds(options.worlds, options.devices),
         strategies=tuple(member(Strategy, name) for name in options.strategies),
         environments=environments(
             {
@@ -119,19 +120,18 @@ def on_ranks(options: MeasureOptions, processes: int) -> MeasureOptions:
         if text not in ("1", str(processes)):
             raise UsageError(
                 f"A world of {text} cannot be had: the launcher started {processes} processes.",
-                f"Leave --world out, or start {text}.",
+                "Leave --world out, or start as many as it has.",
             )
     return dataclasses.replace(options, worlds=options.worlds or (str(processes),))
 
 
-def _worlds(texts: Sequence[str]) -> tuple[int, ...]:
-    """Raises UsageError."""
+def _worlds(texts: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
+    """Raises UsageError, also where devices are named twice."""
     for text in texts:
-        if not (text.isascii() and text.isdigit()):
-            raise UsageError(f"{text!r} is no number of devices.", "Write --world 2, or --world 1,2,4.")
-    sizes = tuple(int(text) for text in texts)
-    check_world(sizes)
-    return sizes
+        if parse_world(text).first and devices:
+            named = f"--world {text} names its devices, and --device names {' and '.join(devices)}."
+            raise UsageError(named, "Leave --device out.")
+    return tuple(texts)
 
 
 def settings(options: MeasureOptions) -> Settings:

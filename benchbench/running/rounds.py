@@ -21,7 +21,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.plan.cases import Plan, fitting, plan
-from benchbench.plan.devices import check_devices
+from benchbench.plan.devices import check_devices, devices_asked
 from benchbench.plan.doubling import ascending, why_needless
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
@@ -34,7 +34,7 @@ from benchbench.store.ulid import new_id
 def prepare(pool: WorkerPool, request: Request) -> RunInfo:
     """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
     probes = pool.probe()
-    check_devices(request.selection.devices, probes)
+    check_devices(devices_asked(request.entries, request.selection.devices), probes)
     chosen = plan(request.entries, request.selection, probes)
     return run_head(probes, fitting(chosen, machine().memory_bytes), request)
 

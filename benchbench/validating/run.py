@@ -133,8 +133,16 @@ class _Records:
 
 def _identity(case: Mapping[str, Any]) -> str:
     """Equal for equal cases: earlier versions had none of what is at its default."""
-    given = {name: each for name, each in case.items() if each not in DEFAULTS}
+    plain = {**case, "placement": _placement(case.get("placement", ONE_DEVICE))}
+    given = {name: each for name, each in plain.items() if each not in DEFAULTS}
     return json.dumps(given, sort_keys=True)
+
+
+def _placement(placement: Any) -> Any:
+    """Without names where there are none, as earlier versions wrote it."""
+    if not isinstance(placement, dict):
+        return placement
+    return {name: each for name, each in placement.items() if (name, each) != ("names", [])}
 
 
 def _telemetry_faults(telemetry: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
-from benchbench.meeting import devices_of, failure_reply, of_all
+from benchbench.meeting import devices_of, failure_reply, names_of, of_all
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
@@ -48,7 +48,8 @@ def run_job(backend: Backend, job: Message) -> Message:
         return of_all(run_ranks(job, lambda own, world: run_alone(backend, own, world)))
     devices = devices_of(job)
     oversubscribed = on_cpu(job) and devices > len(os.sched_getaffinity(0))
-    return run_alone(backend, job, World(devices=devices, oversubscribed=oversubscribed))
+    world = World(devices=devices, names=names_of(job), oversubscribed=oversubscribed)
+    return run_alone(backend, job, world)
 
 
 def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:

@@ -166,4 +166,5 @@ def workload_of(fields: Message) -> Workload:
 
 def placement_of(fields: Message) -> Placement:
     """From JSON."""
-    return Placement(**{**fields, "strategy": Strategy(fields["strategy"])})
+    names = tuple(fields.get("names", ()))
+    return Placement(**{**fields, "names": names, "strategy": Strategy(fields["strategy"])})

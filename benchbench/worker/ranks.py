@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from benchbench.meeting import Member, Rank, cores_of, deadline_of, meet
+from benchbench.meeting import Member, Rank, cores_of, deadline_of, meet, names_of
 from benchbench.model.world import World
 from benchbench.worker.children import die_with_parent
 from benchbench.worker.program import Message
@@ -124,6 +124,7 @@ def _be_rank(
             local=number,
             devices=size,
             processes=size,
+            names=names_of(job),
             oversubscribed=on_cpu(job) and size > len(allowed),
             meeting=f"file://{job['folder']}/meeting",
             gather=member.gather,

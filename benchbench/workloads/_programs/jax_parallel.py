@@ -38,11 +38,11 @@ class Shardings:
         import jax
         from jax.sharding import AxisType
 
-        first, count = context.device.id, network.placement.devices
-        devices = jax.devices(context.device.platform)[first : first + count]
-        self._mesh = jax.make_mesh((count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+        there = jax.devices(context.device.platform)
+        devices = [there[number] for number in context.world.numbers(context.device.id)]
+        self._mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
         self._strategy = network.placement.strategy
-        self._count = count
+        self._count = len(devices)
 
     def batch(self, shape: Shape) -> Any:
         """Along the first axis where the strategy divides the batch, else the same on every device."""

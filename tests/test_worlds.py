@@ -1,0 +1,212 @@
+"""Which devices compute a step together: so many, or those that are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import benchbench
+from benchbench.backends.fake import Fake
+from benchbench.errors import SuiteError, UsageError
+from benchbench.model.case import LeftOut
+from benchbench.model.device import Device, DeviceClass, Probe
+from benchbench.model.measurement import Measurement
+from benchbench.model.options import MeasureOptions
+from benchbench.model.status import Status
+from benchbench.model.world import World
+from benchbench.plan.cases import Plan, holds, plan
+from benchbench.plan.devices import check_devices, devices_asked
+from benchbench.plan.selection import Selection, select
+from benchbench.plan.suite import Entry, Suite, parse_suite
+from benchbench.plan.worlds import WorldSpec, names_apart, parse_world
+from benchbench.running.request import request
+from tests.factories import CPU, a_probe
+
+
+def a_device(name: str) -> Device:
+    return Device(name=name, device_class=DeviceClass.ACCELERATOR, model="a GPU")
+
+
+GPUS = [a_device(f"cuda:{number}") for number in range(4)]
+PROBE = a_probe("torch", devices=(CPU, *GPUS))
+
+
+def planned(*worlds: int | str, devices: tuple[str, ...] = (), probe: Probe = PROBE) -> Plan:
+    entry = Entry(workload="all_reduce", world=list(worlds), cpu=[{"n": 2}], accelerator=[{"n": 8}])
+    selection = Selection(devices=devices)
+    return plan(select([Suite(description="d", cases=[entry])], selection), selection, [probe])
+
+
+def ids(found: Plan) -> list[str]:
+    return [
+        case.id.removeprefix("all_reduce(n=").replace(")/float32/eager@torch", "") for case in found.cases
+    ]
+
+
+def only(left_out: tuple[LeftOut, ...]) -> tuple[str, str, Status]:
+    (found,) = left_out
+    return found.case.device, found.reason, found.status
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        (2, WorldSpec(devices=2)),
+        ("16", WorldSpec(devices=16)),
+        ("cpu", WorldSpec(devices=1, kind="cpu")),
+        ("cpu+cpu", WorldSpec(devices=2, kind="cpu")),
+        ("cuda:0+cuda:1", WorldSpec(devices=2, names=("cuda:0", "cuda:1"))),
+        ("cuda:3", WorldSpec(devices=1, names=("cuda:3",))),
+    ],
+)
+def test_a_world_is_a_number_a_kind_so_often_or_names(text: int | str, spec: WorldSpec) -> None:
+    assert parse_world(text) == spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "-1",
+        "2.5",
+        "²",
+        "1025",
+        "cuda:0+",
+        "+",
+        "2+2",
+        "cpu+cuda:0",
+        "cuda+cuda:0",
+        "cuda:0+cuda:0",
+        "cuda:x",
+        "cuda:",
+        "cpu+",
+        ":0+:1",
+    ],
+)
+def test_what_is_no_world_is_a_mistake_that_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_world(text)
+    assert "--world" in error.value.hint
+
+
+@given(st.text("01+:acpu²-", max_size=12))
+def test_any_text_is_a_world_or_a_mistake(text: str) -> None:
+    try:
+        spec = parse_world(text)
+    except UsageError:
+        return
+    assert spec.devices == max(len(spec.names), 1) or not spec.names
+
+
+def test_devices_that_follow_one_another_are_the_case_of_their_number() -> None:
+    """So that it is compared with what was measured by --world 2."""
+    assert ids(planned("cuda:1+cuda:2")) == ids(planned(2, devices=("cuda:1",)))
+    assert ids(planned("cpu+cpu")) == ids(planned(2, devices=("cpu",)))
+    assert ids(planned("cuda+cuda", 2)) == ["8:cuda:0[devices=2,strategy=collective]"]
+
+
+def test_devices_apart_are_in_the_id_and_sizes_are_those_of_their_class() -> None:
+    assert ids(planned("cuda:0+cuda:2", "cuda:3+cuda:1", "cpu+cpu")) == [
+        "8:cuda:0[devices=2,on=cuda:0+cuda:2,strategy=collective]",
+        "8:cuda:3[devices=2,on=cuda:3+cuda:1,strategy=collective]",
+        "2:cpu[devices=2,strategy=collective]",
+    ]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True))
+def test_only_devices_out_of_turn_need_their_names(numbers: list[int]) -> None:
+    names = [f"cuda:{number}" for number in numbers]
+    follow = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert names_apart(names) == (() if follow else tuple(names))
+
+
+def test_a_world_by_name_leaves_out_what_is_not_there_with_the_reason() -> None:
+    device, reason, status = only(planned("cuda:1+cuda:7").left_out)
+    assert (device, status) == ("cuda:1", Status.UNAVAILABLE)
+    assert reason == "torch has no device 'cuda:7'"
+    device, reason, status = only(planned("cuda:8+cuda:9").left_out)
+    assert (device, reason) == ("cuda:8", "torch has no device 'cuda:8'")
+    missing = a_probe("torch", devices=(), status="unavailable", reason="not installed", remedy="pip install")
+    device, reason, status = only(planned("cuda:0+cuda:1", probe=missing).left_out)
+    assert (device, reason) == ("cuda:0", "not installed → pip install")
+
+
+def test_other_names_of_a_kind_mean_its_devices() -> None:
+    tensorflow = a_probe("tensorflow", devices=(CPU, a_device("gpu:0"), a_device("gpu:1"), a_device("gpu:2")))
+    (case,) = planned("cuda:0+cuda:2", probe=tensorflow).cases
+    assert (case.device, case.placement.names) == ("gpu:0", ("gpu:0", "gpu:2"))
+
+
+def test_a_device_narrows_a_suite_s_worlds_by_name() -> None:
+    assert ids(planned("cuda:0+cuda:2", "cpu+cpu", devices=("cpu",))) == [
+        "2:cpu[devices=2,strategy=collective]"
+    ]
+    assert not planned("cuda:0+cuda:2", devices=("cpu",)).left_out
+
+
+def test_on_the_command_line_devices_are_named_once() -> None:
+    with pytest.raises(UsageError, match="names its devices, and --device names cpu") as error:
+        request(MeasureOptions(worlds=("cuda:0+cuda:1",), devices=("cpu",)))
+    assert error.value.hint == "Leave --device out."
+    assert request(MeasureOptions(worlds=("2",), devices=("cpu",))).selection.worlds == ("2",)
+
+
+def test_a_kind_that_nobody_knows_is_a_mistake() -> None:
+    entries = [("s", Entry(workload="all_reduce", world=["cadu:0+cadu:1"]))]
+    with pytest.raises(UsageError, match="No device named 'cadu:0'"):
+        check_devices(devices_asked(entries, ()), [PROBE])
+
+
+def test_a_suite_names_worlds_too_and_a_mistake_names_its_place() -> None:
+    case = {"workload": "all_reduce", "world": [1, "cuda:0+cuda:2"]}
+    suite = parse_suite({"description": "d", "cases": [case]}, Path("mine.toml"))
+    assert suite.cases[0].world == [1, "cuda:0+cuda:2"]
+    with pytest.raises(SuiteError, match=r"mine\.toml, cases 1: 'a\+b' is no number of devices"):
+        parse_suite({"description": "d", "cases": [case | {"world": ["a+b"]}]}, Path("mine.toml"))
+
+
+@pytest.mark.parametrize("world", [2, "cuda:1+cuda:2", "cuda:0+cuda:2", "cpu+cpu"])
+def test_an_entry_holds_the_cases_that_it_plans_and_no_other_world_s(world: int | str) -> None:
+    worlds: list[int | str] = [2, "cuda:1+cuda:2", "cuda:0+cuda:2", "cpu+cpu", 3]
+    entry = select(
+        [Suite(description="d", cases=[Entry(workload="all_reduce", world=[world])])], Selection()
+    )[0][1]
+    (own,) = (plan([("s", entry)], Selection(), [PROBE])).cases
+    assert holds(entry, own)
+    for other in worlds:
+        (case,) = planned(other).cases
+        if case.placement != own.placement:
+            assert not holds(entry, case)
+
+
+def test_each_rank_has_the_device_that_is_named_for_it() -> None:
+    backend = Fake()
+    backend.world = World(rank=1, local=1, devices=2, processes=2, names=("sim:3", "sim:1"))
+    assert backend.device_of("sim:3") == "sim:1"
+    backend.world = World(rank=1, local=1, devices=2, processes=2)
+    assert backend.device_of("sim:2") == "sim:3"
+    assert World(devices=2, names=("gpu:0", "gpu:3")).numbers(0) == [0, 3]
+    assert World(devices=3).numbers(1) == [1, 2, 3]
+
+
+def test_ranks_on_named_devices_are_measured_and_stored_by_name(tmp_path: Path) -> None:
+    run = benchbench.run(
+        workloads="all_reduce",
+        worlds=["sim:0+sim:2", "sim:2+sim:3"],
+        backends="fake",
+        preset="quick",
+        rounds=1,
+        results=tmp_path,
+    )
+    devices = {}
+    for record in run.records:
+        assert isinstance(record.outcome, Measurement), record.outcome
+        devices[record.case.id.partition("@")[2]] = [rank.device for rank in record.outcome.ranks]
+    assert devices == {
+        "fake:sim:0[devices=2,on=sim:0+sim:2,strategy=collective]": ["sim:0", "sim:2"],
+        "fake:sim:2[devices=2,strategy=collective]": ["sim:2", "sim:3"],
+    }
