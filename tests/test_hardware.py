@@ -28,12 +28,14 @@ from benchbench.choosing.stragglers import LEAST_MACHINES, machine_ps
 from benchbench.comparing.match import LEAST_PROCESSES
 from benchbench.comparing.verdicts import THRESHOLD
 from benchbench.documents.hardware import NO_PRICES, hardware_document
+from benchbench.documents.hardware_tables import work_title
 from benchbench.documents.plots import PricePanel
 from benchbench.errors import UsageError
 from benchbench.exporters.svg import Svg
 from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind, note
+from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
 from benchbench.stats import holm
 from benchbench.store import runs as store
@@ -133,6 +135,66 @@ def test_machines_of_ones_own_are_taken_to_differ_less() -> None:
     runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.0012)])]
     assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
     assert best_of(compare_hardware(runs, dedicated=True), Aim.FASTEST) == ["A"]
+
+
+TRAINED = a_case(workload="convnet_train", params={"batch": 64}, phase=Phase.TRAIN)
+
+
+def on_devices(case: Case, devices: int, strategy: Strategy = Strategy.DATA_PARALLEL) -> Case:
+    return replace(case, placement=Placement(devices=devices, strategy=strategy))
+
+
+@pytest.mark.parametrize(
+    ("price", "per_hour", "cheapest"),
+    [({}, 32.0, "H100"), ({"8 x H1*": 20.0}, 20.0, "8 × H100"), ({"4 x H100": 1.0}, 32.0, "H100")],
+)
+def test_eight_devices_cost_eight_times_one_or_what_the_user_says_that_eight_cost(
+    price: dict[str, float], per_hour: float, cheapest: str
+) -> None:
+    """They are seven times as fast: dearer for an item by 8 / 7, unless the eight cost less than 28."""
+    runs = [a_gpu_run("H100", [(TRAINED, 0.07), (on_devices(TRAINED, 8), 0.01)], machine="m")]
+    found = compare_hardware(runs, Prices(currency="EUR", per_hour={**PRICES.per_hour, **price}))
+    (choice,) = found.choices
+    best = {aim: ranking.contenders[0].hardware.label for aim, ranking in choice.rankings.items()}
+    assert (best[Aim.FASTEST], best[Aim.CHEAPEST]) == ("8 × H100", cheapest)
+    (work,) = hardware_document(found).data["works"]
+    assert [(each["devices"], each["price_per_hour"]) for each in work["hardware"]] == [
+        (8, per_hour),
+        (1, 4.0),
+    ]
+    assert work["hardware"][0]["items_per_s"]["configuration"] == (
+        "torch eager [devices=8,strategy=data-parallel]"
+    )
+
+
+def test_ranks_that_share_a_cpu_cost_its_machine_once() -> None:
+    alone, apart = a_case(device="cpu"), on_devices(a_case(device="cpu"), 2)
+    assert (alone.hardware_count, apart.hardware_count) == (1, 1)
+    on_hosts = replace(alone, placement=Placement(hosts=2, devices=4, strategy=Strategy.PIPELINE))
+    assert (on_hosts.hardware_count, replace(on_hosts, device="cuda:0").hardware_count) == (2, 4)
+
+
+def test_what_passes_between_other_numbers_of_devices_is_other_work() -> None:
+    summed = a_case(workload="all_reduce", params={"n": 1024})
+    pair, four = (on_devices(summed, count, Strategy.COLLECTIVE) for count in (2, 4))
+    found = compare_hardware([a_gpu_run("H100", [(pair, 0.01), (four, 0.02)])])
+    assert [choice.work for choice in found.choices] == [
+        "all_reduce(n=1024)/float32[devices=2,strategy=collective]",
+        "all_reduce(n=1024)/float32[devices=4,strategy=collective]",
+    ]
+    assert [work_title(choice) for choice in found.choices] == [
+        "all_reduce  n=1024 · float32 · 2 devices",
+        "all_reduce  n=1024 · float32 · 4 devices",
+    ]
+
+
+def test_a_machine_is_one_of_its_type_however_many_devices_computed() -> None:
+    runs = [
+        a_gpu_run("H100", [(TRAINED, 0.07), (on_devices(TRAINED, 8), 0.01)], machine=f"m{number}")
+        for number in range(3)
+    ]
+    (siblings,) = compare_hardware(runs).siblings
+    assert (siblings.type.hardware.label, {score.cases for score in siblings.scores}) == ("H100", {2})
 
 
 def test_each_hardware_is_ranked_by_the_best_of_its_frameworks() -> None:
@@ -487,6 +549,7 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
             [
                 "device",
                 "threads",
+                "devices",
                 "price_per_hour",
                 "machines",
                 "days",
@@ -502,6 +565,7 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
             "offers": [
                 "device",
                 "threads",
+                "devices",
                 "price_per_hour",
                 "relative_rate",
                 "low",

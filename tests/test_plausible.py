@@ -14,6 +14,7 @@ from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import summary
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
+from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info
@@ -62,6 +63,22 @@ def test_the_message_names_both_rates_the_dtype_and_the_device() -> None:
     assert fault(doing(1.0, flops=0, bytes=4 * 10**12)) == (
         "4.00 TB/s exceed the datasheet's 3.35 TB/s of NVIDIA H100 SXM's memory, and no cache holds as much"
     )
+
+
+@pytest.mark.parametrize(("times", "believed"), [(1.99, True), (2.01, False)])
+def test_two_devices_do_twice_as_much_as_one(times: float, believed: bool) -> None:
+    two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
+    for work in ({"flops": int(times * 989e12)}, {"flops": 0, "bytes": int(times * (3.35e12 + 2**28))}):
+        case = a_case(device="cuda:0", dtype=Dtype.BFLOAT16, placement=two)
+        found = implausible(case, H100, [doing(1.0, **work)])
+        assert (found == "") == believed
+        assert believed or "2 × NVIDIA H100 SXM" in found
+
+
+def test_what_a_collective_moves_is_of_one_device() -> None:
+    between = Placement(devices=8, strategy=Strategy.COLLECTIVE)
+    beyond = doing(1.0, flops=0, bytes=4 * 10**12)
+    assert fault(beyond, workload="all_reduce", params={"n": 8}, placement=between)
 
 
 @pytest.mark.parametrize(

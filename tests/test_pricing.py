@@ -13,6 +13,7 @@ from benchbench.analyse.pricing import FIELDS, Prices, parse_prices, priced, val
 from benchbench.analyse.rows import rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
+from benchbench.model.placement import Placement, Strategy
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
 from tests.program import accelbench
 from tests.rendering import columns_of, rendered
@@ -62,6 +63,35 @@ def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: flo
     amounts = {"*H100*": 3.0, "*H100 P*": 9.0, "NVIDIA H100 80GB HBM3": 2.0}
     known = Prices(currency="EUR", per_hour=amounts | {"NVIDIA A10?": 4.0, "Graphics [1234]": 5.0})
     assert known.of(device) == price
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "price"),
+    [
+        ("H100", 1, 3.0),
+        ("H100", 2, 6.0),
+        ("H100", 8, 20.0),
+        ("H100", 4, 11.0),
+        ("A100", 8, None),  # a price of eight says nothing of one, nor one of four of eight
+        ("A100", 4, 5.0),
+        ("A100", 1, None),
+    ],
+)
+def test_several_devices_have_their_own_price_or_that_of_one_so_often(
+    device: str, count: int, price: float | None
+) -> None:
+    amounts = {"*H100*": 3.0, "8 x *H100*": 20.0, "4 × H100": 11.0, "4 x *": 5.0}
+    assert Prices(currency="EUR", per_hour=amounts).of(device, count) == price
+
+
+def test_a_row_of_several_devices_costs_what_all_of_them_do() -> None:
+    two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
+    measured = a_measurement(cost=a_cost(items=3))
+    case = a_case(device="cuda:0", placement=two)
+    (row,) = rows(a_run([a_record(measured, case=case, device_model="Example GPU")]), prices=EUROS)
+    found = flatten(row)
+    assert found["price_per_hour"] == 1.0
+    assert found["items_per_cost"] == pytest.approx(3 / 1e-3 * 3600 / 1.0)
 
 
 @given(

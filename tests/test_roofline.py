@@ -1,5 +1,6 @@
 """How close a case comes to its device: fractions, the roofline, and why a field is empty."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.columns import flatten
-from benchbench.analyse.roofline import FIELDS, Ceiling, Roofs, position
+from benchbench.analyse.roofline import BETWEEN, FIELDS, Ceiling, Roofs, position
 from benchbench.analyse.rows import rows
 from benchbench.documents.run import report_document
 from benchbench.model.case import Dtype
+from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Settings
 from tests.factories import CPU, a_case, a_cost, a_measurement, a_record, a_run
 from tests.rendering import columns_of
@@ -137,6 +139,27 @@ def test_a_cpu_that_its_framework_does_not_name_is_the_machines() -> None:
 
 def test_the_ceilings_of_another_device_are_no_ceilings() -> None:
     assert the_row(0.01, case={"device": "sim:0"}, model="virtual accelerator")["flops_of_ceiling"] is None
+
+
+TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
+
+
+@pytest.mark.parametrize(
+    ("device", "share"),
+    [("cuda:0", 0.25), ("cpu", 0.5)],  # ranks of a CPU have the cores that one device has alone
+)
+def test_several_accelerators_have_several_ceilings_and_ranks_of_a_cpu_one(device: str, share: float) -> None:
+    case = {"device": device, "placement": TWO}
+    ceilings = tuple(replace(each, threads=None) for each in CEILINGS) if device != "cpu" else CEILINGS
+    row = the_row(1.0, flops=int(0.5e12), case=case, ceilings=ceilings)
+    assert row["flops_of_ceiling"] == pytest.approx(share)
+
+
+def test_what_passes_between_devices_is_held_against_no_memory() -> None:
+    between = Placement(devices=2, strategy=Strategy.COLLECTIVE)
+    row = the_row(0.01, flops=0, case={"placement": between})
+    assert (row["bytes_of_ceiling"], row["bytes_of_datasheet"]) == (None, None)
+    assert f"bytes_of_ceiling: {BETWEEN}" in row["notes"]
 
 
 @pytest.mark.parametrize(("times", "noted"), [(1.09, False), (1.11, True)])

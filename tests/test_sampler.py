@@ -7,15 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchbench.machine import kernel, nvml, rapl
-from benchbench.machine.sampler import MOST_SAMPLES, Sample, Sampler, Sources, Watch, take, telemetry
+from benchbench.machine.sampler import MOST_SAMPLES, OF_ONE, Sample, Sampler, Sources, Watch, take, telemetry
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from tests.factories import a_case, a_failure, a_measurement, a_watched
 from tests.machines import FakeNvml, Files, a_state, some_settings, tree
 from tests.program import accelbench, rows
@@ -270,6 +272,18 @@ def test_nvml_is_connected_to_once_and_closed_with_the_run(tmp_path: Path) -> No
         assert not gpus.closed
     assert len(connections) == 1
     assert gpus.closed
+
+
+def test_of_several_gpus_one_is_sampled_and_its_energy_is_not_the_steps(tmp_path: Path) -> None:
+    gpus = FakeNvml([some_settings(), some_settings()])
+    two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
+    with watching(tmp_path, lambda: gpus) as watch:
+        alone, both = (watch.sources(replace(CUDA_CASE, placement=each)) for each in (ONE_DEVICE, two))
+    samples = [a_sample(at_s, gpu=a_state()) for at_s in (101.0, 102.0)]
+    assert telemetry(alone, samples, WINDOW).energy_j
+    told = telemetry(both, samples, WINDOW)
+    assert (told.energy_j, told.no_energy) == ((), OF_ONE)
+    assert told.sm_mhz
 
 
 def test_the_absence_of_nvml_is_one_note(tmp_path: Path) -> None:

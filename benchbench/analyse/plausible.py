@@ -17,6 +17,7 @@ from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import Note, NoteKind, note
+from benchbench.model.placement import Strategy
 from benchbench.stats import mean, median, quantile
 
 HIDING_BLOCKS = 100  # fewer have no 99th percentile to speak of
@@ -31,9 +32,16 @@ def implausible(case: Case, device_name: str | None, measured: Sequence[Measurem
     Each process is judged by itself: one that did not wait for its work spoils the case.
     """
     known = peaks(device_name or "")
+    if known and (count := devices_limited(case)) > 1:
+        known = known.of_devices(count)
     faults = [fault for process in measured if (fault := _fault(case, known, process))]
     share = f" ({len(faults)} of {len(measured)} rounds)" if len(faults) < len(measured) else ""
     return faults[0] + share if faults else ""
+
+
+def devices_limited(case: Case) -> int:
+    """How many devices do what the case's cost counts: of a collective, that is what each moves."""
+    return 1 if case.placement.strategy is Strategy.COLLECTIVE else case.hardware_count
 
 
 def _fault(case: Case, known: Peaks | None, measured: Measurement) -> str:
@@ -43,7 +51,8 @@ def _fault(case: Case, known: Peaks | None, measured: Measurement) -> str:
     fault = "" if case.dtype is None else _hidden(measured.block_s)  # a user's function may well stall
     if known and not fault:
         fault = _beyond_flops(case, known, measured.cost.flops / step)
-        return fault or _beyond_memory(known, measured.cost.bytes, step)
+        caches = devices_limited(case) * LARGEST_CACHE
+        return fault or _beyond_memory(known, measured.cost.bytes, caches, step)
     return fault
 
 
@@ -88,9 +97,9 @@ def _multiplications_saved(case: Case) -> float | None:
         return None
 
 
-def _beyond_memory(known: Peaks, moved: int, step: float) -> str:
-    """Of what a step moves, a cache's worth can have stayed in a cache since the step before."""
-    speed = (moved - LARGEST_CACHE) / step
+def _beyond_memory(known: Peaks, moved: int, caches: int, step: float) -> str:
+    """Of what a step moves, as much as the `caches` hold can have stayed there since the step before."""
+    speed = (moved - caches) / step
     if known.bytes_per_s is None or speed <= known.clock_margin * known.bytes_per_s:
         return ""
     return (

@@ -16,16 +16,35 @@ EXAMPLE = "Write it as --price '*H100*=2.5 EUR'."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """`per_hour`: a device's name, or a pattern of the whole name with * and ?, → amounts of `currency`."""
+    """`per_hour`: a device's name, or a pattern of the whole name with * and ?, → amounts of `currency`.
+
+    `8 x NAME` is what has eight of them.
+    """
 
     currency: str
     per_hour: Mapping[str, float]
 
-    def of(self, device: str) -> float | None:
+    def of(self, device: str, count: int = 1) -> float | None:
+        """Of `count` together: what so many cost where that is given, else so many times the price of one."""
+        together = self._given(device, count)
+        if together is not None or count == 1:
+            return together
+        one = self._given(device, 1)
+        return None if one is None else count * one
+
+    def _given(self, device: str, count: int) -> float | None:
         """Its own name counts before patterns; of those, the first that fits."""
-        fitting = [pattern for pattern in self.per_hour if _fits(pattern, device)]
+        counted = [(*_counted(name), amount) for name, amount in self.per_hour.items()]
+        known = {pattern: amount for number, pattern, amount in counted if number == count}
+        fitting = [pattern for pattern in known if _fits(pattern, device)]
         match = device if device in fitting else next(iter(fitting), None)
-        return None if match is None else self.per_hour[match]
+        return None if match is None else known[match]
+
+
+def _counted(name: str) -> tuple[int, str]:
+    """`8 x *H100*` → 8, `*H100*`."""
+    match = re.fullmatch(r"([0-9]{1,4}) ?[x×] (.+)", name)
+    return (int(match[1]), match[2]) if match else (1, name)
 
 
 def _fits(pattern: str, device: str) -> bool:
@@ -69,7 +88,7 @@ def _parsed(text: str) -> tuple[str, float, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasePrice:
-    """Of an hour of a case's device, and the items it buys; all None without a price, and why."""
+    """Of an hour of a case's devices, and the items it buys; all None without a price, and why."""
 
     price_per_hour: float | None = None
     currency: str | None = None
@@ -80,9 +99,9 @@ class CasePrice:
 FIELDS = ("price_per_hour", "currency", "items_per_cost")
 
 
-def priced(items_per_s: float | None, device: str, prices: Prices | None) -> CasePrice:
-    """A case on this device."""
-    price = prices.of(device) if prices else None
+def priced(items_per_s: float | None, device: str, prices: Prices | None, count: int = 1) -> CasePrice:
+    """A case on so many of this device."""
+    price = prices.of(device, count) if prices else None
     if prices is None or price is None:
         return CasePrice(reason=f"no price of {device or 'this device'} is given")
     if items_per_s is None:

@@ -11,12 +11,14 @@ from benchbench.machine.peaks import peaks
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.note import Note, NoteKind, note
+from benchbench.model.placement import Strategy
 from benchbench.model.run import RunInfo
 
 MEMORY = "memory"  # the quantity whose rate is in B/s; every other one is a dtype, in FLOP/s
 COMPUTE = "compute"
 BEYOND = 1.1  # times a ceiling: more than one measurement differs from the next
 MEASURE = "accelbench doctor --ceilings"
+BETWEEN = "what passes between devices is bound by their links, not by the memory of one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,26 @@ class Roofs:
     no_flops: str = ""
     no_bytes: str = ""
 
+    def of_devices(self, count: int) -> Roofs:
+        """Of so many such devices together."""
+        flops_per_s, bytes_per_s = (
+            None if rate is None else count * rate for rate in (self.flops_per_s, self.bytes_per_s)
+        )
+        return Roofs(flops_per_s, bytes_per_s, self.no_flops, self.no_bytes)
+
+
+def case_roofs(
+    info: RunInfo, case: Case, device_name: str | None, ceilings: Iterable[Ceiling]
+) -> tuple[Roofs, Roofs]:
+    """By the ceilings and by the datasheet of the case's devices, all together."""
+    if case.placement.strategy is Strategy.COLLECTIVE:
+        return (unbound := Roofs(None, None, BETWEEN, BETWEEN)), unbound
+    roofs = measured_roofs(info, case, device_name, ceilings), datasheet_roofs(case.computes_in, device_name)
+    return roofs[0].of_devices(case.hardware_count), roofs[1].of_devices(case.hardware_count)
+
 
 def measured_roofs(info: RunInfo, case: Case, device_name: str | None, ceilings: Iterable[Ceiling]) -> Roofs:
-    """By the ceilings of the case's device."""
+    """By the ceilings of one of the case's devices."""
     model, threads = device_of(info, case.device, device_name)
     here = [ceiling for ceiling in ceilings if ceiling.device == model]
     rates = {ceiling.quantity: ceiling.rate for ceiling in here if ceiling.threads == threads}

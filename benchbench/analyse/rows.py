@@ -13,10 +13,9 @@ from benchbench.analyse.roofline import (
     Ceiling,
     Position,
     Roofs,
+    case_roofs,
     ceiling_notes,
-    datasheet_roofs,
     device_of,
-    measured_roofs,
     position,
 )
 from benchbench.analyse.side_by_side import SHARES, share_of, side_by_side_notes
@@ -221,7 +220,7 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
         metrics=metrics,
         steps=None if latency_s is None else _quantiles(measured),
         position=where,
-        price=priced(metrics["items_per_s"].value, device, context.prices),
+        price=priced(metrics["items_per_s"].value, device, context.prices, row.case.hardware_count),
         shares=shares,
         notes=(
             *_quality_notes(measured, rounds),
@@ -249,8 +248,7 @@ def _position(context: _Context, row: Row, cost: Cost, step_s: float | None) -> 
     if row.case.dtype is None:
         unknown = Roofs(None, None, FOREIGN, FOREIGN)
         return position(cost, step_s, unknown, unknown)
-    roofs = measured_roofs(context.info, row.case, row.device_name, context.ceilings)
-    return position(cost, step_s, roofs, datasheet_roofs(row.case.dtype, row.device_name))
+    return position(cost, step_s, *case_roofs(context.info, row.case, row.device_name, context.ceilings))
 
 
 def _part_notes(records: Sequence[Record]) -> list[Note]:

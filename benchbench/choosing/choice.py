@@ -47,11 +47,14 @@ class WorkChoice:
 
 
 def price_of(hardware: Hardware, prices: Prices | None) -> float | None:
-    """Of an hour: that of the device with its threads, `Example CPU, 2 threads`, or of the device."""
+    """Of an hour: that of the device with its threads, `Example CPU, 2 threads`, or of the device.
+
+    Several cost what the user says that so many cost, else so many times one.
+    """
     if prices is None:
         return None
-    labelled = prices.of(hardware.label)
-    return prices.of(hardware.device) if labelled is None else labelled
+    labelled = prices.of(hardware.name, hardware.count)
+    return prices.of(hardware.device, hardware.count) if labelled is None else labelled
 
 
 def work_choices(sessions: Sequence[CaseSession], prices: Prices | None, assumed: float) -> list[WorkChoice]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from benchbench.analyse.digest import CaseDigest, digest
@@ -16,9 +16,10 @@ from benchbench.comparing.match import LEAST_PROCESSES, PARTS_APART
 from benchbench.errors import UsageError, unknown
 from benchbench.gate.spread import Hours, days_of, hours_of
 from benchbench.machine.environment import fingerprint
+from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
 from benchbench.model.note import NoteKind
-from benchbench.model.placement import ONE_DEVICE, suffix
+from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.store.ulid import begun
 
@@ -29,20 +30,28 @@ UNNAMED = "a machine without a name"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hardware:
-    """What can be bought or rented: a device by its own name; of a CPU, also the threads that were used."""
+    """What can be bought or rented: a device by its own name, or several of them; of a CPU, also the threads
+    that were used.
+    """
 
     device: str
     threads: int = 0  # 0 of an accelerator
+    count: int = 1  # of accelerators, or of the hosts whose CPUs compute
+
+    @property
+    def name(self) -> str:
+        """`AMD EPYC 7B13, 8 threads`."""
+        return f"{self.device}, {self.threads} threads" if self.threads else self.device
 
     @property
     def label(self) -> str:
-        """`AMD EPYC 7B13, 8 threads`."""
-        return f"{self.device}, {self.threads} threads" if self.threads else self.device
+        """`8 × NVIDIA H100`; of one, its name."""
+        return several_devices(self.count, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """What machines of one type have in common; `fingerprint`: of all their hardware."""
+    """What machines of one type have in common. `hardware`: one device; `fingerprint`: of all they have."""
 
     hardware: Hardware
     cpu: str
@@ -63,19 +72,25 @@ class CaseSession:
 
     @property
     def hardware(self) -> Hardware:
-        """Of the case's device."""
-        return self.type.hardware
+        """Of the case's devices."""
+        return replace(self.type.hardware, count=self.case.hardware_count)
 
     @property
     def work(self) -> str:
-        """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32/cold`."""
-        return self.case.work if self.case.cache is Cache.HOT else f"{self.case.work}/{self.case.cache}"
+        """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32/cold`.
+
+        What passes between devices is other work with other numbers of them.
+        """
+        case = self.case
+        passing = case.placement.strategy is Strategy.COLLECTIVE
+        world = suffix(replace(case.placement, names=()), {}) if passing else ""
+        return "/".join((case.work, *([case.cache] if case.cache is not Cache.HOT else []))) + world
 
     @property
     def configuration(self) -> str:
-        """What computes it: `torch compile`."""
-        variables = suffix(ONE_DEVICE, self.case.environment)
-        return " ".join(filter(None, (self.case.target, self.case.mode, variables)))
+        """What computes it: `torch compile`, `torch eager [devices=2,strategy=data-parallel]`."""
+        where = suffix(self.case.placement, self.case.environment)
+        return " ".join(filter(None, (self.case.target, self.case.mode, where)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +191,6 @@ def _fault(row: Row, processes: CaseDigest) -> str:
     faults = {
         str(row.status): not row.ok,
         "not ranked": row.unranked,
-        "of several devices": row.case.placement != ONE_DEVICE,
         "not verified": row.relative_error.value is None and not simulated,
         "contended": bool(processes.contended),
         "still warming up": processes.unsteady > 0,

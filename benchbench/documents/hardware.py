@@ -176,7 +176,7 @@ def _hardware(choice: WorkChoice, hardware: Hardware, found: HardwareComparison)
 
 
 def _device(hardware: Hardware) -> dict[str, Any]:
-    return {"device": hardware.device, "threads": hardware.threads or None}
+    return {"device": hardware.device, "threads": hardware.threads or None, "devices": hardware.count}
 
 
 def _amount(ranking: Ranking, hardware: Hardware) -> dict[str, Any] | None:
@@ -213,7 +213,8 @@ def _offer(offer: Offer, offers: tuple[Offer, ...]) -> dict[str, Any]:
 
 def _siblings(siblings: Siblings) -> dict[str, Any]:
     return {
-        **_device(siblings.type.hardware),
+        "device": siblings.type.hardware.device,
+        "threads": siblings.type.hardware.threads or None,
         "cpu": siblings.type.cpu,
         "hardware": siblings.type.fingerprint,
         "scores": [asdict(score) for score in siblings.scores],

@@ -16,6 +16,7 @@ from benchbench.choosing.stragglers import LEAST_MACHINES, MachineScore, Sibling
 from benchbench.documents.document import Cell, Column, Content, Layout, Number, Table, Tone, table
 from benchbench.documents.run_works import CACHES
 from benchbench.errors import UsageError, unknown
+from benchbench.model.placement import Strategy
 from benchbench.stats import Difference
 
 UNITS = {Aim.FASTEST: "s", Aim.FRUGAL: "J"}  # what an item is counted by; money for the cheapest
@@ -86,7 +87,9 @@ def work_title(choice: WorkChoice) -> str:
     """`gemm  m=64 n=64 k=64 · float32`."""
     case = choice.case
     head = f"{case.workload}  {params_text(case.params)}".rstrip()
-    return " · ".join(filter(None, (head, case.dtype, CACHES.get(case.cache, ""))))
+    between = case.placement.strategy is Strategy.COLLECTIVE
+    devices = f"{case.placement.devices} devices" if between else ""
+    return " · ".join(filter(None, (head, case.dtype, CACHES.get(case.cache, ""), devices)))
 
 
 def _choice_rows(choice: WorkChoice, currency: str) -> list[tuple[Cell, ...]]:

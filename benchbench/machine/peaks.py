@@ -32,6 +32,14 @@ class Peaks:
         """How far a card of this name may exceed its datasheet: makers overclock GeForce cards."""
         return OVERCLOCKED if "GeForce" in self.device else 1.0
 
+    def of_devices(self, count: int) -> Peaks:
+        """Of so many of them together."""
+        return Peaks(
+            device=several_devices(count, self.device),
+            flops_per_s={dtype: count * rate for dtype, rate in self.flops_per_s.items()},
+            bytes_per_s=None if self.bytes_per_s is None else count * self.bytes_per_s,
+        )
+
     def flops_peak(self, dtype: Dtype) -> float | None:
         """FLOP/s of a case's dtype: mixed precision has the peak of what it multiplies."""
         return self.flops_per_s.get(dtype.compute)
@@ -42,6 +50,11 @@ class Peaks:
         if dtype.compute is not Dtype.FLOAT32 or peak is None:
             return peak
         return max(peak, self.flops_per_s.get(Dtype.TF32, 0.0) / SPLIT_PRODUCTS)
+
+
+def several_devices(count: int, device: str) -> str:
+    """`8 × NVIDIA H100`; of one, its name."""
+    return f"{count} × {device}" if count > 1 else device
 
 
 def peaks(name: str) -> Peaks | None:

@@ -24,6 +24,7 @@ from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.note import Note, NoteKind, note
 
 INTERVAL_S = 0.2  # NVML's counters move every 20 to 100 ms; a sample costs about 0.5 ms
+OF_ONE = "the energy of one of several GPUs is not that of a step"
 MOST_SAMPLES = 600  # that a record keeps; of more, every second, every third, …
 
 
@@ -41,6 +42,7 @@ class Sources:
     packages: tuple[rapl.CpuPackage, ...] = ()
     nvml: Nvml | None = None
     gpu: int = 0
+    others: bool = False  # whether the case has GPUs besides, which are not sampled
     no_energy: str = ""
     notes: tuple[Note, ...] = ()
 
@@ -135,7 +137,8 @@ def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Te
         sampler_cpu_s=kept[-1].cost_s - kept[0].cost_s if kept else 0.0,
         no_energy=sources.no_energy,
         notes=sources.notes,
-        **_gpu_columns([each.gpu for each in kept]) | ({"energy_j": joules} if joules else {}),
+        **_gpu_columns([each.gpu for each in kept])
+        | ({"energy_j": joules} if joules or sources.others else {}),
     )
 
 
@@ -209,7 +212,9 @@ class Watch:
             return replace(self._sources, packages=found, no_energy="the RAPL counters gave no answer")
         if kind not in CUDA:
             return replace(self._sources, no_energy=f"the energy of {case.device} is not counted")
-        return self._gpu(case.device)
+        first = self._gpu(case.device)
+        several = first.nvml is not None and case.placement.devices > 1
+        return replace(first, others=True, no_energy=OF_ONE) if several else first
 
     def _gpu(self, device: str) -> Sources:
         if self._nvml is None:

@@ -121,6 +121,11 @@ class Case:
         return self.dtype
 
     @property
+    def hardware_count(self) -> int:
+        """How many pieces of hardware compute it: the accelerators, or the hosts whose CPUs do."""
+        return self.placement.hosts if self.device.startswith("cpu") else self.placement.devices
+
+    @property
     def work(self) -> str:
         """What is computed, whoever computes it: `gemm(m=64,n=64,k=64)/float32`."""
         if self.dtype is None:
