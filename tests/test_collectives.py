@@ -16,7 +16,7 @@ from benchbench.analyse.rows import rows
 from benchbench.backends.base import Backend
 from benchbench.documents.document import Document
 from benchbench.documents.links import link_tables
-from benchbench.errors import Unsupported, UsageError
+from benchbench.errors import UsageError
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Measurement
@@ -28,7 +28,7 @@ from benchbench.worker.ranks import run_ranks
 from benchbench.worker.reference import reference
 from benchbench.workloads._collective import BetweenRanks, Collective
 from benchbench.workloads.base import Draw
-from benchbench.workloads.collectives.barrier import counted
+from benchbench.workloads.collectives.barrier import MOST_LATE, counted, gone_early
 from benchbench.workloads.collectives.send_recv import SendRecv
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.tiny import COLLECTIVES, EVERY
@@ -175,7 +175,8 @@ def ahead_of_another(tmp_path: Path, run: Callable[[World], int]) -> list[int]:
 @FORKS
 def test_nobody_goes_on_alone_at_a_barrier_that_holds(tmp_path: Path) -> None:
     def run(world: World) -> int:
-        wait = counted(world, lambda: world.gather(None))
+        assert world.shared
+        wait = counted(world.shared, world.rank, lambda: world.gather(None))
         return sum(wait() for _ in range(20))
 
     assert ahead_of_another(tmp_path, run) == [0, 0]
@@ -184,7 +185,8 @@ def test_nobody_goes_on_alone_at_a_barrier_that_holds(tmp_path: Path) -> None:
 @FORKS
 def test_a_barrier_that_lets_a_rank_go_on_is_told(tmp_path: Path) -> None:
     def run(world: World) -> int:
-        wait = counted(world, lambda: None)
+        assert world.shared
+        wait = counted(world.shared, world.rank, lambda: None)
         if world.rank == 1:
             world.gather(None)
         ahead = sum(wait() for _ in range(20))
@@ -195,9 +197,34 @@ def test_a_barrier_that_lets_a_rank_go_on_is_told(tmp_path: Path) -> None:
     assert ahead_of_another(tmp_path, run) == [20, 0]
 
 
-def test_a_barrier_is_not_verified_where_ranks_share_no_memory() -> None:
-    with pytest.raises(Unsupported, match="a launcher started"):
-        counted(World(rank=1, devices=2, processes=2), lambda: None)
+@pytest.mark.parametrize(("processes", "times"), [(2, 2), (8, 8), (9, 5), (64, 8)])
+def test_without_memory_in_common_a_barrier_is_tried_with_each_rank_late_in_turn(
+    processes: int, times: int
+) -> None:
+    now, met, moment = 0.0, 0, 2.0**-30
+
+    def gather(value: object) -> list[object]:
+        nonlocal met
+        met += 1
+        return [value] * processes
+
+    def holds() -> None:
+        nonlocal now
+        now += moment
+
+    world = World(rank=processes - 1, devices=processes, processes=processes, gather=gather)
+    own = processes - 1 in range(0, processes, -(-processes // MOST_LATE))
+    assert gone_early(world, lambda: None, moment, lambda: now) == times - own
+    assert met == times
+    assert gone_early(world, holds, moment, lambda: now) == 0
+
+
+@FORKS
+def test_ranks_that_wait_at_a_barrier_are_never_early(tmp_path: Path) -> None:
+    assert ahead_of_another(tmp_path, lambda world: gone_early(world, lambda: world.gather(None), 0.01)) == [
+        0,
+        0,
+    ]
 
 
 def test_messages_go_round_or_between_partners() -> None:

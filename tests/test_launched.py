@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,14 @@ import pytest
 
 from benchbench.errors import UsageError
 from benchbench.launch import followers
+from benchbench.launch.channel import Channel
 from benchbench.launch.followers import Group, LaunchedProcess, follow, gather_followers
 from benchbench.launch.launched import PORT, Launched, first_host, launched
-from benchbench.model.measurement import Measurement
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.running.rounds import shuffled
 from benchbench.store import runs
+from tests.factories import a_case
+from tests.program import environment, wait_for
 
 VARIABLES = {
     "torchrun": {
@@ -59,7 +65,7 @@ ADDRESSES = {"torchrun": ("a", PORT), "srun": ("node07", PORT), "mpirun": ("b", 
 @pytest.mark.parametrize("launcher", VARIABLES)
 def test_every_launcher_tells_rank_size_and_where_the_first_is(launcher: str) -> None:
     where = launched(VARIABLES[launcher], 7)
-    assert (where.rank, where.size, where.local_rank) == (3, 4, 1)
+    assert (where.rank, where.size) == (3, 4)
     assert where.address == ADDRESSES[launcher]
 
 
@@ -103,7 +109,7 @@ def test_what_no_launcher_says_is_told(variables: Mapping[str, str], message: st
 
 
 def process(tmp_path: Path, rank: int, size: int = 2) -> Launched:
-    return Launched(rank=rank, size=size, local_rank=rank, address=None, file=tmp_path / "ranks.json")
+    return Launched(rank=rank, size=size, address=None, file=tmp_path / "ranks.json")
 
 
 def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:
@@ -182,12 +188,51 @@ def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> N
     assert (free.hosts, few.hosts) == (2, 1)
 
 
+def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
+    """As torchrun starts them; srun --gpus-per-task shows each its own."""
+
+    def devices(*gpus: str) -> list[int]:
+        group = a_group(*(("a", (0,)) for _ in gpus))
+        members = [dataclasses.replace(each, gpus=own) for each, own in zip(group.members, gpus, strict=True)]
+        own, *others = (followers.Follower(each, None) for each in members)  # type: ignore[arg-type]
+        shown = Group("a", own.member, others)
+        return [shown.device(rank) for rank in range(len(gpus))]
+
+    assert devices("", "", "") == [0, 1, 2]
+    assert devices("0,1", "0,1") == [0, 1]
+    assert devices("0", "1") == [0, 0]
+    assert devices("0,1", "2,3", "0,1", "2,3") == [0, 0, 1, 1]
+    apart = a_group(("a", (0,)), ("b", (0,)), ("a", (1,)))
+    assert [apart.device(rank) for rank in range(3)] == [0, 0, 1]
+
+
+def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
+    here, there = socket.socketpair()
+    member = LaunchedProcess(1, "a", (0,), "1")
+    gone = followers.Follower(member, Channel(here))
+    assert not gone.ended
+    there.close()
+    assert gone.ended
+    with pytest.raises(ConnectionError, match="its process has ended"):
+        gone.hear(1.0)
+    gone.tell({"do": "close"})
+    assert gone.lost == "its process has ended"
+    here, there = socket.socketpair()
+    silent = followers.Follower(member, Channel(here))
+    with pytest.raises(ConnectionError, match="its process said nothing for 0 s"):
+        silent.hear(0.01)
+    assert not there.recv(1)  # a late answer would be taken for the next one
+    there.close()
+
+
 MODULE = [sys.executable, "-m", "benchbench.ranks"]
+FAULTS = ("none", "hangs", "wrong")
+ENDED_S = 15.0  # ten, on a machine that does something else too
 
 
 def start(tmp_path: Path, rank: int, *arguments: str) -> subprocess.Popen[str]:
     variables = {"PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"}
-    environ = {**os.environ, **variables, "TMPDIR": str(tmp_path)}
+    environ = environment(**variables, TMPDIR=str(tmp_path))
     command = [*MODULE, *arguments, "--results", str(tmp_path / "results")]
     return subprocess.Popen(
         command, env=environ, text=True, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -221,6 +266,82 @@ def test_a_world_that_was_not_started_is_refused_by_all(tmp_path: Path) -> None:
     (told,) = (each.communicate(timeout=120) for each in processes)
     assert processes[0].returncode == 2
     assert "the launcher started 2 processes" in told[1]
+
+
+def outcomes(tmp_path: Path) -> dict[str, Measurement | Failure]:
+    """Of each fault."""
+    return {str(record.case.params["fault"]): record.outcome for record in run_of(tmp_path).records}
+
+
+def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[subprocess.Popen[str]]:
+    """Two processes whose second rank does wrong what is told."""
+    arguments = ["-w", "faulty_rank", "-p", f"fault={','.join(faults)}", "-b", "fake", "-d", "cpu", "--quick"]
+    arguments += ["--rounds", "1", "--timeout", str(timeout_s), "--seed", str(seed)]
+    return [start(tmp_path, rank, *arguments) for rank in range(2)]
+
+
+@pytest.mark.xdist_group("launched")
+def test_what_a_launched_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(tmp_path: Path) -> None:
+    processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "none", timeout_s=12)
+    told = [each.communicate(timeout=120) for each in processes]
+    assert [each.returncode for each in processes] == [4, 0], told
+    found = outcomes(tmp_path)
+    assert {name: str(each.status) for name, each in found.items()} == {
+        "killed": "crashed",
+        "hangs": "timeout",
+        "wrong": "wrong_result",
+        "late": "ok",
+        "none": "ok",
+    }
+    messages = {name: each.message for name, each in found.items() if isinstance(each, Failure)}
+    assert messages["killed"] == "rank 1 of 2: killed by signal 9 (SIGKILL)"
+    assert messages["hangs"] == "rank 1 of 2 did not come back; the others waited"
+    assert messages["wrong"].startswith("rank 1 of 2: relative error ")
+    assert not running_in_or_below(tmp_path)
+
+
+@pytest.mark.xdist_group("launched")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_launched_process_that_is_killed_is_named_and_the_other_ends(tmp_path: Path, victim: int) -> None:
+    """In the second case, in which a rank hangs; the third is not tried for a minute."""
+    seed = next(seed for seed in range(99) if order_of(seed) == ["none", "hangs", "wrong"])
+    processes = faulty(tmp_path, "none", "hangs", "wrong", timeout_s=60, seed=seed)
+    first, other = processes[0], processes[1 - victim]
+    assert first.stderr
+    next(line for line in first.stderr if "fault=none" in line)
+    time.sleep(1.0)  # so that the next case has begun
+    processes[victim].kill()
+    killed_s = time.monotonic()
+    other.communicate(timeout=60)
+    assert time.monotonic() - killed_s < ENDED_S
+    processes[victim].communicate()
+    wait_for(lambda: not running_in_or_below(tmp_path), ENDED_S)
+    if victim == 0:
+        assert other.returncode == 0
+        assert outcomes(tmp_path).keys() == {"none"}
+    else:
+        assert other.returncode == 4
+        messages = {
+            name: each.message for name, each in outcomes(tmp_path).items() if isinstance(each, Failure)
+        }
+        assert messages["hangs"] == "rank 1 of 2: its process has ended"
+        assert messages["wrong"] == f"rank 1 on {socket.gethostname()}: its process has ended"
+
+
+def order_of(seed: int) -> list[str]:
+    """Of the faults in the first round."""
+    cases = [a_case(workload="faulty_rank", params={"n": 8, "fault": name}) for name in FAULTS]
+    return [str(case.params["fault"]) for case in shuffled(cases, seed, 0)]
+
+
+def running_in_or_below(folder: Path) -> list[str]:
+    """Command lines of what works there, or has its files there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(folder) in f"{(path / 'cwd').readlink()} {(path / 'environ').read_bytes()!r}":
+                found.append((path / "cmdline").read_text())
+    return [each for each in found if each]
 
 
 TORCH = ["-w", "all_reduce", "-b", "torch", "-d", "cpu", "-p", "n=1021", "--quick", "--rounds", "1"]

@@ -46,6 +46,17 @@ class Channel:
             raise ValueError("an integer has more than 30 digits")
         return message
 
+    @property
+    def ended(self) -> bool:
+        """Whether the other end is closed, and all that it sent was read."""
+        self._socket.setblocking(False)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         """The other end sees that it is closed."""
         self._socket.close()

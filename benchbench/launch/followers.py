@@ -25,7 +25,7 @@ from benchbench.errors import UsageError
 from benchbench.launch.channel import Channel
 from benchbench.launch.launched import ADDRESS, Launched
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.transport import Greeting, Message, Worker
+from benchbench.launch.transport import Greeting, JobEnd, Message, Worker
 from benchbench.meeting import cores_of
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -43,6 +43,7 @@ class LaunchedProcess:
     host: str
     cores: tuple[int, ...]
     version: str
+    gpus: str = ""  # those its launcher let it see, as CUDA_VISIBLE_DEVICES; empty: all
 
 
 @dataclass(slots=True)
@@ -51,20 +52,43 @@ class Follower:
 
     member: LaunchedProcess
     channel: Channel
+    lost: str = ""  # why nothing more is asked of it
+
+    @property
+    def name(self) -> str:
+        """`rank 1 on node07`."""
+        return f"rank {self.member.rank} on {self.member.host}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has, as far as is known now."""
+        return bool(self.lost) or self.channel.ended
 
     def tell(self, message: Message) -> None:
         """Without an answer."""
-        self.channel.send(message)
+        if not self.lost:
+            self.channel.send(message)
 
     def hear(self, timeout_s: float) -> Message:
-        """Its answer. Raises ConnectionError where it is gone or says nothing in time."""
+        """Its answer. Raises ConnectionError where it is gone or says nothing in time: then it is lost."""
+        if self.lost:
+            raise ConnectionError(self.lost)
         try:
             answer = self.channel.receive(timeout_s)
-        except (TimeoutError, ValueError) as error:
-            raise ConnectionError(str(error)) from error
-        if answer is None:
-            raise ConnectionError("it is gone")
-        return answer
+        except TimeoutError:
+            self._lose(f"its process said nothing for {timeout_s:.0f} s")
+        except ValueError as error:
+            self._lose(f"its process cannot be understood: {error}")
+        else:
+            if answer is not None:
+                return answer
+            self._lose("its process has ended")
+        raise ConnectionError(self.lost)
+
+    def _lose(self, reason: str) -> None:
+        """A late answer would be taken for the next one."""
+        self.lost = reason
+        self.channel.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +113,12 @@ class Group:
         """Which of the processes of its host a rank is, and how many there are."""
         here = [n for n, each in enumerate(self.members) if each.host == self.members[rank].host]
         return here.index(rank), len(here)
+
+    def device(self, rank: int) -> int:
+        """Which of the accelerators that it sees is a rank's: those that see the same divide them."""
+        own = self.members[rank]
+        same = [n for n, each in enumerate(self.members) if (each.host, each.gpus) == (own.host, own.gpus)]
+        return same.index(rank)
 
     def cores(self, rank: int) -> list[int]:
         """Of a rank: those its launcher bound it to, else its share of those that all on its host have."""
@@ -115,7 +145,11 @@ class Group:
 def this_member(where: Launched) -> LaunchedProcess:
     """This process."""
     return LaunchedProcess(
-        where.rank, socket.gethostname(), tuple(sorted(os.sched_getaffinity(0))), installed_version()
+        rank=where.rank,
+        host=socket.gethostname(),
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        version=installed_version(),
+        gpus=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     )
 
 
@@ -266,3 +300,11 @@ def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
         return msgspec.convert(follower.hear(timeout_s), Greeting)
     except (ConnectionError, msgspec.ValidationError) as error:
         return Greeting(status="broken", reason=str(error))
+
+
+def ended_job(follower: Follower, timeout_s: float) -> Message:
+    """How the job of its worker ended, `end`, `message` and `log`, or why that is not known."""
+    try:
+        return {"end": "", "message": "", "log": "", **follower.hear(timeout_s)}
+    except ConnectionError as error:
+        return {"end": JobEnd.CRASHED, "message": str(error), "log": ""}

@@ -18,17 +18,12 @@ from benchbench.errors import UsageError
 ADDRESS = "ACCELBENCH_ADDRESS"  # HOST:PORT of the first process, where nothing else tells it
 PORT = 29781  # of the first process, where there are several hosts
 MOST_PROCESSES = 1024
-# Launcher → variables of the rank, of how many there are, of the rank on its host, and of how many are there.
+# Launcher → variables of the rank, of how many there are, and of how many of them are on its host.
 LAUNCHERS = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
-    "mpirun": (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 }
 HINT = "torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch"
 
@@ -39,7 +34,6 @@ class Launched:
 
     rank: int
     size: int
-    local_rank: int
     address: tuple[str, int] | None
     file: Path
 
@@ -53,9 +47,9 @@ def launched(environ: Mapping[str, str], parent: int) -> Launched:
 
 
 def _of(launcher: str, environ: Mapping[str, str], parent: int) -> Launched:
-    rank, size, local_rank, local_size = (
+    rank, size, local_size = (
         _number(environ, name, default)
-        for name, default in zip(LAUNCHERS[launcher], (None, None, 0, 0), strict=True)
+        for name, default in zip(LAUNCHERS[launcher], (None, None, 0), strict=True)
     )
     if not 0 <= rank < size <= MOST_PROCESSES:
         raise UsageError(f"{launcher} says rank {rank} of {size}.", f"Start 2 to {MOST_PROCESSES} processes.")
@@ -65,7 +59,6 @@ def _of(launcher: str, environ: Mapping[str, str], parent: int) -> Launched:
     return Launched(
         rank=rank,
         size=size,
-        local_rank=local_rank,
         address=None if one_host else _address(environ),
         file=Path(tempfile.gettempdir()) / f"accelbench-ranks-{os.getuid()}-{parent}.json",
     )

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
-import socket
 import sys
-import tempfile
-import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 from benchbench.backends.base import Backend
-from benchbench.launch.followers import Group, greeting_of
+from benchbench.launch.followers import Follower, Group, ended_job, greeting_of
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
+from benchbench.launch.rank_meeting import Meeting
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import Sampler
-from benchbench.meeting import Rank, deadline_of, devices_of, failure_reply, first_message, meet, of_all
+from benchbench.meeting import devices_of, of_all
 from benchbench.model.case import Case
 from benchbench.model.device import Target
-from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
 from benchbench.model.world import Spread
 from benchbench.registry import load_class
 
-MEET_S = 60.0  # for the ranks of a job to connect
 ENDING_S = 1.0  # for a worker to say how its job ended, after its rank has replied
-LATE_S = 15.0  # and for another process to say so
+LATE_S = 8.0  # and for another process to say so
 
 
 class RankTransport:
@@ -81,6 +72,7 @@ class RankedWorker(Worker):
         self._group = group
         self._number = number
         self._meeting: Meeting | None = None
+        self._lost = ""
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
         """Of all: the first's, unless another is not ready or differs."""
@@ -88,49 +80,41 @@ class RankedWorker(Worker):
         greeting = self._own.ready(timeout_s)
         for follower in self._group.followers:
             other = greeting_of(follower, timeout_s + LATE_S)
-            name = f"rank {follower.member.rank} on {follower.member.host}"
             if greeting.status != "ready":
                 continue
             if other.status != "ready":
-                greeting = Greeting(status="broken", reason=f"{name}: {other.reason}")
+                greeting = Greeting(status="broken", reason=f"{follower.name}: {other.reason}")
             elif other.version != greeting.version:
-                greeting = Greeting(
-                    status="broken", reason=f"{name} has version {other.version}, this one {greeting.version}"
-                )
+                differs = f"{follower.name} has version {other.version}, this one {greeting.version}"
+                greeting = Greeting(status="broken", reason=differs)
         return greeting
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
         """To every rank what is about all devices, and to the first what is about one."""
+        self._lost = ""
         if devices_of(job) != len(self._group.members):
             self._own.post(job, files, fork=fork)
-            return
-        self._meeting = Meeting(self._group, float(job["timeout_s"]))
-        for follower in self._group.followers:
-            own = {**job, "launched": self._meeting.told(follower.member.rank)}
-            follower.tell({"do": "post", "worker": self._number, "job": own, "fork": fork})
-        self._own.post({**job, "launched": self._meeting.told(0)}, files, fork=fork)
+        elif lost := [follower for follower in self._group.followers if follower.lost]:
+            self._lost = f"{lost[0].name}: {lost[0].lost}"
+        else:
+            self._meeting = Meeting(self._group, float(job["timeout_s"]))
+            for follower in self._group.followers:
+                own = {**job, "launched": self._meeting.told(follower.member.rank)}
+                follower.tell({"do": "post", "worker": self._number, "job": own, "fork": fork})
+            self._own.post({**job, "launched": self._meeting.told(0)}, files, fork=fork)
 
     def collect(self, timeout_s: float) -> Answer:
         """What all ranks say together."""
+        if self._lost:
+            return Answer(None, JobEnd.CRASHED, self._lost)
         if self._meeting is None:
             return self._own.collect(timeout_s)
-        with closing(self._meeting) as meeting:
-            reply = meeting.held()
+        endings = _Endings(self._own, self._group.followers, self._number, self._meeting)
+        reply, log = self._meeting.held(endings.of), endings.log
         self._meeting = None
-        own = self._own.collect(ENDING_S)
-        logs = [own.log, *self._ended()]
         if "outcome" in reply:
-            return Answer(reply, log="\n".join(filter(None, logs)))
-        return dataclasses.replace(own, reply=of_all(reply), end=JobEnd.ANSWERED, message="")
-
-    def _ended(self) -> list[str]:
-        """What the others' workers printed last."""
-        self._tell({"do": "collect", "timeout_s": ENDING_S})
-        logs = []
-        for follower in self._group.followers:
-            with suppress(ConnectionError):
-                logs.append(str(follower.hear(LATE_S).get("log", "")))
-        return logs
+            return Answer(reply, log=log)
+        return dataclasses.replace(endings.own, reply=of_all(reply), end=JobEnd.ANSWERED, message="")
 
     @property
     def alive(self) -> bool:
@@ -147,62 +131,34 @@ class RankedWorker(Worker):
             follower.tell({**message, "worker": self._number})
 
 
-class Meeting:
-    """Where the ranks of one job meet: a port of this process."""
+class _Endings:
+    """How the ranks' jobs ended: all are asked once, after the meeting, and those that go on are ended."""
 
-    def __init__(self, group: Group, timeout_s: float) -> None:
-        self._group = group
-        self._deadline = deadline_of(timeout_s)
-        self._token = secrets.token_hex(16)
-        self._listener = socket.create_server((group.host if group.hosts == 1 else "", 0))
-        self._folder = tempfile.TemporaryDirectory(prefix="accelbench-meeting-")
-        self._ranks: dict[int, Rank] = {}
+    def __init__(self, own: Worker, followers: Sequence[Follower], number: int, meeting: Meeting) -> None:
+        self._worker = own
+        self._followers = followers
+        self._number = number
+        self._meeting = meeting
 
-    def told(self, rank: int) -> dict[str, Any]:
-        """What a rank needs to come."""
-        group = self._group
-        return {
-            "rank": rank,
-            "local": group.local(rank)[0],
-            "size": len(group.members),
-            "hosts": group.hosts,
-            "host": group.host,
-            "port": self._listener.getsockname()[1],
-            "token": self._token,
-            "cores": group.cores(rank),
-            "oversubscribed": any(group.oversubscribed(each) for each in range(len(group.members))),
-            "meeting": self._url,
-        }
+    def of(self, rank: int) -> str:
+        """Why a rank gave no reply."""
+        told = self._others[rank - 1]["message"] if rank else self.own.message
+        return told or "its connection ended"
 
     @cached_property
-    def _url(self) -> str:
-        """Where the framework's own processes meet: a file on one host, else a port that is free now."""
-        if self._group.hosts == 1:
-            return f"file://{Path(self._folder.name) / 'meeting'}"
-        with socket.create_server(("", 0)) as free:
-            return f"tcp://{self._group.host}:{free.getsockname()[1]}"
+    def own(self) -> Answer:
+        """Of the first rank."""
+        self._meeting.close()
+        for follower in self._followers:
+            follower.tell({"do": "collect", "worker": self._number, "timeout_s": ENDING_S})
+        return self._worker.collect(ENDING_S)
 
-    def held(self) -> Message:
-        """What the ranks say together, or who did not come."""
-        size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
-        while len(self._ranks) < size:
-            self._listener.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                missing = ", ".join(str(rank) for rank in range(size) if rank not in self._ranks)
-                message = f"no process of rank {missing} of {size} came"
-                return failure_reply(Failure(status=Status.CRASHED, message=message))
-            told = first_message(connection)
-            if told.get("token") == self._token and told.get("rank") in range(size):
-                self._ranks[told["rank"]] = Rank(told["rank"], connection)
-            else:
-                connection.close()
-        return meet([self._ranks[rank] for rank in range(size)], self._deadline)
+    @cached_property
+    def _others(self) -> list[Message]:
+        _ = self.own  # which has asked the others, too
+        return [ended_job(follower, LATE_S) for follower in self._followers]
 
-    def close(self) -> None:
-        """Nobody waits here any more."""
-        for rank in self._ranks.values():
-            rank.channel.close()
-        self._listener.close()
-        self._folder.cleanup()
+    @property
+    def log(self) -> str:
+        """What the workers printed last."""
+        return "\n".join(filter(None, [self.own.log, *(str(each["log"]) for each in self._others)]))

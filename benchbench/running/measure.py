@@ -59,7 +59,7 @@ def measure_launched(where: Launched, options: MeasureOptions, results: Path, ob
             hosts = f"{where.size} processes on {group.hosts} hosts"
             raise UsageError(f"{hosts} are not equally many on each.", "Start as many on every host.")
         observer.note(f"{where.size} processes on {group.hosts} host{'s' if group.hosts > 1 else ''}")
-        selection = replace(asked.selection, hosts=group.hosts)
+        selection = replace(asked.selection, hosts=group.hosts, launched=True)
         spread, transport = replace(asked, selection=selection), partial(RankTransport, group)
         with (
             ready(targets, asked.wait_s, results, observer),

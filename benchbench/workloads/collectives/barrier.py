@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import Unsupported
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
+LATE_S, MOST_LATE = 0.2, 8
 IN_THE_PROGRAM = "it has no barrier of devices that one process drives: their order is the program's"
 
 
@@ -26,7 +28,8 @@ IN_THE_PROGRAM = "it has no barrier of devices that one process drives: their or
 class Barrier(BetweenRanks):
     """Each rank counts how often it has come; one that goes on ahead of another sees it lag behind.
 
-    The output is how often that happened in a rank, so 0 is verified of all steps so far.
+    The output is how often that happened in a rank, so 0 is verified of all steps so far. Ranks of a launcher
+    have no memory in common: before anything is timed, each in turn comes late, and the others must wait.
     """
 
     summary = "no rank goes on before all have come"
@@ -62,8 +65,10 @@ class Barrier(BetweenRanks):
 
         if context.world.processes == 1:
             raise Unsupported(IN_THE_PROGRAM)
-        ahead = context.put_on_host(np.zeros(1))
-        wait = counted(context.world, dist.barrier)
+        shared = context.world.shared
+        early = 0 if shared else gone_early(context.world, dist.barrier)
+        ahead = context.put_on_host(np.full(1, float(early)))
+        wait = counted(shared, context.world.rank, dist.barrier) if shared else dist.barrier
 
         def step() -> Any:
             if wait():
@@ -73,14 +78,11 @@ class Barrier(BetweenRanks):
         return Program(step, held=(ahead,), compiles=False)
 
 
-def counted(world: World, barrier: Callable[[], Any]) -> Callable[[], bool]:
+def counted(arrived: memoryview[int], rank: int, barrier: Callable[[], Any]) -> Callable[[], bool]:
     """A function that waits at `barrier` and returns whether it went on before all had come.
 
-    Raises Unsupported where ranks have no memory in common.
+    `arrived`: how often each rank has come, in memory that all of them see.
     """
-    arrived, rank = world.shared, world.rank
-    if arrived is None:
-        raise Unsupported("ranks that a launcher started have no memory in common to verify a barrier by")
 
     def wait() -> bool:
         arrived[rank] += 1
@@ -88,3 +90,25 @@ def counted(world: World, barrier: Callable[[], Any]) -> Callable[[], bool]:
         return min(arrived) < arrived[rank]
 
     return wait
+
+
+def gone_early(
+    world: World,
+    barrier: Callable[[], Any],
+    late_s: float = LATE_S,
+    clock: Callable[[], float] = perf_counter,
+) -> int:
+    """How often this rank went on at `barrier` while another was still to come.
+
+    Every rank in turn comes `late_s` seconds after all have met, at most `MOST_LATE` of them: a rank that is
+    back sooner after it set out to meet has not waited. Each uses its own clock alone.
+    """
+    early = 0
+    for late in range(0, world.processes, -(-world.processes // MOST_LATE)):
+        start = clock()
+        world.gather(None)
+        if late == world.rank:
+            sleep(late_s)
+        barrier()
+        early += late != world.rank and clock() - start < late_s
+    return early

@@ -1,0 +1,93 @@
+"""Where the ranks of one job meet that a launcher's processes compute: a port of the first."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from benchbench.launch.followers import Group
+from benchbench.launch.transport import Message
+from benchbench.meeting import Rank, deadline_of, failure_reply, first_message, meet
+from benchbench.model.measurement import Failure
+from benchbench.model.status import Status
+
+MEET_S = 60.0  # for the ranks of a job to connect
+MOMENT_S = 1.0  # between looks at whether one of the processes has ended
+
+
+class Meeting:
+    """Where the ranks of one job meet: a port of this process."""
+
+    def __init__(self, group: Group, timeout_s: float) -> None:
+        self._group = group
+        self._deadline = deadline_of(timeout_s)
+        self._token = secrets.token_hex(16)
+        self._listener = socket.create_server((group.host if group.hosts == 1 else "", 0))
+        self._folder = tempfile.TemporaryDirectory(prefix="accelbench-meeting-")
+        self._ranks: dict[int, Rank] = {}
+
+    def told(self, rank: int) -> dict[str, Any]:
+        """What a rank needs to come."""
+        group = self._group
+        return {
+            "rank": rank,
+            "local": group.device(rank),
+            "size": len(group.members),
+            "hosts": group.hosts,
+            "host": group.host,
+            "port": self._listener.getsockname()[1],
+            "token": self._token,
+            "cores": group.cores(rank),
+            "oversubscribed": any(group.oversubscribed(each) for each in range(len(group.members))),
+            "meeting": self._url,
+        }
+
+    @cached_property
+    def _url(self) -> str:
+        """Where the framework's own processes meet: a file on one host, else a port that is free now."""
+        if self._group.hosts == 1:
+            return f"file://{Path(self._folder.name) / 'meeting'}"
+        with socket.create_server(("", 0)) as free:
+            return f"tcp://{self._group.host}:{free.getsockname()[1]}"
+
+    def held(self, death: Callable[[int], str]) -> Message:
+        """What the ranks say together, or who did not come. `death`: how one that gave no reply ended."""
+        size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
+        while len(self._ranks) < size:
+            if connection := self._next(deadline):
+                self._admit(connection, death)
+            elif time.monotonic() > deadline or any(each.ended for each in self._group.followers):
+                missing = ", ".join(str(rank) for rank in range(size) if rank not in self._ranks)
+                message = f"no process of rank {missing} of {size} came"
+                return failure_reply(Failure(status=Status.CRASHED, message=message))
+        return meet([self._ranks[rank] for rank in range(size)], self._deadline)
+
+    def _next(self, deadline: float) -> socket.socket | None:
+        """Who connects; None: nobody for a moment."""
+        self._listener.settimeout(min(max(deadline - time.monotonic(), 0.001), MOMENT_S))
+        try:
+            return self._listener.accept()[0]
+        except TimeoutError:
+            return None
+
+    def _admit(self, connection: socket.socket, death: Callable[[int], str]) -> None:
+        """As a rank, if it is one."""
+        told = first_message(connection)
+        if told.get("token") == self._token and told.get("rank") in range(len(self._group.members)):
+            number = int(told["rank"])
+            self._ranks[number] = Rank(number, connection, partial(death, number))
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Nobody waits here any more."""
+        for rank in self._ranks.values():
+            rank.channel.close()
+        self._listener.close()
+        self._folder.cleanup()
