@@ -157,8 +157,8 @@ def names_of(job: Message) -> tuple[str, ...]:
 
 
 def of_all(reply: Message) -> Message:
-    """What ranks answer together; a measurement is made of their samples by who asked."""
-    if "ranks" not in reply or "outcome" in (first := reply["ranks"][0]):
+    """What ranks answer together; a measurement or a profile is made of theirs by who asked."""
+    if "ranks" not in reply or {"outcome", "profile"} & (first := reply["ranks"][0]).keys():
         return reply
     if "verified" not in first:
         return first  # type: ignore[no-any-return]

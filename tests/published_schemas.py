@@ -43,6 +43,7 @@ LATER = (
     "link_bytes_per_s",
     "rank_spread",
     "entry_skew_s",
+    "communication_share",
 )  # columns that reports of before do not have
 SCALAR = {"type": ["number", "string", "boolean"]}
 CHECKSUM = {

@@ -50,8 +50,8 @@ class Row:
 
     `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
     is not ok. `cost`: of a step, None where no round was measured. `relative_error`: the worst, of failed
-    rounds too. `shares`: by name, of `SHARES`, where a step has parts. `rounds`: those measured; `samples`:
-    their blocks.
+    rounds too. `shares`: by name, of `SHARES`, where a step has parts. `communication`: of a profiled step,
+    the share in which something passed between devices. `rounds`: those measured; `samples`: their blocks.
     """
 
     case: Case
@@ -68,6 +68,7 @@ class Row:
     position: Position = field(default_factory=Position)
     price: CasePrice = field(default_factory=CasePrice)
     shares: Mapping[str, Value] = field(default_factory=dict)
+    communication: Value = UNKNOWN
     notes: tuple[Note, ...] = ()
 
     @property
@@ -109,7 +110,7 @@ def rows(run: Run, ceilings: Sequence[Ceiling] = (), prices: Prices | None = Non
     context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
     made = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
     made += [_left_out(run.info, case) for case in run.info.left_out]
-    return [_with_profile(row, run.unprofiled) for row in made]
+    return [_with_profile(row, run) for row in made]
 
 
 def case_key(case: Case) -> tuple[str, str]:
@@ -135,8 +136,9 @@ class _Context:
     prices: Prices | None
 
 
-def _with_profile(row: Row, unprofiled: Mapping[str, str]) -> Row:
-    reason = unprofiled.get(row.case.id)
+def _with_profile(row: Row, run: Run) -> Row:
+    row = replace(row, communication=Value(run.communication.get(row.case.id)))
+    reason = run.unprofiled.get(row.case.id)
     return replace(row, notes=(*row.notes, note(NoteKind.NOT_PROFILED, reason=reason))) if reason else row
 
 

@@ -259,6 +259,7 @@ class Session(ABC):
         Marks have no length: torch_xla allows none to be open where a step ends.
         """
         timer = self.timer()
+        self.world.gather(None)  # no rank's first step is spent waiting for another's profiler
         with mark(BEGIN):
             pass
         blocks = timer.blocks(step, iterations, count)
@@ -368,9 +369,9 @@ class Backend(ABC):
 
     def device_of(self, device: str) -> str:
         """The name of this process's device, of a case on devices of the kind of `device`."""
-        kind, _, first = device.partition(":")
         if self.world.names:
             return self.world.names[self.world.rank]
+        kind, _, first = device.partition(":")
         return f"{kind}:{int(first or 0) + self.world.local}" if first else device
 
     @abstractmethod

@@ -211,6 +211,7 @@ class FakeSession(Session):
             busy_s=found.busy_s,
             gaps=found.gaps,
             operators=found.operators,
+            communication=found.communication,
             traces=("trace.json",),
         )
 

@@ -139,6 +139,12 @@ class Table:
         return (cell for row in self.rows for cell in row if cell)
 
 
+def without_empty(rows: Sequence[Mapping[str, Content]]) -> list[Mapping[str, Content]]:
+    """Rows without the columns that say nothing in any."""
+    used = {name for row in rows for name, content in row.items() if cell(content).parts}
+    return [{name: content for name, content in row.items() if name in used} for row in rows]
+
+
 def table(
     rows: Iterable[Mapping[str, Content]],
     columns: Sequence[Column] = (),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchbench import format as fmt
 from benchbench.documents import document
-from benchbench.documents.document import Cell, Content, Document, Number, Table, cell, number
+from benchbench.documents.document import Cell, Content, Document, Number, Table, number
 from benchbench.profiling.tables import OperatorChange, OperatorRow, OperatorTable, ProfileDifference
 
 SCHEMA = 1  # of the JSON. 1: first
@@ -25,7 +25,7 @@ def profile_document(tables: Sequence[OperatorTable], top: int, traces: Path) ->
         name="profile",
         title="Profile",
         tables=(
-            *(_operators(table, top, traces) for table in tables),
+            *(each for table in tables for each in (_operators(table, top, traces), *_ranks(table))),
             *(_by_kind(work, same) for work, same in works.items() if len(same) > 1),
         ),
         data={"schema": SCHEMA, "tables": [asdict(table) for table in tables]},
@@ -54,10 +54,11 @@ def _operators(table: OperatorTable, top: int, traces: Path) -> Table:
         rows.append(_total_cells(_many(len(left), "other"), sum(row.self_s for row in left), table))
     rows.append(_total_cells(IDLE, table.idle_s, table))
     rows.append(_total_cells("total", table.step_s, table))
-    used = {name for row in rows for name, content in row.items() if cell(content).parts}
-    shown = [{name: content for name, content in row.items() if name in used} for row in rows]
     return document.table(
-        shown, title=table.case, facts=_table_facts(table), notes=_table_notes(table, traces)
+        document.without_empty(rows),
+        title=table.case,
+        facts=_table_facts(table),
+        notes=_table_notes(table, traces),
     )
 
 
@@ -67,6 +68,10 @@ def _table_facts(table: OperatorTable) -> Iterator[str]:
     plain = ", ".join(f"{fmt.seconds(seconds)} {when}" for seconds, when in times if seconds)
     if plain:
         yield f"without the profiler: {plain}"
+    if table.communication_s is not None and table.exposed_s is not None:
+        shares = [fmt.percent(each / table.step_s) for each in (table.communication_s, table.exposed_s)]
+        whose = f", means of {len(table.ranks)} ranks; the operators are of rank 0" if table.ranks else ""
+        yield f"communication: {shares[0]} of the step, {shares[1]} exposed{whose}"
     gaps, place = table.gaps, "the device was busy" if table.on_device else "operators were running"
     longest = f", the longest {fmt.seconds(gaps.longest_s)}" if gaps.count else ""
     after = f" after {gaps.after}" if gaps.after else ""
@@ -80,6 +85,25 @@ def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
     for name in table.traces:
         viewer = "https://ui.perfetto.dev" if ".trace.json" in name else "xprof"
         yield f"trace, for {viewer}: {traces / name}"
+
+
+def _ranks(table: OperatorTable) -> Iterator[Table]:
+    """Of several, a line each, and which one the others wait for."""
+    if table.slowest is None:
+        return
+    rows: list[Cells] = [
+        {
+            "rank": str(rank.rank),
+            "device": rank.device,
+            "step": number(rank.step_s, "s"),
+            "communication": _part(rank.communication_s, rank.step_s),
+            "exposed": _part(rank.exposed_s, rank.step_s),
+            "not waiting": number(rank.own_s, "s"),
+        }
+        for rank in table.ranks
+    ]
+    told = f"slowest: rank {table.slowest.rank}, {fmt.seconds(table.slowest.own_s)} of a step not waiting"
+    yield document.table(rows, title=f"{table.case}, by rank", facts=[told])
 
 
 def _row_cells(row: OperatorRow, table: OperatorTable) -> Cells:
@@ -110,10 +134,11 @@ def _by_kind(work: str, tables: Sequence[OperatorTable]) -> Table:
     """A column per target, named by what tells it from the others."""
     kinds = dict.fromkeys(kind for table in tables for kind in table.kinds)
     rows: list[Cells] = [
-        {"kind": str(kind)} | {_rest(table): _part(table.kinds.get(kind, 0.0), table) for table in tables}
+        {"kind": str(kind)}
+        | {_rest(table): _part(table.kinds.get(kind, 0.0), table.step_s) for table in tables}
         for kind in kinds
     ]
-    rows.append({"kind": IDLE} | {_rest(table): _part(table.idle_s, table) for table in tables})
+    rows.append({"kind": IDLE} | {_rest(table): _part(table.idle_s, table.step_s) for table in tables})
     rows.append({"kind": "total"} | {_rest(table): number(table.step_s, "s") for table in tables})
     return document.table(rows, title=f"{work}, by kind")
 
@@ -122,8 +147,8 @@ def _rest(table: OperatorTable) -> str:
     return table.case.removeprefix(f"{table.work}/")
 
 
-def _part(seconds: float, table: OperatorTable) -> Cell:
-    return Cell((Number(seconds, "s"), f"({fmt.percent(seconds / table.step_s)})")) if seconds else Cell()
+def _part(seconds: float, step_s: float) -> Cell:
+    return Cell((Number(seconds, "s"), f"({fmt.percent(seconds / step_s)})")) if seconds else Cell()
 
 
 def _difference(found: ProfileDifference, top: int) -> Table:

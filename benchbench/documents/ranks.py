@@ -20,7 +20,7 @@ def rank_tables(rows: Sequence[Row], records: Sequence[Record]) -> tuple[Table, 
         first = next((each for each in outcomes if isinstance(each, Measurement) and each.ranks), None)
         if row.ok and first:
             lines.append(_line(row, first))
-    return (document.table(lines, title="Ranks"),) if lines else ()
+    return (document.table(document.without_empty(lines), title="Ranks"),) if lines else ()
 
 
 def _line(row: Row, measured: Measurement) -> dict[str, Content]:
@@ -32,6 +32,7 @@ def _line(row: Row, measured: Measurement) -> dict[str, Content]:
         "its step": number(max(steps), "s"),
         "spread": number(row.value("rank_spread"), "×"),
         "entry skew": number(row.value("entry_skew_s"), "s"),
+        "communication": number(row.communication.value, "%"),
         "memory": number(_largest_peak(measured.ranks), "B"),
     }
 

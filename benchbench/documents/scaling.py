@@ -23,7 +23,9 @@ IDEAL = "ideal"
 def scaling_tables(run: Run, found: Sequence[Scaling]) -> tuple[Table, ...]:
     """A line for each case of several devices; no table where there is none beside one device."""
     lines = [_line(run, each) for each in found]
-    return (document.table(lines, title="Several devices beside one"),) if lines else ()
+    if not lines:
+        return ()
+    return (document.table(document.without_empty(lines), title="Several devices beside one"),)
 
 
 def _line(run: Run, scaling: Scaling) -> dict[str, Content]:
@@ -37,6 +39,7 @@ def _line(run: Run, scaling: Scaling) -> dict[str, Content]:
         "rate": number(rate.value, f"{scaling.row.item}/s"),
         "speed-up": _ratio(scaling.speedup, "×"),
         "efficiency": _ratio(scaling.efficiency, "%"),
+        "communication": number(scaling.row.communication.value, "%"),
         "memory a rank": memory,
         "slowest rank": slowest,
     }

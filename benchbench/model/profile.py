@@ -8,6 +8,7 @@ from typing import Literal
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.record import SCHEMA
+from benchbench.stats import mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,29 @@ class Gaps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """Seconds in which something passed between devices. `exposed_s`: while nothing else ran beside it."""
+
+    total_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProfile:
+    """What a rank's own profile comes to. Sums over all steps."""
+
+    device: str
+    wall_s: float
+    busy_s: float
+    communication: Communication
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Where the time of some steps went, by the framework's own profiler. Sums over all steps."""
+    """Where the time of some steps went, by the framework's own profiler. Sums over all steps.
+
+    Of several ranks, all but `ranks` and `traces` is of the first.
+    """
 
     status: Literal["ok"] = "ok"
     profiler: str  # and its version
@@ -59,6 +81,15 @@ class Profile:
     memory_bytes: tuple[int, ...] = ()  # in use then, by the framework's allocator
     traces: tuple[str, ...] = ()  # files: what the profiler wrote, as it wrote it
     notes: tuple[str, ...] = ()
+    communication: Communication | None = None  # None: the trace has no operator that passes anything
+    ranks: tuple[RankProfile, ...] = ()  # where several processes compute a step
+
+    @property
+    def communication_share(self) -> float | None:
+        """Of a step, in which something passed between devices: the mean of the ranks."""
+        if self.ranks:
+            return mean([each.communication.total_s / each.wall_s for each in self.ranks])
+        return self.communication.total_s / self.wall_s if self.communication else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,3 +101,4 @@ class Run:
     damaged: tuple[str, ...] = ()
     ended: bool = True  # False: it was interrupted, or is still being measured
     unprofiled: dict[str, str] = field(default_factory=dict)  # case id → why it has no profile
+    communication: dict[str, float] = field(default_factory=dict)  # case id → share of its profiled step

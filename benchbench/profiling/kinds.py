@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from benchbench.traces.communication import is_communication
+
 
 class Kind(StrEnum):
     """The groups in which operators are compared across frameworks."""
@@ -23,7 +25,6 @@ class Kind(StrEnum):
 # Parts of names in lower case; `<word>` stands alone. The first kind that has one counts: XLA names a fusion
 # after all that it fuses, and the costliest is meant.
 PARTS = {
-    Kind.COMMUNICATION: "nccl all.?reduce all.?gather reduce.?scatter all.?to.?all collective",
     Kind.OPTIMIZER: "optimizer apply(momentum|adam|gradient|rms|ada) _fused_(sgd|ada) _foreach_",
     Kind.CONVOLUTION: "conv(?!ert) <dgrad> <wgrad>",
     Kind.PRODUCT: "gemm gemv matmul attention <(add|b|badd)?b?mm> <dot> <linear>",
@@ -48,5 +49,7 @@ PATTERNS = {kind: _pattern(parts) for kind, parts in PARTS.items()}
 
 def kind(name: str) -> Kind:
     """Of the operator of this name."""
+    if is_communication(name):
+        return Kind.COMMUNICATION
     lowered = name.lower()
     return next((found for found, pattern in PATTERNS.items() if pattern.search(lowered)), Kind.OTHER)

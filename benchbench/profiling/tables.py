@@ -10,10 +10,10 @@ from itertools import islice
 
 from benchbench.analyse.rows import rows as rows_of
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.model.profile import Gaps, Operator, Profile, Profiled
+from benchbench.model.profile import Gaps, Operator, Profile, Profiled, RankProfile
 from benchbench.model.run import Run
 from benchbench.profiling.kinds import Kind, kind
-from benchbench.stats import median
+from benchbench.stats import mean, median
 
 DISTURBED = 0.15  # steps that differ by more are told
 NOTABLE = 0.01  # of a step: operators that take less may be the profiler's own, or the allocator's
@@ -41,8 +41,30 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """A rank in one step: means over the steps. `exposed_s` is the part of `communication_s` beside which
+    nothing else ran there, `own_s` all of the step but that.
+    """
+
+    rank: int
+    device: str
+    step_s: float
+    communication_s: float
+    exposed_s: float
+
+    @property
+    def own_s(self) -> float:
+        """What the others may have to wait for."""
+        return self.step_s - self.exposed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTable:
-    """A case's profile, by the step. Operators' self times and `idle_s` add up to `step_s`."""
+    """A case's profile, by the step. Operators' self times and `idle_s` add up to `step_s`.
+
+    Of several ranks it is the first one's. `communication_s`: of the step, in which something passed between
+    devices; `exposed_s`: while nothing else ran. Of several ranks, their means. None: nothing passed.
+    """
 
     case: str
     work: str
@@ -64,6 +86,14 @@ class OperatorTable:
     memory_bytes: tuple[int, ...]
     traces: tuple[str, ...]
     notes: tuple[str, ...]
+    communication_s: float | None
+    exposed_s: float | None
+    ranks: tuple[RankRow, ...]
+
+    @property
+    def slowest(self) -> RankRow | None:
+        """The rank that has most to do besides waiting, where there are several."""
+        return max(self.ranks, key=lambda rank: rank.own_s, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +141,7 @@ def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -
     kinds: dict[str, float] = defaultdict(float)
     for row in rows:
         kinds[row.kind] += row.self_s
-    step_s = profile.wall_s / profile.steps
+    step_s, ranks = profile.wall_s / profile.steps, rank_rows(profile)
     plain_s = median(profile.plain_step_s) if profile.plain_step_s else None
     return OperatorTable(
         case=case.case.id,
@@ -138,7 +168,36 @@ def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -
             *_disturbed(profile.step_s or (step_s,), plain_s, measured_s),
             *islice(_lost(rows, profile.steps), 1),
         ),
+        communication_s=_mean_of([each.communication_s for each in ranks]),
+        exposed_s=_mean_of([each.exposed_s for each in ranks]),
+        ranks=ranks if profile.ranks else (),
     )
+
+
+def rank_rows(profile: Profile) -> tuple[RankRow, ...]:
+    """Of each rank; of a profile of one process one row, or none where nothing passed."""
+    if profile.ranks:
+        return tuple(_rank_row(rank, each, profile.steps) for rank, each in enumerate(profile.ranks))
+    if profile.communication is None:
+        return ()
+    own = RankProfile(
+        device="", wall_s=profile.wall_s, busy_s=profile.busy_s, communication=profile.communication
+    )
+    return (_rank_row(0, own, profile.steps),)
+
+
+def _rank_row(rank: int, profile: RankProfile, steps: int) -> RankRow:
+    return RankRow(
+        rank=rank,
+        device=profile.device,
+        step_s=profile.wall_s / steps,
+        communication_s=profile.communication.total_s / steps,
+        exposed_s=profile.communication.exposed_s / steps,
+    )
+
+
+def _mean_of(values: Sequence[float]) -> float | None:
+    return mean(values) if values else None
 
 
 def _row(operator: Operator, profile: Profile) -> OperatorRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -10,10 +11,10 @@ from time import perf_counter
 from benchbench.analyse.metrics import steps_s
 from benchbench.errors import UnreadableInput
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.transport import Answer
+from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
-from benchbench.model.profile import Profile, Profiled
+from benchbench.model.profile import Communication, Profile, Profiled, RankProfile
 from benchbench.model.record import Record
 from benchbench.model.status import Status
 from benchbench.stats import median
@@ -94,8 +95,33 @@ def _decoded(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
     if answer.reply is None:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
+        if ranks := answer.reply.get("ranks"):
+            return _of_ranks(ranks)
         if profile := answer.reply.get("profile"):
             return profile_outcome({**profile, "plain_step_s": plain})
         return profile_outcome(answer.reply["outcome"])
     except (KeyError, TypeError, UnreadableInput) as error:
         return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
+
+
+def _of_ranks(replies: Sequence[Message]) -> Profile | Failure:
+    """The first rank's profile, with what each of them says of communication and the traces of all."""
+    found = [
+        profile_outcome({**reply["profile"], "plain_step_s": reply["plain_step_s"]}) for reply in replies
+    ]
+    profiles = [each for each in found if isinstance(each, Profile)]
+    if len(profiles) < len(found):
+        return _unavailable("a rank has no profile, and the others have")
+    return replace(
+        profiles[0],
+        traces=tuple(name for each in profiles for name in each.traces),
+        ranks=tuple(
+            RankProfile(
+                device=str(reply["device"]),
+                wall_s=each.wall_s,
+                busy_s=each.busy_s,
+                communication=each.communication or Communication(total_s=0.0, exposed_s=0.0),
+            )
+            for reply, each in zip(replies, profiles, strict=True)
+        ),
+    )

@@ -65,10 +65,15 @@ def read_profiles(run: Path) -> tuple[list[Profiled], list[str]]:
     return sorted(found, key=lambda each: each.case.id), damaged
 
 
-def reasons(run: Path) -> dict[str, str]:
-    """Case id → why it has no profile, where it was to have one."""
-    outcomes = {each.case.id: each.outcome for each in read_profiles(run)[0]}
-    return {case: found.message for case, found in outcomes.items() if isinstance(found, Failure)}
+def profile_facts(run: Path) -> tuple[dict[str, str], dict[str, float]]:
+    """Case id → why it has no profile, where it was to have one; and → its share of communication."""
+    reasons, shares = {}, {}
+    for each in read_profiles(run)[0]:
+        if isinstance(each.outcome, Failure):
+            reasons[each.case.id] = each.outcome.message
+        elif (share := each.outcome.communication_share) is not None:
+            shares[each.case.id] = share
+    return reasons, shares
 
 
 def profile_outcome(raw: object) -> Profile | Failure:
@@ -79,7 +84,8 @@ def profile_outcome(raw: object) -> Profile | Failure:
         found = msgspec.convert(raw, Profile)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UnreadableInput(f"profile: {str(error)[:200]}") from error
-    if found.steps < 1 or not found.wall_s or len(found.memory_at_s) != len(found.memory_bytes):
+    walls = (found.wall_s, *(rank.wall_s for rank in found.ranks))
+    if found.steps < 1 or not all(walls) or len(found.memory_at_s) != len(found.memory_bytes):
         raise UnreadableInput("profile: no steps, no time, or columns that differ in length")
     if not all(map(_is_quantity, _numbers(dataclasses.asdict(found)))):
         raise UnreadableInput("profile: a number is negative or not finite")

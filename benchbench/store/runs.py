@@ -22,7 +22,7 @@ from benchbench.format import visible
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.store import codec, disk
-from benchbench.store.artifacts import reasons
+from benchbench.store.artifacts import profile_facts
 from benchbench.store.checksum import sealed
 from benchbench.store.lock import is_locked, lock
 from benchbench.store.redaction import Redaction, own_redaction
@@ -226,12 +226,14 @@ def read_run(path: Path) -> Run:
         if records.setdefault(key, record) is not record:
             damaged.append(f"line {number}: another line has round {record.round + 1} of {record.case.id}")
     ended, missing = _end(path, lines) if checksums else (True, [])
+    unprofiled, communication = profile_facts(path)
     return Run(
         info=info,
         records=tuple(records.values()),
         damaged=(*damaged, *missing),
         ended=ended,
-        unprofiled=reasons(path),
+        unprofiled=unprofiled,
+        communication=communication,
     )
 
 

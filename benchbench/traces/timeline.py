@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from benchbench.model.profile import Gaps, Operator
+from benchbench.model.profile import Communication, Gaps, Operator
+from benchbench.traces.communication import communication_in
 from benchbench.traces.spans import Piece, Span, TraceWindow, enclosing, gaps_of, nested, shared
 
 MOST_POINTS = 500  # of a memory timeline
@@ -31,12 +32,13 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Operators, the time any was running, and the gaps; of a device if anything ran on one."""
+    """Operators, the time any was running, the gaps, and what passed; of a device if anything ran on one."""
 
     operators: tuple[Operator, ...]
     on_device: bool
     busy_s: float
     gaps: Gaps
+    communication: Communication | None
 
 
 @dataclass(slots=True)
@@ -69,7 +71,8 @@ def summarise(spans: Sequence[Span], window: TraceWindow, allocations: Sequence[
     gaps, busy = gaps_of(device or host, inside, window)
     found = [_operator(name, row) for name, row in rows.items()]
     found.sort(key=lambda each: (-(each.device_self_s if device else each.host_self_s), each.name))
-    return Summary(tuple(found), bool(device), busy, gaps)
+    passed = communication_in(inside, device or host, window)
+    return Summary(tuple(found), bool(device), busy, gaps, passed)
 
 
 def memory(

@@ -68,6 +68,7 @@ def profile_of(
         busy_s=found.busy_s,
         gaps=found.gaps,
         operators=found.operators,
+        communication=found.communication,
         memory_at_s=at_s,
         memory_bytes=in_use,
         traces=traces,

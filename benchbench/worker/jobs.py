@@ -13,6 +13,7 @@ from benchbench.errors import Unsupported
 from benchbench.meeting import devices_of, failure_reply, names_of, of_all
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.measurement import Failure
+from benchbench.model.profile import Profile
 from benchbench.model.status import Status
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
@@ -208,10 +209,27 @@ def profile_case(backend: Backend, job: Message) -> Message:
         iterations, count = job["iterations"], job["count"]
         plain = [block / iterations for block in session.timer().blocks(runner.step, iterations, count)]
         try:
-            profile = session.profile(runner.step, iterations, count, Path(job["folder"]))
+            profile = profile_rank(session, runner, (iterations, count), Path(job["folder"]))
         except Unread as unread:
             return {"recording": dataclasses.asdict(unread.recording), "plain_step_s": plain}
-        return {"profile": dataclasses.asdict(profile), "plain_step_s": plain}
+        device = backend.device_of(job["case"]["device"])
+        return {"profile": dataclasses.asdict(profile), "plain_step_s": plain, "device": device}
+
+
+def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], folder: Path) -> Profile:
+    """The profile of (iterations, count) blocks, its traces in `folder`, under names that tell the rank.
+
+    Raises Unsupported, Unread.
+    """
+    if session.world.processes == 1:
+        return session.profile(runner.step, *blocks, folder)
+    own = folder / f"rank{session.world.rank}"
+    own.mkdir()
+    profile = session.profile(runner.step, *blocks, own)
+    names = {name: f"{own.name}.{name}" for name in profile.traces}
+    for name, told in names.items():
+        (own / name).rename(folder / told)
+    return dataclasses.replace(profile, traces=tuple(names.values()))
 
 
 def one_line(error: BaseException) -> str:

@@ -1,0 +1,208 @@
+"""The share of a step in which something passes between devices: by names in traces, of each rank."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+import benchbench
+from benchbench import api
+from benchbench.analyse.rows import rows
+from benchbench.documents.profile import profile_document
+from benchbench.documents.run import report_document
+from benchbench.model.case import Case
+from benchbench.model.placement import Placement, Strategy
+from benchbench.model.profile import Communication, Profile, RankProfile
+from benchbench.profiling.kinds import Kind, kind
+from benchbench.profiling.tables import OperatorTable, operator_table
+from benchbench.store import artifacts
+from benchbench.traces.communication import is_communication
+from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.timeline import summarise
+from tests.factories import a_case, a_profile, a_profiled, an_operator
+from tests.program import WORKLOADS
+from tests.rendering import columns_of, rendered
+
+TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
+
+
+@pytest.mark.parametrize(
+    ("names", "passing"),
+    [
+        ("gloo:all_reduce c10d::allreduce_ c10d::_allgather_base_ record_param_comms", True),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL nccl:_reduce_scatter_base", True),
+        ("all-reduce all-gather-start reduce-scatter all-to-all collective-permute psum ppermute", True),
+        ("CollectiveReduceV2 CollectiveGatherV2 NcclAllReduce", True),
+        (
+            "aten::add_ broadcast broadcast_in_dim reduce reduce-window ReduceSum aten::copy_ gather scatter",
+            False,
+        ),
+        ("FSDP::all_gather DistributedDataParallel.forward select-and-scatter", False),
+    ],
+)
+def test_what_passes_between_devices_is_known_by_its_name(names: str, passing: bool) -> None:
+    assert {is_communication(name) for name in names.split()} == {passing}
+    assert all((kind(name) is Kind.COMMUNICATION) == passing for name in names.split())
+
+
+def a_span(name: str, start: int, end: int, lane: str = "main", **over: Any) -> Span:
+    return Span(name=name, lane=lane, start_s=float(start), end_s=float(end), **over)
+
+
+WINDOW = TraceWindow(0.0, 20.0)
+
+
+def passed(*spans: Span) -> tuple[float, float] | None:
+    found = summarise(spans, WINDOW).communication
+    return (found.total_s, found.exposed_s) if found else None
+
+
+def test_what_runs_beside_it_hides_communication_and_overlapping_ones_count_once() -> None:
+    alone = a_span("gloo:all_reduce", 2, 6, "gloo")
+    assert passed(alone) == (4, 4)
+    assert passed(alone, a_span("gloo:all_gather", 4, 8, "other")) == (6, 6)
+    assert passed(alone, a_span("aten::mm", 0, 3)) == (4, 3)
+    assert passed(alone, a_span("aten::mm", 0, 3), a_span("aten::mm", 2, 5, "other")) == (4, 1)
+    assert passed(a_span("all-reduce", -5, 3), a_span("all-reduce", 19, 30)) == (4, 4)
+    assert passed(a_span("aten::mm", 0, 3)) is None
+    assert passed() is None
+
+
+def test_an_operator_around_a_collective_does_not_run_beside_it() -> None:
+    around, inside = a_span("aten::step", 0, 10), a_span("c10d::allreduce_", 2, 6)
+    assert passed(around, inside) == (4, 4)
+
+
+def test_of_an_accelerator_the_kernels_count_and_not_their_launches() -> None:
+    launch = a_span("nccl:all_reduce", 0, 9, id=7)
+    kernel = a_span("ncclDevKernel_AllReduce", 3, 7, "stream 1", on_device=True, cause=7)
+    gemm = a_span("gemm", 5, 9, "stream 2", on_device=True)
+    assert passed(launch, kernel, gemm) == (4, 2)
+
+
+stretches = st.lists(
+    st.tuples(st.integers(-3, 22), st.integers(1, 9), st.sampled_from(["all-reduce", "mm"])), max_size=8
+)
+
+
+@given(stretches)
+def test_each_instant_is_counted_as_it_is_looked_at(made: list[tuple[int, int, str]]) -> None:
+    spans = [a_span(name, at, at + length, str(lane)) for lane, (at, length, name) in enumerate(made)]
+
+    def run(name: str, at: int) -> bool:
+        return any(own == name and begin <= at < begin + length for begin, length, own in made)
+
+    total = sum(run("all-reduce", at) for at in range(20))
+    exposed = sum(run("all-reduce", at) and not run("mm", at) for at in range(20))
+    assert passed(*spans) == ((total, exposed) if total else None)
+
+
+def of_ranks(*exposed_s: float, total_s: float = 0.06, case: Case | None = None) -> OperatorTable:
+    """Ten steps of 10 ms."""
+    ranks = tuple(
+        RankProfile(
+            device=f"cuda:{rank}",
+            wall_s=0.1,
+            busy_s=0.09,
+            communication=Communication(total_s=total_s, exposed_s=each),
+        )
+        for rank, each in enumerate(exposed_s)
+    )
+    profile = replace(a_profile(an_operator("aten::mm", 0.03)), ranks=ranks)
+    return operator_table(a_profiled(profile, case=case or a_case(placement=TWO)), profile, 0.01)
+
+
+def test_the_slowest_rank_is_the_one_that_waits_least() -> None:
+    found = of_ranks(0.05, 0.01, 0.03)
+    assert found.slowest
+    assert found.slowest.rank == 1
+    assert found.slowest.own_s == pytest.approx(0.009)
+    assert (found.communication_s, found.exposed_s) == pytest.approx((0.006, 0.003))
+
+
+def test_a_table_tells_the_share_and_each_rank() -> None:
+    assert rendered(profile_document([of_ranks(0.05, 0.01)], 5, Path("R"))) == snapshot("""\
+gemm(m=64,n=64,k=64)/float32/eager@torch:cpu[devices=2,strategy=data-parallel]
+torch.profiler 2.13.0: a step of 10.0 ms, mean of 10 steps
+without the profiler: 9.80 ms just before, 10.0 ms when it was timed
+communication: 60.0 % of the step, 30.0 % exposed, means of 2 ranks; the operators are of rank 0
+operators were running 30.0 % of the time; 1 gap, the longest 70.0 ms after aten::mm
+OPERATOR     KIND            CALLS  SELF     SHARE   TOTAL
+aten::mm     matrix product  1      3.00 ms  30.0 %  3.00 ms
+no operator                         7.00 ms  70.0 %
+total                               10.0 ms  100 %
+
+gemm(m=64,n=64,k=64)/float32/eager@torch:cpu[devices=2,strategy=data-parallel], by rank
+slowest: rank 1, 9.00 ms of a step not waiting
+RANK  DEVICE  STEP     COMMUNICATION     EXPOSED           NOT WAITING
+0     cuda:0  10.0 ms  6.00 ms (60.0 %)  5.00 ms (50.0 %)  5.00 ms
+1     cuda:1  10.0 ms  6.00 ms (60.0 %)  1.00 ms (10.0 %)  9.00 ms
+""")
+
+
+def test_one_process_has_a_share_and_no_ranks() -> None:
+    profile = replace(a_profile(), communication=Communication(total_s=0.04, exposed_s=0.01))
+    found = operator_table(a_profiled(profile), profile, None)
+    assert (found.communication_s, found.exposed_s, found.ranks) == (0.004, 0.001, ())
+    shown = rendered(profile_document([found], 5, Path("R")))
+    assert "communication: 40.0 % of the step, 10.0 % exposed\n" in shown
+    assert "by rank" not in shown
+    alone = operator_table(a_profiled(), a_profile(), None)
+    assert (alone.communication_s, alone.ranks, alone.slowest) == (None, (), None)
+
+
+def test_a_run_keeps_the_share_of_each_case_that_was_profiled(tmp_path: Path) -> None:
+    other = a_case(workload="other")
+    for case, outcome in (
+        (a_case(), replace(a_profile(), communication=Communication(total_s=0.04, exposed_s=0.01))),
+        (other, a_profile()),
+    ):
+        found = a_profiled(outcome, case=case)
+        assert isinstance(found.outcome, Profile)
+        for name, content in artifacts.profile_files(found, {}).items():
+            path = tmp_path / artifacts.ARTIFACTS / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+    assert artifacts.profile_facts(tmp_path) == ({}, {a_case().id: 0.04 / 0.1})
+
+
+def test_ranks_are_profiled_together_and_all_their_traces_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    run = benchbench.run(
+        workloads="imbalanced",
+        backends="fake",
+        devices="cpu",
+        preset="quick",
+        rounds=1,
+        profile=True,
+        results=tmp_path,
+    )
+    (row,) = rows(run)
+    assert row.communication.value == pytest.approx((3 / 4 + 2 / 4) / 2)
+    (found,) = api.profile(run.info.id, results=tmp_path)
+    assert [each.communication_s for each in found.ranks] == pytest.approx([3e-3, 2e-3])
+    assert [each.step_s for each in found.ranks] == pytest.approx([4e-3, 4e-3])
+    assert {each.name: each.self_s for each in found.rows} == pytest.approx(
+        {"all_reduce": 3e-3, "product": 1e-3}
+    )
+    products = [
+        next(each["dur"] for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+        for name in found.traces
+        for path in tmp_path.rglob(name)
+    ]
+    assert products == pytest.approx([1e3, 2e3])
+    text = rendered(profile_document([found], 5, tmp_path))
+    assert "slowest: rank 1, 2.00 ms of a step not waiting" in text
+    document = report_document(run)
+    ranks = [table.title for table in document.tables].index("Ranks")
+    assert columns_of(document, ranks)["communication"] == ("62.5 %",)
