@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,29 @@ def of_arrays(name: str, world: int) -> Collective:
     work = collective(name, world)
     assert isinstance(work, Collective)
     return work
+
+
+@pytest.mark.real
+def test_every_collective_of_jax_is_verified_on_four_devices_and_told_where_they_take_turns(
+    tmp_path: Path,
+) -> None:
+    names = [name for name in COLLECTIVES if "jax" in EVERY[name].frameworks()]
+    (probe,) = benchbench.devices(backends="jax")
+    if probe.status != "ready":
+        pytest.skip(probe.reason)
+    run = benchbench.run(
+        workloads=names,
+        worlds="cpu+cpu+cpu+cpu",
+        backends="jax",
+        params={"n": 1021},
+        preset="quick",
+        rounds=1,
+        results=tmp_path,
+    )
+    told = {record.case.workload: record.outcome for record in run.records}
+    assert {name: outcome.status for name, outcome in told.items()} == dict.fromkeys(names, "ok")
+    crowded = len(os.sched_getaffinity(0)) < 4
+    assert {row.unranked for row in rows(run)} == {crowded}
 
 
 @pytest.mark.real

@@ -68,12 +68,13 @@ class Machines:
         )
         self.address = self._cluster.address
         self._nodes: dict[str, Any] = {}
+        self._kinds: dict[str, str] = {}
 
     def add(self, name: str, kind: str = "A100", **more: Any) -> None:
         labels = {"machine": name, "ray.io/accelerator-type": kind}
         own = {"num_cpus": 1, "object_store_memory": MEMORY, "labels": labels, **more}
         self._nodes[name] = self._cluster.add_node(**own)
-        self._cluster.wait_for_nodes()
+        self._kinds[name] = kind
 
     def remove(self, name: str) -> None:
         """As when its power is cut."""
@@ -81,12 +82,19 @@ class Machines:
             self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
 
     def only(self, **kinds: str) -> None:
-        """Afterwards there are these machines."""
-        for name in set(self._nodes) - set(kinds):
+        """Afterwards there are these machines, and the cluster knows of no other: for some seconds it takes
+        one whose power was cut for one that is there.
+        """
+        for name in [name for name in self._nodes if self._kinds[name] != kinds.get(name)]:
             self.remove(name)
         for name, kind in kinds.items():
             if name not in self._nodes:
                 self.add(name, kind)
+        self._cluster.wait_for_nodes()
+
+    def wait(self) -> None:
+        """Until the cluster knows of every machine."""
+        self._cluster.wait_for_nodes()
 
     def close(self) -> None:
         self._cluster.shutdown()
@@ -153,7 +161,8 @@ class Removal(Told):
 def check_removal(machines: Machines, results: Path, seed: int) -> None:
     chance = random.Random(seed)
     machines.only(m1="A100", m2="A100", m3="H100")
-    told = Removal(machines, chance.choice(["m1", "m3"]), chance.randint(1, 20), chance.uniform(0, 0.5))
+    # Of 40 records: it must not be done before its processes have noticed, which takes them seconds.
+    told = Removal(machines, chance.choice(["m1", "m3"]), chance.randint(1, 10), chance.uniform(0, 0.5))
     result = measured(machines, results, told, rounds=10)
     found = stored(results)
     assert all(run.ended and not run.damaged for run in found)
@@ -252,6 +261,7 @@ def test_versions_that_differ_are_told_before_anything_is_measured(
     machines.only(m1="A100")
     path = os.pathsep.join([str(other.parent), os.environ.get("PYTHONPATH", "")])
     machines.add("m2", env_vars={"PYTHONPATH": path})
+    machines.wait()
     told = Told()
     measured(machines, tmp_path / "results", told)
     (note,) = (note for note in told.notes if note.startswith("machines differ in jax"))

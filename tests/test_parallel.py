@@ -20,9 +20,9 @@ from benchbench.backends.base import Backend
 from benchbench.documents.plan import plan_document
 from benchbench.documents.plots import Sweeps
 from benchbench.documents.run import RunReport, report_document
+from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.case import Case, Dtype, Phase
-from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
@@ -41,7 +41,7 @@ from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_
 from tests.tiny import EVERY
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
-BACKENDS = ["torch", "tensorflow", "jax"]
+BACKENDS = ["torch", "tensorflow", "jax", "torch_xla"]
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
 
 
@@ -49,7 +49,7 @@ def backend_named(name: str) -> type[Backend]:
     return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
 
 
-def divided_cases(backend: str, dtype: Dtype, names: Sequence[str]) -> list[Case]:
+def divided_cases(backend: str, dtype: Dtype, names: Sequence[str], devices: int = 2) -> list[Case]:
     kind = backend_named(backend)
     return [
         a_case(
@@ -59,7 +59,7 @@ def divided_cases(backend: str, dtype: Dtype, names: Sequence[str]) -> list[Case
             mode=kind.modes[0],
             dtype=dtype,
             phase=Phase.TRAIN,
-            placement=Placement(devices=2, strategy=strategy),
+            placement=Placement(devices=devices, strategy=strategy),
         )
         for name in names
         for strategy in EVERY[name].strategies(kind.framework)
@@ -69,9 +69,10 @@ def divided_cases(backend: str, dtype: Dtype, names: Sequence[str]) -> list[Case
 def errors_of(cases: Sequence[Case]) -> dict[str, float | Failure | None]:
     """Case → relative error of its first steps against float64, or its failure."""
     names = dict.fromkeys(case.target for case in cases)
-    targets = [Target(name=name, backend=name, python=sys.executable) for name in names]
-    with WorkerPool(targets, Settings(threads=2), sys.executable) as pool:
-        pool.probe()
+    with WorkerPool(targets(list(names), {}, sys.executable), Settings(threads=2), sys.executable) as pool:
+        for probe in pool.probe():
+            if probe.status != "ready":
+                pytest.skip(probe.reason)
         told = references(pool, cases, lambda text: None)
         assert not {name: text for name, text in told.items() if isinstance(text, str)}
         return verified(pool, cases, (), (told, {}), lambda: None)
@@ -80,10 +81,23 @@ def errors_of(cases: Sequence[Case]) -> dict[str, float | Failure | None]:
 @pytest.mark.real
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_strategy_of_a_backend_is_verified(backend: str) -> None:
-    pytest.importorskip(backend)
     cases = divided_cases(backend, Dtype.FLOAT32, list(NETWORKS))
     errors = errors_of([*cases, *divided_cases(backend, Dtype.AMP_BF16, ["convnet_train"])])
     assert errors
+    assert not {name: error for name, error in errors.items() if not isinstance(error, float)}
+
+
+@pytest.mark.real
+def test_every_strategy_of_jax_is_verified_on_four_devices() -> None:
+    """One process drives them all; where the host has fewer cores they take turns."""
+    cases = divided_cases("jax", Dtype.FLOAT32, ["convnet_train"], devices=4)
+    assert {case.placement.strategy for case in cases} == {
+        Strategy.DATA_PARALLEL,
+        Strategy.FULLY_SHARDED,
+        Strategy.TENSOR_PARALLEL,
+    }
+    errors = errors_of(cases)
+    assert len(errors) == len(cases)
     assert not {name: error for name, error in errors.items() if not isinstance(error, float)}
 
 
