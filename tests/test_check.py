@@ -319,6 +319,21 @@ def test_other_work_or_conditions_are_incomparable_and_named(over: dict[str, Any
     )
 
 
+def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_accepts_its_times() -> None:
+    found = decide(a_baseline(*some_cases(2)), a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
+    assert list(map(str, conclusions(Gate(name="main", found=found)))) == snapshot(
+        [
+            "NOT COMPARABLE: no case could be tested",
+            "NOT COMPARABLE: 2 cases: workload version 1 → 2",
+            "measured otherwise now, so that earlier times do not count: gemm 1 → 2",
+            "to accept those of now: accelbench baseline set main NEW",
+        ]
+    )
+    accepted = a_new(2.0, 1.0, side={"workload_version": 2}, id="ACCEPTED", started="2026-01-08T00:00:00Z")
+    later = decide([*found.sessions, accepted], a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
+    assert Verdict.INCOMPARABLE not in {each.verdict for each in later.findings}
+
+
 def test_sessions_that_cannot_be_compared_are_passed_over() -> None:
     good = a_baseline()
     other = a_baseline(factors=[3.0], id="OTHER", settings=Settings(threads=1))

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench import format as fmt
+from benchbench.analyse.digest import CaseDigest
 from benchbench.documents.document import Cell, Tone
 from benchbench.gate.endings import TOLD_ONLY, Cause, Ending, endings, exit_code, judged
 from benchbench.gate.result import CaseFinding, GateResult
 from benchbench.gate.significance import TestResult
+from benchbench.model.status import Verdict
 from benchbench.store.tags import DIRTY
 
 TITLES = {
@@ -83,7 +85,33 @@ def _named(cases: Sequence[str]) -> str:
 
 
 def _next_step(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
-    """The line to type where only the baseline's own code can decide."""
+    """The lines to type where the baseline has other work, and where only its own code can decide."""
+    return [*_after_upgrade(gate), *_decided_by_code(gate, behind)]
+
+
+def _after_upgrade(gate: Gate) -> list[str]:
+    """What measures otherwise than when the baseline was made, and how its new times are accepted."""
+    upgrades = _upgrades(gate.found)
+    if not upgrades or not gate.name:
+        return []
+    return [
+        f"measured otherwise now, so that earlier times do not count: {', '.join(upgrades)}",
+        f"to accept those of now: accelbench baseline set {gate.name} {gate.found.new.id}",
+    ]
+
+
+def _upgrades(found: GateResult) -> list[str]:
+    """`conv2d 1 → 2`, of each workload whose version is another than in the newest session."""
+    barred = [each.case for each in found.findings if each.verdict is Verdict.INCOMPARABLE]
+    told: dict[str, None] = {}
+    for case in barred:
+        then, now = (side.cases.get(case, CaseDigest()) for side in (found.sessions[-1], found.new))
+        if now.case and then.workload_version != now.workload_version:
+            told[f"{now.case.workload} {then.workload_version} → {now.workload_version}"] = None
+    return list(told)
+
+
+def _decided_by_code(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
     if Ending.PROVISIONAL not in behind:
         return []
     commits = [each.commit for each in gate.found.sessions if each.commit and DIRTY not in each.commit]
