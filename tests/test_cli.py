@@ -35,6 +35,7 @@ FIELDS = [
         "rounds",
         "samples",
         "contended",
+        "layout",
         "latency_s",
         "latency_low_s",
         "latency_high_s",

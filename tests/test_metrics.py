@@ -55,7 +55,8 @@ def a_wrong_result(**over: Any) -> Failure:
 def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
     documented = (
         "case, suite, workload, params, dtype, mode, phase, cache, backend, target, framework_version, "
-        "device, device_name, status, message, rounds, samples, contended, latency_s, latency_low_s, "
+        "device, device_name, status, message, rounds, samples, contended, layout, latency_s, "
+        "latency_low_s, "
         "latency_high_s, latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, warm_s, "
         "compilations, items_per_s, item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, "
         "attainable_flops_per_s, roof, flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, "

@@ -39,6 +39,7 @@ FRAMEWORKS = ["torch", "tensorflow", "jax"]
 
 class TorchContext:
     world = ALONE
+    channels_last = True
 
     def __init__(self, dtype: str = "float32") -> None:
         torch = pytest.importorskip("torch")

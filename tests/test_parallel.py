@@ -231,6 +231,7 @@ class TorchContext:
     """The CPU in float32, as rank 0 of 64."""
 
     compute = None
+    channels_last = True
 
     def __init__(self) -> None:
         import torch

@@ -124,6 +124,7 @@ _IDENTITY: Mapping[str, _Column] = {
     "rounds": _fact(lambda row: row.rounds),
     "samples": _fact(lambda row: row.samples),
     "contended": _fact(lambda row: row.contended),
+    "layout": _fact(lambda row: row.layout),
 }
 # Columns that are no metrics stand behind the one they belong to.
 _BEHIND: Mapping[str, Mapping[str, _Column]] = {

@@ -49,9 +49,10 @@ class Row:
     """One case of a run: what it is, how it ended, and what its rounds come to.
 
     `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
-    is not ok. `cost`: of a step, None where no round was measured. `relative_error`: the worst, of failed
-    rounds too. `shares`: by name, of `SHARES`, where a step has parts. `communication`: of a profiled step,
-    the share in which something passed between devices. `rounds`: those measured; `samples`: their blocks.
+    is not ok. `cost`: of a step, None where no round was measured. `layout`: of images in memory.
+    `relative_error`: the worst, of failed rounds too. `shares`: by name, of `SHARES`, where a step has parts.
+    `communication`: of a profiled step, the share in which something passed between devices. `rounds`: those
+    measured; `samples`: their blocks.
     """
 
     case: Case
@@ -62,6 +63,7 @@ class Row:
     rounds: int = 0
     samples: int = 0
     cost: Cost | None = None
+    layout: str = ""
     metrics: Mapping[str, Value] = field(default_factory=dict)
     steps: Quantiles | None = None
     relative_error: Value = UNKNOWN
@@ -172,6 +174,7 @@ def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
         rounds=len(measured),
         samples=sum(len(process.block_s) for process in measured),
         cost=measured[0].cost if measured else None,
+        layout=measured[0].layout if measured else "",
         relative_error=_relative_error(done, "not verified" if status is Status.OK else ""),
     )
     if not row.ok:

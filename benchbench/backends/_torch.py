@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from benchbench.backends._torch_layouts import lie_channels_last
 from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
 from benchbench.errors import Unsupported
 from benchbench.model.case import AMP, Dtype
@@ -27,6 +28,7 @@ class TorchSession(Session):
         self.device = torch.device(device)
         self.dtype = getattr(torch, dtype.storage.value)
         self.compute = getattr(torch, dtype.compute.value) if dtype in AMP else None
+        self.channels_last = lie_channels_last(self.device.type, dtype)
         self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
         self._clearing: Any = None
 

@@ -139,6 +139,7 @@ class Session(ABC):
     dtype: Any  # of what is stored
     compute: Any = None  # of what is multiplied, under mixed precision only
     world: World = ALONE
+    channels_last: bool = True  # how images lie in memory; only torch has a choice (`_torch_layouts.py`)
     notes: tuple[Note, ...] = ()  # what a reader of this session's numbers must know
     spins: bool = False  # whether it can `spin`
     clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it

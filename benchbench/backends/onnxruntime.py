@@ -141,6 +141,7 @@ class OnnxSession(TorchSession):
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
         """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""
         super().__init__("cpu", dtype)
+        self.channels_last = False  # ONNX has images NCHW; the runtime lays them out for its kernels
         name, _, index = device.partition(":")
         self._provider = PROVIDERS[name]
         self._index = int(index or 0)

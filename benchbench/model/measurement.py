@@ -133,6 +133,7 @@ class Measurement:
     entry_s: tuple[float, ...] = ()  # of a rank, on its way to `ranks`; else ()
     # Of a step's parts, each timed alone: seconds a step in each block.
     parts_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
+    layout: str = ""  # of images in memory, `NHWC` or `NCHW`; "" without images, or of before it was kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

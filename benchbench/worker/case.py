@@ -128,6 +128,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         batches=samples.batches,
         cleared=cold_caches,
         parts_s=parts_s,
+        layout=runner.program.layout,
     )
 
 

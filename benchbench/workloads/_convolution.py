@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads._layouts import images_layout, torch_layout
 from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
@@ -35,6 +36,7 @@ class Convolution(Operation):
     """Cross-correlation, as every framework calls convolution; no bias, no dilation."""
 
     item = "image"
+    version = 2  # torch's gradients of outputs lie as images do
 
     @property
     @abstractmethod
@@ -150,8 +152,9 @@ class Convolution(Operation):
         return step
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """F.conv2d or F.conv3d on channels-last memory; the result's shape stays NC*."""
-        return Program(self.torch_function(), torch_images(context, arrays, "images", "filters"))
+        """F.conv2d or F.conv3d, channels last where that is faster; the result's shape stays NC*."""
+        inputs = torch_images(context, arrays, "images", "filters")
+        return Program(self.torch_function(), inputs, layout=images_layout(context, len(self.image_shape)))
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """lax.conv_general_dilated, channels last."""
@@ -163,7 +166,8 @@ class Convolution(Operation):
         images = context.put(arrays["images"].transpose(TO_LAST[rank]))
         filters = context.put(arrays["filters"].transpose(FILTER_LAST[rank]))
         axes = {"images": TO_LAST[rank], "filters": FILTER_LAST[rank]}
-        return Program(step, (images, filters), axes=TO_LAST[rank], input_axes=axes)
+        layout = images_layout(context, rank)
+        return Program(step, (images, filters), axes=TO_LAST[rank], input_axes=axes, layout=layout)
 
 
 class ConvolutionBackward(Backward, Convolution):
@@ -187,9 +191,6 @@ class ConvolutionBackward(Backward, Convolution):
 
 
 def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[Any, ...]:
-    """Tensors of NC* shape in channels-last memory."""
-    import torch
-
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    """Tensors of NC* shape, in the session's layout."""
     tensors = [context.put(arrays[name]) for name in names]
-    return tuple(tensor.contiguous(memory_format=formats[tensor.ndim]) for tensor in tensors)
+    return tuple(tensor.contiguous(memory_format=torch_layout(context, tensor.ndim)) for tensor in tensors)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads._layouts import images_layout, torch_layout
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import OUTPUT, Operation, Program, reference_of_samples
 from benchbench.workloads.network import NHWC_OF_NCHW, nhwc
@@ -78,7 +79,7 @@ class MemoryBound(Operation):
 
     @abstractmethod
     def torch(self) -> Step:
-        """The step in torch, of images in channels-last memory."""
+        """The step in torch, of NCHW images in the session's layout."""
 
     @abstractmethod
     def tensorflow(self) -> Step:
@@ -89,15 +90,13 @@ class MemoryBound(Operation):
         """The step in JAX, of NHWC images."""
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """Inputs on the device, images in channels-last memory."""
-        import torch
+        """Inputs on the device, images in the session's layout."""
 
-        last = torch.channels_last
-        inputs = (
-            context.put(array).contiguous(memory_format=last) if name in self.images else context.put(array)
-            for name, array in arrays.items()
-        )
-        return Program(self.torch(), tuple(inputs))
+        def put(name: str) -> Any:
+            tensor = context.put(arrays[name])
+            return tensor.contiguous(memory_format=torch_layout(context)) if name in self.images else tensor
+
+        return Program(self.torch(), tuple(map(put, arrays)), layout=self._layout(context))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Inputs on the device, images NHWC."""
@@ -112,7 +111,11 @@ class MemoryBound(Operation):
             context.put(nhwc(array) if name in self.images else array) for name, array in arrays.items()
         )
         axes = NHWC_OF_NCHW if self.images else None
-        return Program(step, inputs, axes=axes, input_axes=dict.fromkeys(self.images, NHWC_OF_NCHW))
+        input_axes = dict.fromkeys(self.images, NHWC_OF_NCHW)
+        return Program(step, inputs, axes=axes, input_axes=input_axes, layout=self._layout(context))
+
+    def _layout(self, context: DeviceContext) -> str:
+        return images_layout(context, 4 if self.images else 0)
 
 
 class MemoryBoundBackward(Backward, MemoryBound):

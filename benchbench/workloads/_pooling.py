@@ -24,6 +24,7 @@ class Pool2d(MemoryBound):
     may_be_zero = frozenset({"padding"})
     item = "image"
     images = frozenset({"x"})
+    version = 2  # torch's gradients of outputs lie as images do
 
     def __post_init__(self) -> None:
         """Raise UsageError also for a window that is larger than the padded image, or all padding."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.measurement import Cost
+from benchbench.workloads._layouts import torch_layout
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, sampled
 
 if TYPE_CHECKING:
@@ -113,7 +114,12 @@ class Backward(Operation):
             gradients = torch.autograd.grad(output, (*leaves, *forward.held), upstream)
             return self._given(output.detach(), gradients)
 
-        return _backward(step, context, arrays, forward)
+        program = _backward(step, context, arrays, forward)
+        if not forward.layout:
+            return program
+        upstream, *others = program.inputs  # as the layer after would give it
+        laid = upstream.contiguous(memory_format=torch_layout(context, upstream.ndim))
+        return replace(program, inputs=(laid, *others))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """A gradient tape; the gradient of a table that is looked up in is made dense, as elsewhere."""
@@ -180,4 +186,10 @@ def _backward(step: Any, context: DeviceContext, arrays: Arrays, forward: Progra
     if forward.axes and upstream.ndim:
         upstream = np.ascontiguousarray(upstream.transpose(forward.axes))
     inputs = (context.put(upstream), *forward.inputs)
-    return Program(step, inputs, input_axes=forward.input_axes, input_index=forward.input_index)
+    return Program(
+        step,
+        inputs,
+        input_axes=forward.input_axes,
+        input_index=forward.input_index,
+        layout=forward.layout,
+    )

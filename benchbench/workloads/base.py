@@ -44,6 +44,7 @@ class DeviceContext(Protocol):
     dtype: Any  # the framework's own dtype, of what is stored
     compute: Any  # and of what is multiplied under mixed precision; else None
     world: World  # the processes and devices that compute a step together
+    channels_last: bool  # how images lie in memory; torch's builders ask
 
     def put(self, array: NDArray[np.generic]) -> Any:
         """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
@@ -107,6 +108,7 @@ class Program:
     simulated: bool = False  # nothing is computed, so there is nothing to verify
     unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
     notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
+    layout: str = ""  # of images in memory, `NHWC`; "" without images
 
     def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""

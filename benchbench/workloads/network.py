@@ -65,6 +65,13 @@ class Network(Workload):
     def output_shape(self) -> tuple[int, ...]:
         """Of the output, the batch first."""
 
+    @property
+    def image_axes(self) -> int:
+        """Of its images 4, of videos 5; 0 if it takes none."""
+        if not self.images.intersection(self.input_names):
+            return 0
+        return 5 if any(len(weight.shape) == 5 for weight in self.weights().values()) else 4
+
     @abstractmethod
     def torch(self) -> Any:
         """A module whose state dict has the layers' names; it is made on the meta device."""

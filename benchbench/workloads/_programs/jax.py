@@ -7,6 +7,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._layouts import images_layout
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import jax_parallel
@@ -23,7 +24,8 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     def step(weights: Any, *inputs: Any) -> Any:
         return network.jax(dict(weights), *inputs, training=False)
 
-    return Program(step, (put(network, context, arrays), *network.channels_last_inputs(context.put, arrays)))
+    inputs = (put(network, context, arrays), *network.channels_last_inputs(context.put, arrays))
+    return Program(step, inputs, layout=images_layout(context, network.image_axes))
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
@@ -64,6 +66,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, "the whole batch"),
+        layout=images_layout(context, network.image_axes),
     )
     return jax_parallel.divide_program(network, context, program)
 

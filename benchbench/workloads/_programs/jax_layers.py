@@ -10,15 +10,28 @@ from benchbench.workloads._layers import DECAY, EPSILON
 
 
 def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """In as many dimensions as the layer has, with its bias where there is one."""
+    """In as many dimensions as the layer has, with its bias where there is one.
+
+    One pixel wide, on the CPU, as the product that it is: for the gradient of a convolution's filters XLA
+    transposes the images, and ResNet-50 takes 0.7 times as long by products (docs/why_slower.md).
+    """
+    import jax
     from jax import lax
 
+    filters = weights[f"{conv.name}.weight"]
+    if set(conv.kernels) == {1} and not any(conv.padding) and jax.default_backend() == "cpu":
+        return _with_bias(_pixelwise(x, filters, conv.strides), weights, conv.name)
     axes, edges = "DHW"[-len(conv.sizes) :], [(edge, edge) for edge in conv.padding]
     orders = f"N{axes}C", f"{axes}IO", f"N{axes}C"
-    y = lax.conv_general_dilated(
-        x, weights[f"{conv.name}.weight"], conv.strides, edges, dimension_numbers=orders
-    )
+    y = lax.conv_general_dilated(x, filters, conv.strides, edges, dimension_numbers=orders)
     return _with_bias(y, weights, conv.name)
+
+
+def _pixelwise(x: Any, filters: Any, strides: tuple[int, ...]) -> Any:
+    """A product over the channels, of a matrix with a row for each pixel: more axes than two cost time."""
+    x = x[(slice(None), *(slice(None, None, stride) for stride in strides))]
+    inputs, outputs = filters.shape[-2:]
+    return (x.reshape(-1, inputs) @ filters.reshape(inputs, outputs)).reshape(*x.shape[:-1], outputs)
 
 
 def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:

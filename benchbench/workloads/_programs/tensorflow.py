@@ -7,6 +7,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._layouts import images_layout
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import tensorflow_parallel as parallel
@@ -24,7 +25,8 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     def step(*inputs: Any) -> Any:
         return network.tensorflow(weights, *inputs, training=False)
 
-    return Program(step, network.channels_last_inputs(context.put, arrays))
+    inputs = network.channels_last_inputs(context.put, arrays)
+    return Program(step, inputs, layout=images_layout(context, network.image_axes))
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
@@ -63,6 +65,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, "each device's part of the batch"),
+        layout=images_layout(context, network.image_axes),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.model.placement import Strategy
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._layouts import images_layout, torch_layout
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import torch_parallel
@@ -30,7 +31,8 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
         with torch.no_grad() if is_xla or torch.compiler.is_compiling() else torch.inference_mode():
             return model(*inputs)
 
-    return Program(step, inputs_of(network, context, arrays))
+    layout = images_layout(context, network.image_axes)
+    return Program(step, inputs_of(network, context, arrays), layout=layout)
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
@@ -73,6 +75,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         parameters=lambda: torch_parallel.gathered(named),
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, extent),
+        layout=images_layout(context, network.image_axes),
     )
 
 
@@ -100,28 +103,22 @@ def _descent(model: Any, objective: Objective, update: Any, moved: list[Any], co
 
 
 def load_module(network: Network, context: DeviceContext, arrays: Arrays) -> Any:
-    """The module with its weights on the device, channels last: made on the meta device, so none is drawn."""
+    """The module with its weights on the device: made on the meta device, so none is drawn."""
     import torch
 
     with torch.device("meta"):
         model = network.torch()
     state = {name: context.put(arrays[name]) for name in network.weights()}
     model.load_state_dict(state, assign=True)
-    return model.to(device=context.device, memory_format=_channels_last(network))
+    return model.to(device=context.device, memory_format=torch_layout(context, network.image_axes or 4))
 
 
 def inputs_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
-    """On the device, images channels last."""
+    """On the device, images in the session's layout."""
     tensors = {name: context.put(arrays[name]) for name in network.input_names}
     return tuple(
-        tensor.contiguous(memory_format=_channels_last(network)) if name in network.images else tensor
+        tensor.contiguous(memory_format=torch_layout(context, tensor.ndim))
+        if name in network.images
+        else tensor
         for name, tensor in tensors.items()
     )
-
-
-def _channels_last(network: Network) -> Any:
-    """The layout of its images, or of its videos."""
-    import torch
-
-    is_video = any(len(weight.shape) == 5 for weight in network.weights().values())
-    return torch.channels_last_3d if is_video else torch.channels_last

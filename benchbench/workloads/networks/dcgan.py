@@ -35,6 +35,8 @@ class Dcgan(Network):
     batch: int = 128
     width: int = 64  # channels of the widest feature maps; all others grow with it
 
+    version = 2  # on CUDA channels first where no tensor cores multiply
+
     input_names: ClassVar[tuple[str, ...]] = ("noise",)
     images = frozenset({"noise"})
 

@@ -20,6 +20,8 @@ class MnistCnn(PlainCnn):
 
     batch: int = 128
 
+    version = 2  # on CUDA channels first where no tensor cores multiply
+
     def layers(self) -> tuple[Conv | MaxPool | Dense, ...]:
         """Sides of 28, 26, 13, 11, 5 and 3 pixels."""
         return (

@@ -55,6 +55,7 @@ class R3d18(Chain):
     images = frozenset({"clips"})
     item = "clip"
     added = frozenset({"width", "depth"})
+    version = 2  # JAX's 1 × 1 convolutions are products on the CPU
 
     def __post_init__(self) -> None:
         """Raise UsageError also for sizes that cannot be halved as often, or a depth that is no other."""

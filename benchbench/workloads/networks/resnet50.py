@@ -52,6 +52,7 @@ class Resnet50(Chain):
     depth: int = 50  # 14: a block per stage, the shortest network of the same parts
 
     added = frozenset({"depth"})
+    version = 2  # JAX's 1 × 1 convolutions are products on the CPU
 
     def __post_init__(self) -> None:
         """Raise UsageError also for a side that cannot be halved five times, or a depth that is no other."""
@@ -184,7 +185,7 @@ class Resnet50Train(TrainingStep, Resnet50):
     """Forward, backward and update."""
 
     summary = "train ResNet-50 v1.5"
-    version = 2  # torch's update is fused
+    version = 3  # and 2: torch's update is fused
     added = frozenset({"depth", "optimizer"})
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ class SsdHead(Network):
     input_names = tuple(f"map{at}" for at in range(len(BOXES)))
     images = frozenset(input_names)
     added = frozenset({"side", "width", "classes"})
+    version = 2  # on CUDA channels first where no tensor cores multiply
     least: ClassVar[Mapping[str, int]] = {"side": SMALLEST}
 
     @property

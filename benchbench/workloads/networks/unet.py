@@ -32,6 +32,8 @@ class Unet(Network):
     image: int = 256  # pixels on a side
     width: int = 64  # channels at the image's size, twice as many each time it is halved
 
+    version = 2  # JAX's 1 × 1 convolutions are products on the CPU
+
     def __post_init__(self) -> None:
         """Raise UsageError also for a side that cannot be halved four times."""
         super().__post_init__()

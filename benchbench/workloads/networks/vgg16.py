@@ -26,6 +26,7 @@ class Vgg16(PlainCnn):
     width: int = 64  # channels of the first stage; all others grow with it
 
     added = frozenset({"width"})
+    version = 2  # on CUDA channels first where no tensor cores multiply
 
     def __post_init__(self) -> None:
         """Raise UsageError also for a side that cannot be halved five times."""

@@ -35,6 +35,7 @@ class BatchNorm(MemoryBound):
     item = "image"
     batched = ()
     images = frozenset({"x"})
+    version = 2  # torch's gradients of outputs lie as images do
     # Off centre, and of a spread that is small enough that epsilon shows.
     drawn: ClassVar = {
         "x": (0.05, 0.1),

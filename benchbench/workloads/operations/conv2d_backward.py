@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.model.case import Phase
 from benchbench.workloads._conv2d import Sizes2d, explicit_padding
 from benchbench.workloads._convolution import FILTER_LAST, TO_LAST, torch_images
+from benchbench.workloads._layouts import images_layout, torch_layout
 from benchbench.workloads.backward import UPSTREAM
 from benchbench.workloads.base import Program
 
@@ -76,12 +77,13 @@ class Conv2dBackwardData(_Gradient):
         import torch
 
         images = torch.empty(self.image_shape, dtype=context.dtype, device=context.device)
-        images = images.contiguous(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch_layout(context))
 
         def step(filters: Any, upstream: Any) -> Any:
             return self.torch_gradients(images, filters, upstream, asked=(True, False, False))[0]
 
-        return Program(step, torch_images(context, arrays, "filters", UPSTREAM))
+        inputs = torch_images(context, arrays, "filters", UPSTREAM)
+        return Program(step, inputs, layout=images_layout(context))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.nn.conv2d_transpose, which is this gradient."""
@@ -153,12 +155,13 @@ class Conv2dBackwardWeights(_Gradient):
         import torch
 
         filters = torch.empty(self.filter_shape, dtype=context.dtype, device=context.device)
-        filters = filters.contiguous(memory_format=torch.channels_last)
+        filters = filters.contiguous(memory_format=torch_layout(context))
 
         def step(images: Any, upstream: Any) -> Any:
             return self.torch_gradients(images, filters, upstream, asked=(False, True, False))[1]
 
-        return Program(step, torch_images(context, arrays, "images", UPSTREAM))
+        inputs = torch_images(context, arrays, "images", UPSTREAM)
+        return Program(step, inputs, layout=images_layout(context))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.raw_ops.Conv2DBackpropFilter, what the tape calls: its only public name."""
@@ -201,4 +204,4 @@ def _channels_last(
     inputs = [
         context.put(np.ascontiguousarray(arrays[name].transpose(axes))) for name, axes in layouts.items()
     ]
-    return Program(step, tuple(inputs), axes=output)
+    return Program(step, tuple(inputs), axes=output, layout=images_layout(context))

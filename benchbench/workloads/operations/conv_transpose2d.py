@@ -11,6 +11,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._convolution import AXIS_NAMES, TO_LAST, torch_images
+from benchbench.workloads._layouts import images_layout
 from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
@@ -39,6 +40,7 @@ class ConvTranspose2d(Operation):
 
     summary = "2-D transposed convolution of a batch of images"
     may_be_zero = frozenset({"padding"})
+    version = 2  # torch's gradients of outputs lie as images do
 
     def __post_init__(self) -> None:
         """Raise UsageError also where the padding cuts off the whole result."""
@@ -104,13 +106,14 @@ class ConvTranspose2d(Operation):
         )
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """F.conv_transpose2d on channels-last memory."""
+        """F.conv_transpose2d, channels last where that is faster."""
         import torch.nn.functional as F
 
         def step(images: Any, filters: Any) -> Any:
             return F.conv_transpose2d(images, filters, stride=self.stride, padding=self.padding)
 
-        return Program(step, torch_images(context, arrays, "images", "filters"))
+        inputs = torch_images(context, arrays, "images", "filters")
+        return Program(step, inputs, layout=images_layout(context))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.nn.conv2d_transpose, NHWC; its filters are (kernel, kernel, filters, channels)."""
@@ -146,7 +149,8 @@ class ConvTranspose2d(Operation):
     def _channels_last(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:
         images = context.put(arrays["images"].transpose(NHWC))
         filters = context.put(arrays["filters"].transpose(HWOI))
-        return Program(step, (images, filters), axes=NHWC, input_axes={"images": NHWC, "filters": HWOI})
+        axes = {"images": NHWC, "filters": HWOI}
+        return Program(step, (images, filters), axes=NHWC, input_axes=axes, layout=images_layout(context))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.workloads._convolution import TO_LAST, Convolution, ConvolutionBackward
+from benchbench.workloads._layouts import images_layout
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class DepthwiseConv2d(Convolution):
 
         images = context.put(arrays["images"].transpose(NHWC))
         filters = context.put(arrays["filters"].transpose(HWC1))
-        return Program(step, (images, filters), axes=NHWC, input_axes={"images": NHWC, "filters": HWC1})
+        axes = {"images": NHWC, "filters": HWC1}
+        return Program(step, (images, filters), axes=NHWC, input_axes=axes, layout=images_layout(context))
 
 
 @dataclass(frozen=True)

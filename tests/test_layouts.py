@@ -1,0 +1,104 @@
+"""How images lie in memory: torch's by a table, and each row says which it was."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from benchbench.analyse.columns import flatten
+from benchbench.analyse.rows import rows
+from benchbench.backends._torch_layouts import TABLE, lie_channels_last
+from benchbench.backends.base import Backend, Session
+from benchbench.backends.jax import Jax
+from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.torch import Torch
+from benchbench.model.case import Dtype
+from benchbench.workloads.base import Draw, Program
+from tests.factories import a_measurement, a_record, a_run
+from tests.tiny import tiny
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "last"),
+    [
+        ("cpu", Dtype.FLOAT32, True),
+        ("cpu", Dtype.BFLOAT16, True),
+        ("cuda", Dtype.FLOAT16, True),
+        ("cuda", Dtype.AMP_BF16, True),
+        ("cuda", Dtype.TF32, True),
+        ("cuda", Dtype.FLOAT32, False),  # IEEE: no tensor cores
+        ("xla", Dtype.BFLOAT16, False),
+        ("meta", Dtype.FLOAT32, False),  # no guidance
+    ],
+)
+def test_torch_lays_images_channels_last_where_the_table_says_so(
+    device: str, dtype: Dtype, last: bool
+) -> None:
+    assert lie_channels_last(device, dtype) is last
+
+
+def test_every_line_of_the_table_has_its_source_and_says_something_else() -> None:
+    said = [pair for line in TABLE for pair in product([line.device], sorted(line.dtypes))]
+    assert len(said) == len(set(said))
+    assert all(line.source for line in TABLE)
+
+
+def test_a_row_says_how_images_lay_and_nothing_of_work_without_images() -> None:
+    def layouts(**over: Any) -> list[str]:
+        return [flatten(row)["layout"] for row in rows(a_run([a_record(a_measurement(**over))]))]
+
+    assert layouts(layout="NCHW") == ["NCHW"]
+    assert layouts() == [""]
+
+
+def built(backend: Backend, mode: str, name: str, *, channels_last: bool = True) -> Program:
+    session: Session = backend.open("cpu", Dtype.FLOAT32, mode, 1)
+    session.channels_last = channels_last
+    work = tiny(name)
+    return backend.program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "layouts"),
+    [
+        ("conv2d", ("NCHW", "NHWC")),
+        ("conv2d_backward", ("NCHW", "NHWC")),
+        ("conv2d_backward_data", ("NCHW", "NHWC")),
+        ("conv3d", ("NCDHW", "NDHWC")),
+        ("conv_transpose2d", ("NCHW", "NHWC")),
+        ("max_pool2d_backward", ("NCHW", "NHWC")),
+        ("convnet_infer", ("NCHW", "NHWC")),
+        ("convnet_train", ("NCHW", "NHWC")),
+    ],
+)
+def test_torch_s_images_lie_as_the_program_says(name: str, layouts: tuple[str, str]) -> None:
+    torch = pytest.importorskip("torch")
+    formats = {
+        "NCHW": torch.contiguous_format,
+        "NCDHW": torch.contiguous_format,
+        "NHWC": torch.channels_last,
+        "NDHWC": torch.channels_last_3d,
+    }
+    for last, layout in enumerate(layouts):
+        program = built(Torch(), "eager", name, channels_last=bool(last))
+        assert program.layout == layout
+        images = [tensor for tensor in program.inputs if tensor.ndim > 3]
+        assert images
+        assert all(image.is_contiguous(memory_format=formats[layout]) for image in images)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("backend", "mode"), [(TensorFlow(), "function"), (Jax(), "jit")])
+def test_elsewhere_images_lie_channels_last(backend: Backend, mode: str) -> None:
+    pytest.importorskip(backend.framework)
+    assert built(backend, mode, "depthwise_conv2d").layout == "NHWC"
+    assert built(backend, mode, "conv3d").layout == "NDHWC"
+    assert built(backend, mode, "gemm").layout == ""
+
+
+@pytest.mark.real
+def test_a_network_without_images_has_no_layout() -> None:
+    pytest.importorskip("torch")
+    assert built(Torch(), "eager", "transformer_infer").layout == ""
+    assert built(Torch(), "eager", "speech_encoder_infer").layout == ""
