@@ -31,6 +31,14 @@ def test_cpus_that_are_not_shown_have_no_times(tmp_path: Path, files: Files) -> 
     assert kernel.cpu_times(tree(tmp_path, files), (7,)) is None
 
 
+def test_a_group_is_alive_while_one_of_it_has_not_ended(tmp_path: Path) -> None:
+    states = {"7": "7 (a) b) Z 1 7 7", "8": "8 (x) D 1 70 7", "9": "9 (x) X 1 7 7", "10": ""}
+    root = tree(tmp_path, {f"proc/{pid}/stat": text for pid, text in states.items()})
+    assert kernel.is_group_alive(root, 70)
+    assert not kernel.is_group_alive(root, 7)
+    assert not kernel.is_group_alive(root, 1)
+
+
 def a_cache(cpu: int, index: int, level: int, size: str, shared: str) -> Files:
     folder = f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
     return {f"{folder}/level": str(level), f"{folder}/size": f"{size}\n", f"{folder}/shared_cpu_list": shared}

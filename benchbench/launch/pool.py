@@ -14,6 +14,7 @@ import msgspec
 from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported
 from benchbench.launch.local import LocalTransport
+from benchbench.launch.lost_devices import LostDevices, is_accelerator
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import (
     IMPORT_TIMEOUT_S,
@@ -72,6 +73,7 @@ class WorkerPool:
         self._targets = {target.name: target for target in targets}
         self._reference_target = Target(name=REFERENCE.target, backend="fake", python=python)
         self._workers: dict[Template, Worker] = {}
+        self._lost = LostDevices()
         self.stages_s: dict[str, float] = {}  # wall time of what no single case can be charged with
 
     def __enter__(self) -> Self:
@@ -132,6 +134,12 @@ class WorkerPool:
 
     def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
         """The answer, and the isolation the job had. A fork that hangs is tried again as a fresh process."""
+        if lost := self._lost.answer(case):
+            return lost, "none"
+        answer, isolation = self._asked(case, job)
+        return self._lost.heed(case, answer), isolation
+
+    def _asked(self, case: Case, job: Message) -> tuple[Answer, str]:
         wanted = self._settings.isolation
         if wanted is Isolation.SPAWN:
             return self._spawned(case, job), "spawn"
@@ -167,10 +175,24 @@ class WorkerPool:
         begin = time.perf_counter()
         while wave:
             for case in wave:
-                answers[case.id] = self._workers[template_of(case)].collect(self._settings.timeout_s)
+                answer = self._workers[template_of(case)].collect(self._settings.timeout_s)
+                answers[case.id] = self._lost.heed(case, answer)
+            answers |= self._taken_out(waiting)
             wave = self._posted(waiting)
         self._charge("verify_training", begin)
         return answers
+
+    def _taken_out(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> dict[str, Answer]:
+        """Case id → answer of what no longer waits, since its device is lost."""
+        lost = {
+            case.id: answer
+            for queue in waiting.values()
+            for case, _ in queue
+            if (answer := self._lost.answer(case))
+        }
+        for template, queue in waiting.items():
+            waiting[template] = [(case, job) for case, job in queue if case.id not in lost]
+        return lost
 
     def _posted(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> list[Case]:
         """The next case of each worker, now under way; at most one of them on an accelerator.
@@ -179,8 +201,8 @@ class WorkerPool:
         """
         wave: list[tuple[Case, Message]] = []
         for queue in waiting.values():
-            taken = any(_on_accelerator(case) for case, _ in wave)
-            if queue and not (taken and _on_accelerator(queue[0][0])):
+            taken = any(is_accelerator(case.device) for case, _ in wave)
+            if queue and not (taken and is_accelerator(queue[0][0].device)):
                 wave.append(queue.pop(0))
         for case, job in wave:
             self._worker(template_of(case)).post(self._job_of(case, job), fork=True)
@@ -294,7 +316,3 @@ def _reason(answer: Answer) -> str:
 def _is_unsupported(answer: Answer) -> bool:
     outcome: Any = (answer.reply or {}).get("outcome")
     return isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED
-
-
-def _on_accelerator(case: Case) -> bool:
-    return not case.device.startswith("cpu")

@@ -21,6 +21,7 @@ from benchbench.launch.exchange import JobFolder
 from benchbench.launch.log import LogTail
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.environment import oom_kills
+from benchbench.machine.kernel import is_group_alive
 
 GRACE_S = 5.0  # between asking a job to end and ending it, where its own time was not shorter
 LINUX = sys.platform == "linux"
@@ -137,16 +138,25 @@ class LocalWorker(Worker):
                     return self._answer(msgspec.convert(message, _Ended))
                 pid = self._job_of(message)
         except TimeoutError:
-            idle = pid is not None and not _has_worked(pid)
-            self._end_job(pid, min(GRACE_S, timeout_s))
-            what = f"no answer after {timeout_s:.0f} s" + (": it hung without computing" if idle else "")
-            return self._failed(JobEnd.HUNG if idle else JobEnd.TIMED_OUT, what)
+            return self._late(pid, timeout_s)
         return self._failed(JobEnd.CRASHED, self._ending())
+
+    def _late(self, pid: int | None, timeout_s: float) -> Answer:
+        """Of a job without an answer in time, which is ended here."""
+        idle = pid is not None and not _has_worked(pid)
+        self._end_job(pid, min(GRACE_S, timeout_s))
+        what = f"no answer after {timeout_s:.0f} s"
+        group = pid or self._process.pid  # without a fork the worker itself had the job
+        if is_group_alive(Path("/"), group):
+            return self._failed(JobEnd.STUCK, f"{what}, and no signal ends its process {group}")
+        if idle:
+            return self._failed(JobEnd.HUNG, f"{what}: it hung without computing")
+        return self._failed(JobEnd.TIMED_OUT, what)
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and still has its folder."""
-        return self._process.poll() is None and self._folder.is_dir()
+        """Whether it runs, can still be asked, and has its folder."""
+        return not self._closed and self._process.poll() is None and self._folder.is_dir()
 
     def close(self) -> None:
         """End it and what it started; returns within seconds."""
@@ -159,7 +169,8 @@ class LocalWorker(Worker):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(2 * GRACE_S)
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE_S)
 

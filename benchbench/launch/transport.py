@@ -32,6 +32,8 @@ class JobEnd(StrEnum):
     OUT_OF_MEMORY = "out of memory"  # the kernel ended it
     TIMED_OUT = "timed out"
     HUNG = "hung"  # timed out without having computed, as after a deadlock in a fork
+    STUCK = "stuck"  # timed out, and no signal ends its process, as where a driver hangs
+    NOT_ASKED = "not asked"  # a stuck process has its device
     UNREADABLE = "unreadable"  # its answer was malformed, or another job's
 
     @property
@@ -46,6 +48,8 @@ STATUS = {
     JobEnd.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
     JobEnd.TIMED_OUT: Status.TIMEOUT,
     JobEnd.HUNG: Status.TIMEOUT,
+    JobEnd.STUCK: Status.TIMEOUT,
+    JobEnd.NOT_ASKED: Status.LOST,
     JobEnd.UNREADABLE: Status.FAILED,
 }
 

@@ -101,6 +101,15 @@ def cache_bytes(root: Path, cpus: Sequence[int]) -> int | None:
     return sum(found.values()) or None
 
 
+def is_group_alive(root: Path, group: int) -> bool:
+    """Whether any process of the group has yet to end; zombies have (proc(5))."""
+    for path in root.glob("proc/[0-9]*/stat"):
+        state, _parent, own, *_ = [*read_text(path).rpartition(")")[2].split(), "X", "", ""]
+        if own == str(group) and state not in "ZX":
+            return True
+    return False
+
+
 def tpu_chips(root: Path) -> int:
     """Google's TPUs among the PCI devices: v4 and earlier are /dev/accel*, later ones use vfio."""
     devices = (vendor.parent for vendor in root.glob("sys/bus/pci/devices/*/vendor"))

@@ -1,0 +1,165 @@
+"""W5: a process that no signal ends, as where a driver hangs, costs a bounded wait and its device."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchbench.launch.lost_devices import LostDevices
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.process import GRACE_S, LocalWorker
+from benchbench.launch.transport import Answer, JobEnd
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from benchbench.model.status import Status
+from benchbench.running.answers import decoded
+from tests.factories import a_case
+
+SHORT_S = 0.05  # of a job
+
+
+class Endless:
+    """A handle of a process that no signal ends. Its job, when it has one, is the process `job`."""
+
+    def __init__(self, job: int) -> None:
+        self.pid, self.job = os.getpid(), job
+        self.waited_s = 0.0
+        self.signals: list[tuple[int, int]] = []
+
+    def __call__(self, command: list[str], *, pass_fds: list[int], **options: Any) -> Endless:
+        with socket.socket(fileno=os.dup(pass_fds[0])) as end:
+            self._channel = end.makefile("rwb")
+        self._say({"status": "ready", "version": "1"})
+        Thread(target=self._begin_job, daemon=True).start()
+        return self
+
+    def _begin_job(self) -> None:
+        stamp = json.loads(self._channel.readline())["stamp"]
+        self._say({"stamp": stamp, "pid": self.job})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._channel.write(json.dumps(message).encode() + b"\n")
+        self._channel.flush()
+
+    def close(self) -> None:
+        """Its end of the channel."""
+        self._channel.close()
+
+    def terminate(self) -> None:
+        self.signals.append((self.pid, signal.SIGTERM))
+
+    def poll(self) -> None:
+        """It never ends."""
+
+    def wait(self, timeout: float) -> None:
+        self.waited_s += timeout
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
+    """In place of each process that is started; whatever is sent to a group does nothing."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as job:
+        handle = Endless(job.pid)
+        monkeypatch.setattr(subprocess, "Popen", handle)
+        monkeypatch.setattr(os, "killpg", lambda *sent: handle.signals.append(sent))
+        yield handle
+        handle.close()
+        job.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="whether a process is alive is told by /proc")
+def test_w5_a_process_that_no_signal_ends_is_waited_for_within_bounds(
+    tmp_path: Path, endless: Endless
+) -> None:
+    worker = LocalWorker(["python"], {}, tmp_path, threads=1)
+    assert worker.ready().status == "ready"
+    answer = worker.ask({"kind": "measure"}, SHORT_S, fork=True)
+    assert (answer.reply, answer.end, answer.status) == (None, JobEnd.STUCK, Status.TIMEOUT)
+    assert answer.message == f"no answer after 0 s, and no signal ends its process {endless.job}"
+    assert [sent for group, sent in endless.signals if group == endless.job] == [
+        signal.SIGTERM,
+        signal.SIGKILL,
+    ]
+    assert (endless.pid, signal.SIGKILL) in endless.signals
+    assert endless.waited_s <= 3 * GRACE_S
+    assert not worker.alive
+    worker.close()  # a second time, for nothing
+    assert endless.waited_s <= 3 * GRACE_S
+
+
+Asked = list[tuple[str, str]]  # kind of job, id of case
+
+
+@pytest.fixture
+def pool() -> Iterator[tuple[WorkerPool, Asked]]:
+    """Of two backends. What is asked of cuda:0 hangs in its driver; all else is answered."""
+    asked: Asked = []
+
+    def start(target: Target, environment: Mapping[str, str]) -> Any:
+        def post(job: dict[str, Any], files: Any = None, *, fork: bool) -> None:
+            asked.append((job["kind"], job["case_id"]))
+
+        def collect(timeout_s: float) -> Answer:
+            if asked[-1][1].endswith("cuda:0"):
+                return Answer(None, JobEnd.STUCK, "no answer after 9 s, and no signal ends its process 7")
+            return Answer({"verified": 0.0})
+
+        def ask(job: dict[str, Any], timeout_s: float, *, fork: bool) -> Answer:
+            post(job, fork=fork)
+            return collect(timeout_s)
+
+        ready = SimpleNamespace(status="ready", reason="")
+        return SimpleNamespace(
+            post=post, collect=collect, ask=ask, ready=lambda *_: ready, close=lambda: None, alive=True
+        )
+
+    transport: Any = SimpleNamespace(start=start, close=lambda: None)
+    targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]
+    with WorkerPool(targets, Settings(threads=1), sys.executable, transport=lambda *_: transport) as opened:
+        yield opened, asked
+
+
+def on(device: str, target: str = "torch", size: int = 8) -> Case:
+    return a_case(target=target, backend=target, device=device, params={"m": size, "n": 8, "k": 8})
+
+
+REASON = "cuda:0 was lost: {case}: no answer after 9 s, and no signal ends its process 7"
+
+
+def test_w5_nothing_more_is_asked_of_its_device_and_the_rest_is_measured(
+    pool: tuple[WorkerPool, Asked],
+) -> None:
+    stuck = on("cuda:0")
+    cases = [stuck, on("cuda:0", size=16), on("cuda:0", "jax"), on("cuda:1"), on("cpu")]
+    answers = [pool[0].ask(case, {"kind": "measure"}) for case in cases]
+    outcomes = [decoded(answer, {}) for answer, _ in answers if answer.reply is None]
+    assert [outcome.status for outcome in outcomes] == [Status.TIMEOUT, Status.LOST, Status.LOST]
+    assert {outcome.message for outcome in outcomes[1:]} == {REASON.format(case=stuck.id)}  # type: ignore[union-attr]
+    assert [name for _, name in pool[1]] == [stuck.id, cases[3].id, cases[4].id]
+
+
+def test_w5_what_is_verified_side_by_side_heeds_it_too(pool: tuple[WorkerPool, Asked]) -> None:
+    cases = [on("cuda:0"), on("cuda:0", size=16), on("cuda:0", "jax"), on("cpu", "jax")]
+    answers = pool[0].ask_together([(case, {"kind": "verify"}) for case in cases], lambda: None)
+    ends = [answers[case.id].end for case in cases]
+    assert ends == [JobEnd.STUCK, JobEnd.NOT_ASKED, JobEnd.NOT_ASKED, JobEnd.ANSWERED]
+    assert {name for _, name in pool[1]} == {cases[0].id, cases[3].id}
+
+
+def test_w5_a_process_that_hangs_on_a_cpu_costs_only_its_case() -> None:
+    lost = LostDevices()
+    lost.heed(on("cpu"), Answer(None, JobEnd.STUCK, "no answer"))
+    assert lost.answer(on("cpu", size=16)) is None
