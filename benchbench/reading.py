@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tomllib
+from io import BufferedIOBase
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -19,6 +20,7 @@ from benchbench.errors import UnreadableInput
 LARGEST = 10**30  # of bytes, FLOPs, seconds, iterations: products of nine such numbers are still floats
 LARGEST_IN_TOML = 2**63 - 1  # TOML 1.0: integers have 64 bits
 MOST_TOML = 2**20  # bytes
+PIECE = 2**20  # bytes that are asked for at once: a buffer of as many is taken, however few there are
 LONG = re.compile(rb"[0-9]{31}")  # no number without such a row of digits is beyond LARGEST
 
 
@@ -31,13 +33,22 @@ def read_file(path: Path, most: int, hint: str = "") -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe is waited for already here
         with os.fdopen(descriptor, "rb") as file:
             regular = S_ISREG(os.fstat(descriptor).st_mode)
-            content = file.read(most + 1) if regular else b""
+            content = read_at_most(file, most + 1) if regular else b""
     except OSError as error:
         raise UnreadableInput(f"{path}: {error.strerror or error}", hint) from error
     if not regular or len(content) > most:
         what = f"larger than {most} bytes" if regular else "not a regular file"
         raise UnreadableInput(f"{path}: {what}", hint)
     return content
+
+
+def read_at_most(file: BufferedIOBase, most: int) -> bytes:
+    """What is left of a stream, but no more than `most` bytes; no memory is taken for what is not there."""
+    pieces: list[bytes] = []
+    while most and (piece := file.read(min(most, PIECE))):
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

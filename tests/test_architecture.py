@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,45 @@ def test_x10_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
             if isinstance(node, ast.Call):
                 assert ast.unparse(node.func) not in UNSAFE_CALLS, path
                 assert not {"shell", "allow_pickle"} & {keyword.arg for keyword in node.keywords}, path
+
+
+UNPACKING = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zlib"}
+UNPACKS = {
+    "_image_sets.py": ("gzip", "zlib"),  # no more than the set may have
+    "artifacts.py": ("gzip",),  # compresses
+    "wheels.py": ("zipfile",),  # the list of contents only
+}
+
+
+def test_x8_only_known_places_can_unpack_anything() -> None:
+    places: dict[str, tuple[str, ...]] = {}
+    for path in sources():
+        assert "unpack_archive" not in path.read_text(), path
+        if names := sorted(imported_modules(path) & UNPACKING):
+            places[path.name] = tuple(names)
+    assert places == UNPACKS
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Their top names; none of which only the checksum is imported."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and [each.name for each in node.names] != ["crc32"]:
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def test_x18_nothing_is_shipped_that_is_a_script_of_others_or_runs_when_it_is_installed() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shipped = [Path(line) for line in tracked.splitlines() if line.startswith(("benchbench/", "suites/"))]
+    assert {path.suffix for path in shipped} <= {".py", ".csv", ".json", ".toml", ".txt", ".md"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["build-system"]["build-backend"] == "hatchling.build"
+    assert "hooks" not in project["tool"]["hatch"]["build"]
+    assert [*project["tool"]["hatch"]["build"]["targets"]] == ["wheel"]
+    assert {*project["tool"]["hatch"]["build"]["targets"]["wheel"]} == {"packages", "force-include"}
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)

@@ -60,6 +60,10 @@ FILES = {
     "terminal": {"report.txt"},
 }
 FORMATS = list(FILES)
+DRAWN_AS = {  # elements of a picture, and of what matplotlib says of itself
+    *("svg", "g", "defs", "path", "use", "rect", "clipPath", "style"),
+    *("metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title"),
+}
 OWN_COMMANDS = ("::error title=", "::warning title=", "::notice title=")
 HOSTILE = [
     "[red]markup[/red]",
@@ -376,6 +380,25 @@ def test_x3_markdown_keeps_its_shape_whatever_the_data(text: str) -> None:
         return [kind for kind, _ in tokens(markdown_of(run)) if kind not in ("text", "text_special")]
 
     assert shape(a_hostile_run(text)) == shape(a_hostile_run("x" * len(visible(text))))
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "--><script>alert(1)</script><!--"])
+def test_x1_a_plot_is_nothing_but_drawn(text: str) -> None:
+    """No other format is shown by a browser as more than text."""
+    assert {type(exporter_named(name)).extension for name in FORMATS} == {
+        *("csv", "json", "md", "png", "svg", "txt", "xml")
+    }
+    for content in Svg().export(hostile(text)).values():
+        elements = list(ET.fromstring(content).iter())
+        assert {plain(each.tag) for each in elements} <= DRAWN_AS
+        attributes = [(plain(name), value) for each in elements for name, value in each.items()]
+        assert not [name for name, _ in attributes if name.lower().startswith("on")]
+        assert all(value.startswith("#") for name, value in attributes if name == "href")
+
+
+def plain(name: str) -> str:
+    """Without its namespace."""
+    return name.rpartition("}")[2]
 
 
 @given(st.text(st.sampled_from("ab1 _*`~|[]()!<>&\\#@$:/.-+=^"), max_size=20))

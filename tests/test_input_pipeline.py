@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -254,6 +255,29 @@ def test_what_is_no_set_says_why(tmp_path: Path, files: dict[str, bytes], named:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UnreadableInput, match=why):
         read_set(tmp_path / named)
+
+
+@pytest.mark.parametrize("images", [1, 2**32 - 1], ids=["more than it says", "as much as it says"])
+def test_x8_no_more_is_unpacked_than_the_head_of_a_file_says_and_a_set_may_have(
+    tmp_path: Path, images: int
+) -> None:
+    path, zeros = an_mnist(tmp_path, packed=True), gzip.compress(bytes(2**20))
+    head = bytes([0, 0, 8, 3]) + b"".join(size.to_bytes(4) for size in (images, 2, 2))
+    path.write_bytes(gzip.compress(head) + 64 * zeros)
+    assert path.stat().st_size < 2**17
+    tracemalloc.start()
+    with pytest.raises(UnreadableInput, match="not in MNIST's format"):
+        read_set(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+def test_a_packed_file_that_is_damaged_says_so(tmp_path: Path) -> None:
+    path = an_mnist(tmp_path, packed=True)
+    content = path.read_bytes()
+    path.write_bytes(content[:10] + b"\xff" * (len(content) - 10))
+    with pytest.raises(UnreadableInput, match="not a gzip file"):
+        read_set(path)
 
 
 def test_a_set_that_is_gone_or_too_small_is_unsupported(

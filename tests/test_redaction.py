@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.store.redaction import HIDDEN, redacted, redaction
-from tests.program import accelbench
+from tests.program import accelbench, environment
 
 CANARY = "canary-4711-value"
 LEAKY = f"""
@@ -21,6 +22,30 @@ from benchbench.workloads.operations.gemm import Gemm as Whole
 class Leaky(Whole):
     def build_fake(self, device, arrays):
         raise RuntimeError("GET https://u:{CANARY}@example.com, as {CANARY}")
+"""
+LOCAL = """
+from dataclasses import dataclass
+from benchbench.workloads.operations.gemm import Gemm as Whole
+
+@dataclass(frozen=True)
+class Local(Whole):
+    def build_fake(self, device, arrays):
+        local = "-".join(("canary", "4711", "value"))
+        raise RuntimeError(f"{len(local)} characters")
+"""
+INTERNAL = """
+import os
+import typer
+from benchbench.cli.app import main
+
+program = typer.Typer()
+
+@program.command()
+def fail() -> None:
+    local = "-".join(("canary", "4711", "value"))
+    raise ValueError(f"{len(local)} characters of {os.environ['MY_API_KEY']}")
+
+main(program)
 """
 REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visible"}, "/home/ada", "/srv/work")
 
@@ -100,3 +125,30 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     }
     assert len(texts) > 15
     assert not [name for name, text in texts.items() if CANARY in text]
+
+
+def test_x16_a_local_variable_of_what_fails_is_found_in_no_output(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/local.py").write_text(LOCAL)
+    workloads = {"ACCELBENCH_WORKLOADS": str(tmp_path / "mine")}
+    options = ("-w", "local", "-b", "fake", "--rounds", "1")
+    said = [
+        accelbench("run", *options, cwd=tmp_path, code=4, **workloads),
+        accelbench("report", cwd=tmp_path),
+        accelbench("export", "latest", "--to", "junit", "-o", "out", cwd=tmp_path),
+    ]
+    texts = [each.stdout + each.stderr for each in said]
+    texts += [path.read_text(errors="replace") for path in tmp_path.glob("[or]*/**/*") if path.is_file()]
+    assert any("RuntimeError: 17 characters" in text for text in texts)
+    assert not [text for text in texts if CANARY in text]
+
+
+def test_x16_an_internal_error_is_told_without_local_variables_and_secrets(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERNAL]
+    env = environment(TMPDIR=str(tmp_path), MY_API_KEY="another-secret")
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 70
+    (details,) = tmp_path.glob("accelbench-error-*.txt")
+    assert done.stderr == f"internal error: ValueError; details in {details}\n"
+    assert details.read_text().endswith(f"ValueError: 17 characters of {HIDDEN}\n")
+    assert CANARY not in details.read_text()

@@ -113,9 +113,13 @@ def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
 
 
 def saved_traceback() -> str:
+    """The file that the exception is written to, without local variables and without what is secret."""
     import tempfile
     import traceback
 
+    from benchbench.store.redaction import own_redaction
+
+    text = own_redaction()(traceback.format_exc())
     with tempfile.NamedTemporaryFile("w", prefix="accelbench-error-", suffix=".txt", delete=False) as file:
-        traceback.print_exc(file=file)
+        file.write(text)
     return file.name

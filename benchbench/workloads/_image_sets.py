@@ -7,17 +7,20 @@ by its path: the same data has the same name on every machine.
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
+from zlib import error as BadDeflate
 
 from benchbench.errors import UnreadableInput, Unsupported
-from benchbench.reading import read_file
+from benchbench.reading import read_at_most, read_file
 from benchbench.workloads.base import SEED, generator
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ CHANNELS = {SYNTHETIC: 3, "mnist": 1, "cifar10": 3, "images": 3}  # by format
 NAME = re.compile(rf"{SYNTHETIC}|(?:mnist|cifar10|images)-[0-9a-f]{{12}}")
 SUFFIXES = (".jpeg", ".jpg", ".png")  # of the files in a folder of images
 MOST_BYTES = 2**32  # of a file
+MOST_UNPACKED = 2**30  # of what is compressed: a few megabytes may become as much
 CIFAR_SIDE, CIFAR_CHANNELS = 32, 3
 CIFAR_RECORD = 1 + CIFAR_CHANNELS * CIFAR_SIDE**2  # bytes: a class, then red, green and blue
 
@@ -211,20 +215,26 @@ def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
     """Bytes of so many axes. Raises UnreadableInput."""
     import numpy as np
 
-    content = b"".join(_unpacked(path))
-    head = 4 + 4 * axes
-    sizes = [int.from_bytes(content[at : at + 4]) for at in range(4, head, 4)]
-    if content[:4] != bytes([0, 0, 8, axes]) or len(content) - head != np.prod(sizes, dtype=object):
-        raise UnreadableInput(f"{path}: not in MNIST's format, IDX, of {axes} axes")
-    return np.frombuffer(content, np.uint8, offset=head).reshape(sizes)
-
-
-def _unpacked(path: Path) -> Iterator[bytes]:
-    content = read_file(path, MOST_BYTES)
+    content = BytesIO(read_file(path, MOST_BYTES))
     if path.suffix != ".gz":
-        yield content
-        return
-    try:
-        yield gzip.decompress(content)
-    except (OSError, EOFError, ValueError) as error:
-        raise UnreadableInput(f"{path}: not a gzip file: {error}") from error
+        head, body = _parts(content, axes, MOST_BYTES)
+    else:
+        try:
+            with gzip.GzipFile(fileobj=content) as packed:
+                head, body = _parts(packed, axes, MOST_UNPACKED)
+        except (OSError, EOFError, BadDeflate) as error:
+            raise UnreadableInput(f"{path}: not a gzip file: {error}") from error
+    if head[:4] != bytes([0, 0, 8, axes]) or len(body) != math.prod(_sizes(head)):
+        raise UnreadableInput(f"{path}: not in MNIST's format, IDX, of {axes} axes")
+    return np.frombuffer(body, np.uint8).reshape(_sizes(head))
+
+
+def _parts(content: BufferedIOBase, axes: int, most: int) -> tuple[bytes, bytes]:
+    """The head, and as many bytes as it says or one more; none where it says more than `most`."""
+    head = content.read(4 + 4 * axes)
+    size = math.prod(_sizes(head))
+    return head, read_at_most(content, size + 1) if size <= most else b""
+
+
+def _sizes(head: bytes) -> list[int]:
+    return [int.from_bytes(head[at : at + 4]) for at in range(4, len(head), 4)]
