@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchbench.backends.jax import Jax
+from benchbench.backends.fake import Fake, FakeSession
+from benchbench.backends.jax import Jax, JaxSession
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import CudaSession, Torch
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Target
+from benchbench.model.measurement import Memory
 from benchbench.model.run import Settings
+from benchbench.timing.policy import POLICIES
+from benchbench.worker.case import TRIED, measure_case
 from benchbench.workloads.base import Draw
 from tests.factories import a_case
 from tests.tiny import NAMES, tiny
@@ -103,6 +108,75 @@ def test_a_case_of_tensorflow_on_the_cpu_hides_the_gpus(monkeypatch: pytest.Monk
     assert hidden == [([], "GPU")]
     TensorFlow().open("gpu:0", dtype, "function", 1)
     assert hidden == [([], "GPU")]
+
+
+class TryingSession(FakeSession):
+    """Its first call tries algorithms in 900 bytes; a step needs 100."""
+
+    peak = 0
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        timed, tried = super().compile(step, state), iter([900])
+
+        def call(*arguments: Any) -> Any:
+            self.peak = max(self.peak, next(tried, 100))
+            return timed(*arguments)
+
+        return call
+
+    def reset_peak(self) -> None:
+        self.peak = 0
+
+    def peak_device(self) -> Memory:
+        return Memory(bytes=self.peak)
+
+
+class KeepingSession(TryingSession):
+    """Nothing resets its peak. Where its program is found compiled, nothing is tried."""
+
+    keeps_peak = True
+
+    def reset_peak(self) -> None:
+        """It cannot."""
+
+
+class Trying(Fake):
+    keeps_compiled = True
+
+    def __init__(self, session: type[FakeSession]) -> None:
+        self._session = session
+
+    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> FakeSession:
+        return self._session(device, dtype)
+
+
+@pytest.mark.parametrize(
+    ("session", "warm", "peak"),
+    [
+        (TryingSession, False, Memory(bytes=100)),
+        (KeepingSession, False, Memory(bytes=900, reason=TRIED)),
+        (KeepingSession, True, Memory(bytes=900)),
+    ],
+)
+def test_what_a_first_call_tries_is_no_part_of_a_peak(
+    session: type[FakeSession], warm: bool, peak: Memory
+) -> None:
+    policy = dataclasses.asdict(POLICIES["quick"])
+    case = dataclasses.asdict(a_case(backend="fake", mode="", device="sim:0"))
+    job = {"case": case, "threads": 1, "policy": policy, "warm": warm, "reference": None, "verified": None}
+    assert measure_case(Trying(session), job, {}).peak_device == peak
+
+
+def test_of_jax_s_devices_only_a_gpu_keeps_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = SimpleNamespace(dtype=str)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=numpy))
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
+    keeping = [
+        name
+        for name in ("cpu", "gpu", "tpu")
+        if JaxSession(SimpleNamespace(platform=name), Dtype.FLOAT32).keeps_peak
+    ]
+    assert keeping == ["gpu"]
 
 
 @pytest.mark.real

@@ -251,6 +251,13 @@ def test_an_unknown_peak_gives_the_records_reason() -> None:
     assert "peak_device_bytes: no allocator statistics" in row["notes"]
 
 
+def test_a_peak_with_something_else_in_it_is_no_peak_of_the_work() -> None:
+    tried = a_measurement(peak_device=Memory(bytes=900, reason="what was tried is in it"))
+    own = a_measurement(peak_device=Memory(bytes=100))
+    assert the_row(tried, own)["peak_device_bytes"] == 100
+    assert "peak_device_bytes: what was tried is in it" in the_row(tried)["notes"]
+
+
 def test_the_relative_error_is_the_worst_round() -> None:
     row = the_row(
         a_measurement(relative_error=1e-7),

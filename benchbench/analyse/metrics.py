@@ -194,7 +194,11 @@ def _compilations(measured: Measurement) -> Value:
 
 
 def _peak(of: Callable[[Measurement], Memory]) -> Process:
-    return lambda measured: finite(of(measured).bytes, of(measured).reason)
+    def own(measured: Measurement) -> Value:
+        memory = of(measured)
+        return Value(None, reason=memory.reason) if memory.reason else finite(memory.bytes)
+
+    return own
 
 
 def _energy(measured: Measurement) -> Value:

@@ -144,6 +144,7 @@ class Session(ABC):
     spins: bool = False  # whether it can `spin`
     clock: Callable[[], float] = staticmethod(perf_counter)  # by which the host times it
     waits_every_step: bool = False  # where queued steps would run side by side
+    keeps_peak: bool = False  # whether what the first call tried stays in its peak, which nothing resets
     calls_until_timed: int = 1  # calls of a compiled step until it is what the timed calls are
 
     @abstractmethod

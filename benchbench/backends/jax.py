@@ -155,6 +155,7 @@ class JaxSession(Session):
         self.dtype = jnp.dtype(dtype.storage.value)
         self.compute = jnp.dtype(dtype.compute.value) if dtype in AMP else None
         self._dtype = dtype
+        self.keeps_peak = device.platform == "gpu"  # XLA tries algorithms while it compiles
         self.waits_every_step = device.platform == "cpu"  # the CPU's client may run them side by side
         self._compiled: list[Any] = []
         self._clearing: tuple[Callable[[Any], Any], Any] | None = None
@@ -295,7 +296,7 @@ class JaxSession(Session):
         return xla.parse_profile(folder, recording, labels)
 
     def reset_peak(self) -> None:
-        """JAX cannot; a case has a process of its own, so the peak is the case's with its first call."""
+        """JAX cannot; a case has a process of its own, so the peak is the case's, its first call included."""
 
     def peak_device(self) -> Memory:
         """Bytes in use at the peak since the process started."""

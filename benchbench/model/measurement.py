@@ -27,7 +27,7 @@ CALL = Cost(flops=0, bytes=0, items=1, item="call", counted=False)  # of a funct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """A peak in bytes, or None and the reason."""
+    """A peak in bytes, or None and the reason. With both, the reason is what else is in it."""
 
     bytes: int | None
     reason: str = ""

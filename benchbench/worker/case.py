@@ -11,7 +11,7 @@ from typing import Any
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
 from benchbench.machine.telemetry import cpu_seconds, peak_host, reset_host_peak
 from benchbench.model.case import Cache, Case
-from benchbench.model.measurement import Measurement
+from benchbench.model.measurement import Measurement, Memory
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
@@ -40,6 +40,7 @@ from benchbench.worker.program import (
 from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
 PART_BLOCKS = 11  # of a part of a step, timed alone
+TRIED = "what was tried while it was compiled is in the peak; later rounds find it compiled"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,6 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
 def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: Opened) -> Measurement:
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
     host_reset = reset_host_peak()
-    session.reset_peak()
     cold_caches = case.cache is Cache.COLD
     timer = session.timer(session.flush if cold_caches else None)
     with stage(stages, "cold"):
@@ -82,6 +82,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
                 output = runner.step()
         error, notes = verify_output(workload, runner, output, session, job)
     del output
+    session.reset_peak()  # what the first call tried is no memory that a step needs
     with stage(stages, "timing"):
         policy = Policy(**job["policy"])
         most = 1 if cold_caches else MOST_ITERATIONS
@@ -92,7 +93,8 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
             most=most,
         )
         samples = agreed.own(samples) if isinstance(agreed, AgreedTimer) else samples
-    peak_device, host = session.peak_device(), peak_host(host_reset)
+    warm = bool(job["warm"]) and backend.keeps_compiled
+    peak_device, host = device_peak(session, warm=warm), peak_host(host_reset)
     with stage(stages, "parts"):
         parts_s = time_parts(runner, agreed, samples.iterations)
     if not runner.program.simulated:
@@ -115,7 +117,7 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         stop_reason=samples.stop_reason,
         cold_s=cold,
         compiled=None if before is None or after is None else after - before,
-        compile_cache="warm" if job["warm"] and backend.keeps_compiled else "empty",
+        compile_cache="warm" if warm else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
         peak_device=peak_device,
@@ -130,6 +132,17 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         parts_s=parts_s,
         layout=runner.program.layout,
     )
+
+
+def device_peak(session: Session, *, warm: bool) -> Memory:
+    """Of the steps; where it cannot be told from what the first call tried, with that as the reason.
+
+    `warm`: the first call found its program compiled, and tried nothing.
+    """
+    peak = session.peak_device()
+    if warm or not session.keeps_peak or peak.bytes is None:
+        return peak
+    return dataclasses.replace(peak, reason=TRIED)
 
 
 def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> Iterator[Note]:
