@@ -1,7 +1,8 @@
 """A trend over the rounds of a run: told where there is one, and hardly ever where there is none."""
 
 import math
-from itertools import permutations
+from itertools import combinations, permutations
+from statistics import median
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.digest import digest
-from benchbench.analyse.drift import NOTABLE, SIGNIFICANCE, Drift, drift
+from benchbench.analyse.drift import NOTABLE, SIGNIFICANCE, Drift, _score, _slope, drift
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.variance import allowing_for
 from benchbench.comparing.verdicts import compare_runs
@@ -50,6 +51,15 @@ def test_one_case_of_five_rounds_is_told_only_if_every_round_is_slower_than_the_
     orders = [drift([[(n, 0.02 * place) for n, place in enumerate(each)]]) for each in permutations(range(5))]
     assert sum(each is not None for each in orders) == 2
     assert 2 / math.factorial(5) < SIGNIFICANCE
+
+
+@given(st.lists(st.integers(-3, 3).map(float), min_size=3, max_size=12))
+def test_the_trend_is_counted_as_kendall_defines_it(logs: list[float]) -> None:
+    pairs = [*combinations(enumerate(logs), 2)]
+    score = sum((after > before) - (after < before) for (_, before), (_, after) in pairs)
+    assert _score([*enumerate(logs)]) == score
+    slopes = [(after - before) / (later - earlier) for (earlier, before), (later, after) in pairs]
+    assert _slope([*enumerate(logs)]) == pytest.approx(median(slopes))
 
 
 @pytest.mark.parametrize("rounds", [3, 5, 10])

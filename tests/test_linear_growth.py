@@ -1,0 +1,103 @@
+"""S13: what reads a store takes a number of operations that grows with its records, not with their square.
+
+Functions called are counted, which no other program disturbs. tests/studies/many_records.py has seconds and
+memory of up to a million records.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.analyse.metrics import metric_named
+from benchbench.comparing.verdicts import compare_runs
+from benchbench.documents.comparison import comparison_document
+from benchbench.documents.history import history_document
+from benchbench.documents.run import report_document
+from benchbench.exporters.terminal import Terminal
+from benchbench.model.run import Run
+from benchbench.store import runs
+from benchbench.trends.trend import trends
+from benchbench.validating.files import validate_path
+from tests.factories import a_case, a_run, some_rounds
+
+FEW, MORE = 40, 160  # cases, rounds or runs
+FEW_READ, MORE_READ = 6, 24  # where files are read
+STEEPEST = 1.1  # of calls over their number: 1 is linear, 4 would be their square
+LATENCY = metric_named("latency_s")
+
+
+def some_run(cases: int = 2, rounds: int = 3, number: int = 0) -> Run:
+    """Its steps become slower from round to round."""
+    records = [
+        record
+        for size in range(cases)
+        for record in some_rounds(
+            *(0.001 + 1e-5 * each for each in range(rounds)), case=a_case(params={"m": size, "n": 64})
+        )
+    ]
+    started = f"{2020 + number // 336:04}-{number // 28 % 12 + 1:02}-{number % 28 + 1:02}T00:00:00+00:00"
+    return a_run(records, id=f"R{number:06}", started=started)
+
+
+def show(run: Run) -> None:
+    Terminal().render(report_document(run))
+
+
+def compare(run: Run) -> None:
+    found = compare_runs(run, run, LATENCY)
+    Terminal().render(comparison_document(found, found.verdicts))
+
+
+def follow(runs_: Sequence[Run]) -> None:
+    Terminal().render(history_document(trends(runs_, LATENCY)))
+
+
+def calls(function: Callable[[Any], object], given: Any) -> int:
+    """Functions that it calls, those of libraries and built-in ones included."""
+    count = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        function(given)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def steepness(function: Callable[[Any], object], few: Any, more: Any) -> float:
+    """The ratio of calls. What is imported or cached once is not counted."""
+    function(few)
+    return calls(function, more) / calls(function, few)
+
+
+@pytest.mark.parametrize("function", [show, compare])
+@pytest.mark.parametrize("axis", ["cases", "rounds"])
+def test_s13_calls_grow_no_faster_than_records(function: Callable[[Any], object], axis: str) -> None:
+    few, more = (some_run(**{axis: number}) for number in (FEW, MORE))
+    assert steepness(function, few, more) < STEEPEST * MORE / FEW
+
+
+def test_s13_calls_grow_no_faster_than_runs() -> None:
+    few, more = ([some_run(number=number) for number in range(count)] for count in (FEW, MORE))
+    assert steepness(follow, few, more) < STEEPEST * MORE / FEW
+
+
+@pytest.mark.parametrize("function", [runs.read_run, validate_path])
+@pytest.mark.parametrize("axis", ["cases", "rounds"])
+def test_s13_calls_grow_no_faster_than_records_that_are_read(
+    tmp_path: Path, function: Callable[[Any], object], axis: str
+) -> None:
+    few, more = (
+        runs.keep(tmp_path / str(number), some_run(**{axis: number})) for number in (FEW_READ, MORE_READ)
+    )
+    assert steepness(function, few, more) < STEEPEST * MORE_READ / FEW_READ
