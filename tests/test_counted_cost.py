@@ -1,4 +1,4 @@
-"""What a workload counts is what torch's own counter counts of its program, at the tiny size."""
+"""What a workload counts is what torch's and XLA's own counters count of its programs, at the tiny size."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from benchbench.backends.jax import Jax
 from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Draw, Workload
-from tests.tiny import WORKS
+from tests.tiny import WORKS, tiny
 
 
 def masked(products: int) -> Callable[[Any], int]:
@@ -111,3 +112,28 @@ def test_torch_counts_the_same_flops(name: str, work: Any) -> None:
 def test_exceptions_are_of_workloads_and_change_what_is_expected() -> None:
     for name, more in EXCEPTIONS.items():
         assert any(more(work) for _, own, work in WORKS if own == name), name
+
+
+# XLA counts an operation an element, too; of a convolution no product with what pads it, of a loop one turn.
+PRODUCTS_ONLY = ("batched_gemm", "gemm", "overlap")
+MOSTLY_PRODUCTS = (
+    "bert_base_train",
+    "encoder_decoder_infer",
+    "linear",
+    "linear_backward",
+    "moe",
+    "moe_backward",
+)
+MOST_BESIDES = 0.2  # at the tiny size
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [*PRODUCTS_ONLY, *MOSTLY_PRODUCTS])
+def test_xla_counts_the_same_flops(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    work = tiny(name)
+    session = Jax().open("cpu", Dtype.FLOAT32, "jit", 1)
+    program = Jax().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
+    traced = jax.jit(program.step).lower(*program.state, *program.inputs).cost_analysis()["flops"]
+    besides = traced / work.cost(Dtype.FLOAT32).flops - 1
+    assert besides == 0 if name in PRODUCTS_ONLY else 0 < besides < MOST_BESIDES

@@ -2,8 +2,8 @@
 
 `python -m tests.studies.fuzzing READER SECONDS [FOLDER]` begins with what is valid and with what was kept in
 tests/data/fuzzing; what ends in anything but an expected error goes to FOLDER. Without a reader it gives each
-the same time and prints a line for each: executions and faults. Needs `pip install atheris`, which is no
-requirement of the tests: those have the same readers and fewer inputs.
+the same time and prints a line for each: executions and faults; it fails if there was a fault. Needs
+`pip install atheris`, which is no requirement of the tests: those have the same readers and fewer inputs.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ def fuzz(name: str, seconds: int, folder: Path) -> None:
     atheris.Fuzz()
 
 
-def summary(name: str, seconds: int, folder: Path) -> str:
-    """Of a process of its own."""
+def summary(name: str, seconds: int, folder: Path) -> tuple[str, bool]:
+    """A line of what a process of its own did, and whether it found no fault."""
     command = [sys.executable, "-m", "tests.studies.fuzzing", name, str(seconds), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(folder)})
     counted = re.findall(r"^(?:Done |#)([0-9]+)", done.stderr, re.MULTILINE)
     faults = re.findall(r"=== Uncaught Python exception: ===\n(.*)", done.stderr)
-    return f"{name:<10} {counted[-1] if counted else 'no':>10} executions  {'; '.join(faults) or 'no fault'}"
+    good = done.returncode == 0 and bool(counted) and not faults
+    ending = "; ".join(faults) or ("no fault" if good else f"exit code {done.returncode}")
+    return f"{name:<10} {counted[-1] if counted else 'no':>10} executions  {ending}", good
 
 
 def main(arguments: list[str]) -> None:
@@ -66,10 +68,14 @@ def main(arguments: list[str]) -> None:
         fuzz(arguments[0], int(arguments[1]), Path(arguments[2] if len(arguments) > 2 else "."))
     from tests.readers import READERS
 
+    good = True
     with tempfile.TemporaryDirectory() as folder:
         for name in READERS:
             (Path(folder) / name).mkdir()
-            print(summary(name, int(arguments[0]), Path(folder) / name), flush=True)
+            line, alone = summary(name, int(arguments[0]), Path(folder) / name)
+            print(line, flush=True)
+            good &= alone
+    sys.exit(not good)
 
 
 if __name__ == "__main__":
