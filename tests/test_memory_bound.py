@@ -11,12 +11,12 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.registry import load_class
 from benchbench.worker import verify
-from benchbench.worker.reference import reference
 from benchbench.workloads._reference.ops import EPSILON, Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import OUTPUT, Draw, Operation, Workload
 from benchbench.workloads.operations.dropout import COUNTED, SHARE, SIGMAS, Dropout
 from tests.test_architecture import ROOT
+from tests.tiny import reference_of
 
 DTYPES = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16]
 
@@ -111,7 +111,7 @@ def ratio(work: Operation, dtype: Dtype, ops: type[Ops]) -> float:
     """How many times the tolerance it is off whose operations are `ops`, rounded as frameworks round."""
     rounding = rounding_to(dtype, np.random.default_rng(7), nearest=True)
     measured = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops(rounding))
-    made = reference(work, dtype)
+    made = reference_of(work, dtype)
     return verify.output_deviation(work, measured, made.expected, made.tolerance).ratio
 
 
@@ -125,7 +125,7 @@ def test_a_small_operation_is_told_from_a_wrong_one(name: str, mutant: type[Ops]
 def dropped(rate: float, scale: float, dtype: Dtype, seed: int = 0) -> float:
     """How many times the tolerance of dropout at 0.1 an output is off that drops and scales otherwise."""
     work = load("dropout")
-    made = reference(work, dtype)
+    made = reference_of(work, dtype)
     kept = np.asarray(made.expected[OUTPUT]) * (1 - 0.1) * scale
     output = np.where(np.random.default_rng(seed).random(COUNTED) < rate, 0.0, kept)
     return verify.output_deviation(work, {OUTPUT: output}, made.expected, made.tolerance).ratio
@@ -151,7 +151,7 @@ def test_dropout_is_told_from_another_rate_or_scale(dtype: Dtype) -> None:
 def passed_back(mask: str, scale: float, dtype: Dtype) -> float:
     """How many times the tolerance a gradient of dropout is off that has such a mask and such a scale."""
     work = load("dropout_backward")
-    made = reference(work, dtype)
+    made = reference_of(work, dtype)
     kept, other = (np.random.default_rng(seed).random(COUNTED) >= 0.1 for seed in (0, 1))
     masks: dict[str, Any] = {"that of the output": kept, "another": other, "none": 1, "its opposite": ~kept}
     output, gradient = (np.asarray(made.expected[name]) for name in (OUTPUT, "x"))

@@ -21,7 +21,7 @@ from benchbench.registry import DRAWN, load_class
 from benchbench.worker import verify
 from benchbench.worker.jobs import largest_deviation, verify_in_float32
 from benchbench.worker.program import WrongResult, build
-from benchbench.worker.reference import reference, trained
+from benchbench.worker.reference import trained
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
@@ -36,7 +36,7 @@ from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.steps import Inference, TrainingStep
 from tests.factories import a_case
 from tests.program import accelbench, rows
-from tests.tiny import EVERY
+from tests.tiny import EVERY, reference_of
 
 ROOT = Path(__file__).parent.parent
 DTYPES = [dtype for dtype in PRECISIONS if dtype is not Dtype.INT8]
@@ -207,11 +207,6 @@ UNTOLD = {  # of so small a network, whose sums are short; a product of 1024 ter
 }
 
 
-@cache
-def expected(dtype: Dtype) -> verify.Reference:
-    return reference(SmallTrain(), dtype)
-
-
 def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
     """As a framework computes: rounded to nearest."""
     right = rounding_to(dtype, np.random.default_rng(7), nearest=True)
@@ -222,7 +217,7 @@ def ratio(dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, asked: Dtype
     """How many times the tolerance of `asked`, or of `dtype`, the training step is off."""
     work = UpdatedBy(rule=rule or Momentum())
     elements = trained(work, work.arrays(Draw(dtype)), ops)
-    made = expected(asked or dtype)
+    made = reference_of(SmallTrain(), asked or dtype)
     return verify.worst(elements, made.expected, made.tolerance, made.spared).ratio
 
 
@@ -249,7 +244,7 @@ def inferred(dtype: Dtype, ops: Ops) -> float:
     """How many times the tolerance of the dtype the output of inference is off."""
     work = SmallInfer()
     elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
-    made = reference(work, dtype)
+    made = reference_of(work, dtype)
     return verify.worst(elements, made.expected, made.tolerance).ratio
 
 
@@ -289,7 +284,7 @@ def product(dtype: Dtype, multiply: rounding.Floating, result: rounding.Floating
 
 
 def product_ratio(work: Gemm, dtype: Dtype, output: Any) -> float:
-    made = reference(work, dtype)
+    made = reference_of(work, dtype)
     index = verify.sample_indices(work)["output"]
     return verify.worst({"output": output[tuple(index.T)]}, made.expected, made.tolerance).ratio
 
@@ -350,7 +345,7 @@ def recurrent_ratio(name: str, dtype: Dtype, ops: Ops) -> float:
     work = EVERY[name]().tiny()
     assert isinstance(work, Operation)
     elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
-    made = reference(work, dtype)
+    made = reference_of(work, dtype)
     return verify.worst(elements, made.expected, made.tolerance).ratio
 
 
@@ -449,7 +444,9 @@ class TorchMutant(SmallTrain):
 def torch_ratio(mutant: str, dtype: Dtype) -> float:
     backend = load_class("benchbench.backends", "torch", Backend)()  # type: ignore[type-abstract]
     work, session = TorchMutant(mutant=mutant), backend.open("cpu", dtype, "eager", 1)
-    return largest_deviation(work, build(backend, session, work, dtype), session, expected(dtype)).ratio
+    return largest_deviation(
+        work, build(backend, session, work, dtype), session, reference_of(SmallTrain(), dtype)
+    ).ratio
 
 
 @dataclass(frozen=True)
@@ -492,7 +489,7 @@ def test_a_run_verifies_a_training_step_in_float32_once(
     for dtype in (Dtype.BFLOAT16, Dtype.AMP_BF16):
         job = {"case": dataclasses.asdict(a_case(dtype=dtype)), "threads": 1}
         with pytest.raises(WrongResult, match="in float32 against float64"):
-            verify_in_float32(backend, job, work, expected(Dtype.FLOAT32))
+            verify_in_float32(backend, job, work, reference_of(SmallTrain(), Dtype.FLOAT32))
     assert backend.opened == 1
 
 
@@ -501,7 +498,7 @@ def test_a_run_verifies_a_training_step_in_float32_once(
 def test_inference_in_bfloat16_is_verified_in_float32(mutant: str) -> None:
     pytest.importorskip("torch")
     job = {"case": dataclasses.asdict(a_case(dtype=Dtype.BFLOAT16)), "threads": 1}
-    made = reference(SmallInfer(), Dtype.FLOAT32)
+    made = reference_of(SmallInfer(), Dtype.FLOAT32)
     assert verify_in_float32(Torch(), job, TorchInference(), made) < made.tolerance["output"]
     with pytest.raises(WrongResult, match="of the output in float32 against float64"):
         verify_in_float32(Torch(), job, TorchInference(mutant=mutant), made)

@@ -107,6 +107,7 @@ def naming(text: str) -> list[str]:
     return [command for command in found if text in command]
 
 
+@pytest.mark.real
 def test_what_is_downloaded_is_told_before_and_what_was_built_is_listed(built: tuple[Home, str]) -> None:
     home, told = built
     assert told.index("nothing to download") < told.index("importing fake")
@@ -119,6 +120,7 @@ def test_what_is_downloaded_is_told_before_and_what_was_built_is_listed(built: t
     assert home.listed("--check") == [found]
 
 
+@pytest.mark.real
 def test_what_is_there_stays_as_it_is(built: tuple[Home, str]) -> None:
     home, _ = built
     record = home.environments / "fake@own" / "accelbench-env.json"
@@ -135,6 +137,7 @@ def test_what_is_there_stays_as_it_is(built: tuple[Home, str]) -> None:
     assert record.stat().st_mtime_ns == before
 
 
+@pytest.mark.real
 def test_devices_lists_environments_and_a_worker_runs_in_them(built: tuple[Home, str]) -> None:
     home, _ = built
     shown = json.loads(home.run("devices", "-b", "fake@own,fake", "--format", "json").stdout)
@@ -142,6 +145,7 @@ def test_devices_lists_environments_and_a_worker_runs_in_them(built: tuple[Home,
     assert {row["status"] for row in shown} == {"ready"}
 
 
+@pytest.mark.real
 def test_an_environment_that_does_not_exist_is_not_removed_but_the_nearest_is_suggested(
     built: tuple[Home, str],
 ) -> None:
@@ -151,6 +155,7 @@ def test_an_environment_that_does_not_exist_is_not_removed_but_the_nearest_is_su
     assert [each["name"] for each in home.listed()] == ["fake@own"]
 
 
+@pytest.mark.real
 def test_a_dry_run_tells_what_would_be_fetched_and_leaves_nothing(home: Home) -> None:
     done = home.create("fake", "--dry-run")
     assert "making a virtual environment" in done.stderr
@@ -165,6 +170,7 @@ about 30.0 MiB on disk\
     assert not [path for path in home.environments.iterdir() if path.suffix != ".lock"]
 
 
+@pytest.mark.real
 def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -> None:
     source = slow_source(home.path / "slow")
     (source / "wait").touch()
@@ -184,6 +190,7 @@ def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -
     assert request["requirements"] == [str(source), "numpy"]
 
 
+@pytest.mark.real
 def test_what_was_cut_short_is_finished_as_it_was_asked_for_and_nothing_half_there_is_trusted(
     home: Home,
 ) -> None:
@@ -200,6 +207,7 @@ def test_what_was_cut_short_is_finished_as_it_was_asked_for_and_nothing_half_the
     assert (half.parent / "extra" / "__init__.py").exists()
 
 
+@pytest.mark.real
 def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: Home) -> None:
     source = slow_source(home.path / "slow")
     (source / "wait").touch()
@@ -214,6 +222,7 @@ def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: H
     assert home.listed() == []
 
 
+@pytest.mark.real
 def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Home) -> None:
     files = {"torch/__init__.py": "raise ImportError('libtorch.so: undefined symbol')\n"}
     wheel(home.wheels, "torch", "2.12.1", files)
@@ -228,6 +237,7 @@ def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Hom
     assert "undefined symbol → accelbench env create torch@2.12" in run.stderr
 
 
+@pytest.mark.real
 def test_what_pip_cannot_find_is_told_in_its_own_words(home: Home) -> None:
     done = home.create("fake", "--with", "nosuch==1", code=7)
     assert "No matching distribution found for nosuch==1" in done.stderr
@@ -352,6 +362,7 @@ def test_the_version_of_torch_says_its_build() -> None:
     assert pip_options("cpu")[1].endswith("/cpu")
 
 
+@pytest.mark.real
 def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -> None:
     wheel(home.wheels, "torch", "2.12.1")
     create = ("torch@2.12", "--dry-run")

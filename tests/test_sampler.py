@@ -344,6 +344,7 @@ def test_a_run_stores_what_was_seen_while_blocks_were_timed(tmp_path: Path) -> N
     assert "energy_j: the fake backend uses none" in row["notes"]
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="who uses the CPUs is known on Linux only")
 def test_a_busy_neighbour_is_noted(tmp_path: Path) -> None:
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in kernel.allowed_cpus()]

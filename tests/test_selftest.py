@@ -257,6 +257,7 @@ def test_the_truths_clock_is_not_the_pipelines_where_the_system_has_two() -> Non
     assert raw <= spin.raw_clock()() <= time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
 
 
+@pytest.mark.real
 def test_the_selftest_runs_prints_and_fails_when_a_trial_does(tmp_path: Path) -> None:
     process = started("doctor", "--selftest", "--format", "json", cwd=tmp_path)
     shown, _ = process.communicate(timeout=120)

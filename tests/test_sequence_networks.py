@@ -11,7 +11,7 @@ import pytest
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import reference, trained
+from benchbench.worker.reference import trained
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
 from benchbench.workloads.base import Draw, Operation
@@ -20,6 +20,7 @@ from benchbench.workloads.networks.bert_base import BertBaseInfer, BertBaseTrain
 from benchbench.workloads.networks.encoder_decoder import EncoderDecoderInfer, EncoderDecoderTrain
 from benchbench.workloads.networks.speech_encoder import SpeechEncoderInfer, SpeechEncoderTrain
 from benchbench.workloads.steps import TrainingStep
+from tests.tiny import reference_of
 
 F32 = Dtype.FLOAT32
 
@@ -72,7 +73,7 @@ def ratio(work: Any, kind: type[Ops]) -> float:
     """Of error and tolerance in float32, rounded to nearest."""
     arrays = work.arrays(Draw(F32))
     ops = kind(rounding_to(F32, np.random.default_rng(0), nearest=True))
-    made = reference(work, F32)
+    made = reference_of(work, F32)
     if isinstance(work, Operation):
         elements: Any = work.references(arrays, verify.sample_indices(work), ops)
     else:
@@ -99,10 +100,10 @@ def test_a_wrong_network_is_told_from_a_right_one(kind: type[Network]) -> None:
 def test_the_update_of_a_bias_that_softmax_does_not_see_is_not_verified_under_adam() -> None:
     work = EncoderDecoderTrain().tiny()
     name = "encoder.layers.0.self_attn.in_proj_bias"
-    expected = reference(work, F32).expected
+    expected = reference_of(work, F32).expected
     assert f"gradient of {name}" in expected
     assert f"update of {name}" not in expected
-    assert f"update of {name}" in reference(EncoderDecoderTrain(optimizer="momentum").tiny(), F32).expected
+    assert f"update of {name}" in reference_of(EncoderDecoderTrain(optimizer="momentum").tiny(), F32).expected
 
 
 def test_a_mask_that_exceeds_the_sequence_or_its_positions_is_refused() -> None:

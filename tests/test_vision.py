@@ -12,7 +12,7 @@ import pytest
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import reference, trained
+from benchbench.worker.reference import trained
 from benchbench.worker.tolerance import LAMBDA, tolerance
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._reference.ops import Ops
@@ -27,6 +27,7 @@ from benchbench.workloads.networks.unet import UnetInfer, UnetTrain
 from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
 from benchbench.workloads.steps import Inference, TrainingStep
 from tests.test_networks import DRAW, FRAMEWORKS, Trained
+from tests.tiny import reference_of
 
 
 class AveragePool(Ops):
@@ -84,7 +85,7 @@ def ratio(work: Inference | TrainingStep, dtype: Dtype, kind: type[Ops]) -> floa
         if isinstance(work, TrainingStep)
         else work.references(arrays, verify.sample_indices(work), ops)
     )
-    expected = reference(work, dtype)
+    expected = reference_of(work, dtype)
     return verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio
 
 

@@ -204,6 +204,7 @@ def shell(commands: str, checkout: Path, runner: Path) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.real
 def test_a_pull_request_fails_for_slower_code_only(simulated: Path, runner: Path) -> None:
     passed = run_job("pull-request", pull_request(simulated, {"README": "unrelated\n"}), runner)
     assert "PASS: no regression in 1" in passed
@@ -213,6 +214,7 @@ def test_a_pull_request_fails_for_slower_code_only(simulated: Path, runner: Path
     assert 'failures="1"' in (slower / "accelbench.xml").read_text()
 
 
+@pytest.mark.real
 def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Path, runner: Path) -> None:
     workload = (simulated / "benchmarks/ranking.py").read_text()
     suite = (simulated / "benchmarks/suite.toml").read_text()
@@ -225,6 +227,7 @@ def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Pat
     assert "1 new" in told
 
 
+@pytest.mark.real
 def test_the_first_workload_has_nothing_to_be_compared_with(simulated: Path, runner: Path) -> None:
     mine = {name: (simulated / name).read_text() for name in FILES if name.startswith("benchmarks/")}
     git(simulated, "rm", "-qr", "benchmarks")
@@ -233,6 +236,7 @@ def test_the_first_workload_has_nothing_to_be_compared_with(simulated: Path, run
     assert "unsupported: No workload named 'ranking'." in told
 
 
+@pytest.mark.real
 def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Path) -> None:
     checkout = pull_request(simulated, {"README": "unrelated\n"})
     shell(documented("install"), checkout, runner).check_returncode()

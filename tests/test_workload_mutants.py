@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,11 +12,12 @@ import pytest
 
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.reference import reference, trained
+from benchbench.worker.reference import trained
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, rounding_to
-from benchbench.workloads.base import Draw, Operation, Training, Workload
-from tests.tiny import NAMES, WORKS
+from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
+from benchbench.workloads.steps import Inference, TrainingStep
+from tests.tiny import NAMES, WORKS, reference_of
 
 DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
 MOST = 12  # calls, and arrays, that are altered of a workload
@@ -44,15 +45,29 @@ ALTERATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Call:
+    """An operation of a reference as it was computed."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    result: Any
+
+
 @dataclass
 class Altered:
-    """The operations of a reference, of which the result of one call in each step is altered."""
+    """The operations of a reference, of which the result of one call in each step is altered.
+
+    What was computed `before` of the same arguments, at the same place, is not computed again.
+    """
 
     ops: Ops
+    before: Sequence[Call] = ()
     number: int = -1  # of the call, from 0
     alter: Callable[[Any], Any] = lambda y: y
     period: int = 2**62  # calls of a step
-    calls: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self.ops, name)
@@ -60,11 +75,27 @@ class Altered:
             return operation
 
         def call(*arguments: Any, **options: Any) -> Any:
-            self.calls.append(name)
-            result = operation(*arguments, **options)
-            return self.alter(result) if (len(self.calls) - 1) % self.period == self.number else result
+            number = len(self.calls)
+            known = self.before[number] if number < len(self.before) else None
+            if known and are_equal((name, arguments, options), (known.name, known.arguments, known.options)):
+                result = known.result
+            else:
+                result = operation(*arguments, **options)
+            self.calls.append(Call(name, arguments, options, result))
+            return self.alter(result) if number % self.period == self.number else result
 
         return call
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Of arguments. What is being differentiated equals nothing: it belongs to one pass."""
+    if isinstance(one, np.ndarray):
+        return one is other or (isinstance(other, np.ndarray) and np.array_equal(one, other))
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
+    return isinstance(one, int | float | str | np.generic | None) and one == other
 
 
 def nearest(dtype: Dtype) -> Ops:
@@ -102,25 +133,29 @@ class Mutants:
 
     def __post_init__(self) -> None:
         self.arrays: Any = self.work.arrays(Draw(self.dtype))
+        if has_forward(self.work):  # then they are the same objects in each computation
+            self.arrays = {name: wide(array) for name, array in self.arrays.items()}
         self.most = FEW if (self.work.cost(self.dtype).flops or 0) > LARGE else MOST
 
-    def right(self) -> Mapping[str, Any]:
-        return elements(self.work, self.arrays, self.dtype)
+        plain = Altered(nearest(self.dtype))
+        self.right = self.computed(self.arrays, plain)
+        self.calls = plain.calls
+
+    def computed(self, arrays: Any, ops: Altered) -> Mapping[str, Any]:
+        return elements(self.work, arrays, self.dtype, ops if has_forward(self.work) else None)
+
+    def altered(self, **alteration: Any) -> Altered:
+        return Altered(nearest(self.dtype), self.calls, **alteration)
 
     def of_calls(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        if not has_forward(self.work):
-            return
-        counting = Altered(nearest(self.dtype))
-        elements(self.work, self.arrays, self.dtype, counting)
-        period = len(counting.calls) // (verify.STEPS if isinstance(self.work, Training) else 1)
+        period = len(self.calls) // (verify.STEPS if isinstance(self.work, Training) else 1)
         for number in spread(period, self.most):
-            following = counting.calls[number + 1] if number + 1 < period else ""
+            following = self.calls[number + 1].name if number + 1 < period else ""
             for name, alter in ALTERATIONS.items():
                 if name == "times 1.1" and following.endswith("_norm"):
                     continue  # which takes it away again
-                ops = Altered(nearest(self.dtype), number, alter, period)
-                title = f"{counting.calls[number]} {number}"
-                yield title, partial(elements, self.work, self.arrays, self.dtype, ops)
+                ops = self.altered(number=number, alter=alter, period=period)
+                yield f"{self.calls[number].name} {number}", partial(self.computed, self.arrays, ops)
 
     def of_arrays(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         names = list(self.arrays)
@@ -131,12 +166,12 @@ class Mutants:
                 makes_sense = array.dtype.kind == "f" or title == "shifted"  # an index is not scaled
                 if makes_sense and not np.array_equal(other, array):
                     arrays = {**self.arrays, name: other}
-                    yield name, partial(elements, self.work, arrays, self.dtype)
+                    yield name, partial(self.computed, arrays, self.altered())
 
 
 def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
     """How many times its tolerance the right one is off, and by its worst alteration each step and array."""
-    made, mutants = reference(work, dtype), Mutants(work, dtype)
+    made, mutants = reference_of(work, dtype), Mutants(work, dtype)
 
     def ratio(found: Mapping[str, Any]) -> float:
         return verify.worst(found, made.expected, made.tolerance, made.spared).ratio
@@ -145,11 +180,16 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
     with np.errstate(invalid="ignore"):  # of a negated variance
         for name, altered in (*mutants.of_calls(), *mutants.of_arrays()):
             wrong[name] = max(ratio(altered()), wrong.get(name, 0.0))
-    return ratio(mutants.right()), wrong
+    return ratio(mutants.right), wrong
 
 
-def is_repeated(name: str) -> bool:
+FORWARD = {type(work).numpy for *_, work in WORKS if isinstance(work, Inference)}
+
+
+def is_repeated(name: str, work: Workload) -> bool:
     """Whether inference has the same forward function; the way back is derived from it."""
+    if isinstance(work, TrainingStep) and type(work).numpy in FORWARD:
+        return True
     return name.endswith("_train") and f"{name.removesuffix('_train')}_infer" in NAMES
 
 
@@ -161,7 +201,7 @@ def is_of_chance(work: Workload) -> bool:
 MUTATED = [
     pytest.param(work, id=id_)
     for id_, name, work in WORKS
-    if not is_repeated(name) and not is_of_chance(work)
+    if not is_repeated(name, work) and not is_of_chance(work)
 ]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from benchbench import registry
-from benchbench.workloads.base import Workload
+from benchbench.model.case import Dtype
+from benchbench.worker.verify import Reference, checked_at
+from benchbench.workloads.base import Training, Workload
 
 EVERY = {
     name: registry.load_class("benchbench.workloads", name, Workload)  # type: ignore[type-abstract]
@@ -28,6 +32,15 @@ def variants(name: str) -> list[Workload]:
 def flags(work: Workload) -> str:
     """`-causal`, of the truth values that are set."""
     return "".join(f"-{key}" for key, value in work.params.items() if value is True)
+
+
+@cache
+def reference_of(work: Workload, dtype: Dtype) -> Reference:
+    """As a run has it, made once for all tests; of training in less than float32, in that dtype alone."""
+    from benchbench.worker.reference import of_training, reference
+
+    small = checked_at(work)
+    return of_training(small, dtype) if isinstance(small, Training) else reference(small, dtype)
 
 
 WORKS = [(f"{name}{flags(work)}", name, work) for name in NAMES for work in variants(name)]  # by id

@@ -57,7 +57,9 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
                     left_out.setdefault(case.id, LeftOut(case=case, status=reason[0], reason=reason[1]))
                 else:
                     cases.setdefault(case.id, case)
-    ordered = sorted(cases.values(), key=lambda case: _position(case, entries))
+    names = dict.fromkeys(entry.workload for _, entry in entries)
+    positions = {name: position for position, name in enumerate(names)}
+    ordered = sorted(cases.values(), key=lambda case: positions[case.workload])
     return Plan(tuple(ordered), tuple(left_out.values()))
 
 
@@ -111,10 +113,6 @@ def fitting(chosen: Plan, memory_bytes: int) -> Plan:
 
 def _needs(footprint: int, memory: int) -> str:
     return f"its arrays need {size(footprint)}, and this machine has {size(memory)} of memory"
-
-
-def _position(case: Case, entries: Sequence[tuple[str, Entry]]) -> int:
-    return [entry.workload for _, entry in entries].index(case.workload)
 
 
 def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:

@@ -405,7 +405,7 @@ def reference_of_samples(
 
 def wide(array: NDArray[np.generic]) -> NDArray[np.generic]:
     """Floats in float64, integers as they are."""
-    return array.astype(float) if array.dtype.kind == "f" else array
+    return array.astype(float, copy=False) if array.dtype.kind == "f" else array
 
 
 def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
