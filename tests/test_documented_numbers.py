@@ -11,7 +11,7 @@ from benchbench.machine import conditions, neighbours, sampler
 from benchbench.plan import schedule
 from benchbench.profiling import tables
 from benchbench.running import profile_pass, start
-from benchbench.timing import sampling
+from benchbench.timing import sampling, steadiness
 from benchbench.timing.policy import POLICIES
 from benchbench.trends import change_points, noise
 from benchbench.worker import check_inputs, reference, tolerance, verify
@@ -22,7 +22,7 @@ from benchbench.workloads.operations.lstm import Lstm
 from tests.test_architecture import ROOT
 
 NUMBER = "([0-9][0-9,.]*[0-9]|[0-9])"
-WORDS = {"two": 2, "three": 3, "five": 5, "six": 6, "eleven": 11, "twenty": 20, "half": 0.5}
+WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eleven": 11, "twenty": 20, "half": 0.5}
 WORD = f"({'|'.join(WORDS)})"
 DEFAULT, QUICK = POLICIES["default"], POLICIES["quick"]
 QUOTED = [
@@ -35,14 +35,19 @@ QUOTED = [
     ("measuring", f"at least {NUMBER} ms and at least", 1000 * sampling.SHORTEST_BLOCK_S),
     ("measuring", f"at least {NUMBER} times as long as a block", sampling.OVERHEAD),
     ("measuring", f"batches of at most {NUMBER} and", sampling.MOST_BATCHED),
-    ("measuring", f"until {WORD} overlapping pairs", sampling.AGREEMENTS),
+    ("measuring", f"until {WORD} overlapping pairs", steadiness.AGREEMENTS),
     ("measuring", f"as many as {NUMBER} s hold", DEFAULT.window_s),
     ("measuring", f"s hold .`--quick`: {NUMBER} s", QUICK.window_s),
     ("measuring", f"comes first .{NUMBER} s", DEFAULT.warmup_max_s),
     ("measuring", f"s, `--quick` {NUMBER} s", QUICK.warmup_max_s),
-    ("measuring", f"thirds of at least {NUMBER} timed", sampling.THIRDS * sampling.LEAST_THIRD),
-    ("measuring", f"blocks differ by more than {NUMBER} %", 100 * sampling.LEVELS_APART),
-    ("measuring", f"% and {NUMBER} standard errors, the record", sampling.LEVEL_ERRORS),
+    ("measuring", f"thirds of at least {NUMBER} timed", steadiness.THIRDS * steadiness.LEAST_THIRD),
+    ("measuring", f"blocks differ by more than {NUMBER} %", 100 * steadiness.LEVELS_APART),
+    ("measuring", f"% and {NUMBER} standard errors, or windows", steadiness.LEVEL_ERRORS),
+    ("measuring", f"or windows of {NUMBER} s wander", steadiness.WINDOW_S),
+    ("measuring", f"their medians' {NUMBER} % and", 100 * steadiness.TAIL),
+    ("measuring", f"% and {NUMBER} standard errors, so a neighbour", steadiness.WANDER_ERRORS),
+    ("measuring", f"They are {WORD} blocks long at least", steadiness.LEAST_WINDOW),
+    ("measuring", f"long at least and {WORD} in\\s+a row", steadiness.LEAST_WINDOWS),
     ("measuring", f"when the {NUMBER} % interval of the median", 100 * sampling.CONFIDENCE),
     ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
     ("measuring", f"more than {NUMBER} times as long in every pair", sampling.PREMATURE),

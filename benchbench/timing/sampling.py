@@ -16,11 +16,11 @@ from typing import Any, Literal, Protocol
 
 from benchbench.model.measurement import Batch, Window
 from benchbench.model.run import Policy
-from benchbench.stats import effective_count, mad, median, median_interval
+from benchbench.stats import median, median_interval
+from benchbench.timing.steadiness import LEAST_WINDOW, level, settled
 
 OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
-AGREEMENTS = 3  # consecutive windows that must agree
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
 MOST_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
 PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
@@ -30,10 +30,6 @@ MOST_PAIRS = 1000
 CLOCK_S = 1e-9  # a block lasts at least a tick
 GROWTH = 1.5  # looks at n = 30, 45, 68, …: each look costs coverage
 CONFIDENCE = 0.99  # of the interval a look goes by: several looks, and blocks that drift together, cost some
-THIRDS = 3  # of the timed blocks that must agree
-LEAST_THIRD = 4  # blocks: fewer do not tell their own noise
-LEVELS_APART = 0.03  # of the median, and 5 standard errors: one steady process in a hundred (tests/studies)
-LEVEL_ERRORS = 5.0
 
 
 class Stopwatch(Protocol):
@@ -96,7 +92,7 @@ def measure_steps(
     with mark("timed"):
         blocks, reason = sample(step, timer, policy, iterations, warm[-1])
     window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
-    steady = steady and level(blocks)
+    steady = steady and level(warm[-max(window_blocks(policy, warm) // 2, LEAST_WINDOW) :], blocks)
     recompiled = (compilations() or 0) - compiled
     batches = tuple(timer.batches[batched:])
     return Samples(iterations, tuple(warm), tuple(blocks), steady, reason, cost, window, recompiled, batches)
@@ -141,7 +137,7 @@ def warm_up(
     start = timer.now() - sum(blocks)
     while True:
         elapsed = timer.now() - start
-        window = clamp(policy.window_s / median(blocks[-3:]), 3, 20)  # not of the first: they may be slow
+        window = window_blocks(policy, blocks)
         if len(blocks) >= policy.warmup_min_blocks and elapsed >= policy.warmup_min_s:
             if settled(blocks, window):
                 return blocks, True
@@ -150,38 +146,9 @@ def warm_up(
         blocks += timer.blocks(step, iterations, batch(timer, blocks[-1]))
 
 
-def settled(blocks: Sequence[float], window: int) -> bool:
-    """Whether the last windows agree: |mⱼ − mⱼ₊₁| ≤ max(1 % of mⱼ, 1.5 standard errors of the difference).
-
-    A sliding comparison of `AGREEMENTS` pairs of adjacent windows, each shifted by a third of a window, so
-    that slow steps need 2 windows and a little more instead of 4. 1.2533 is the standard error of a
-    median relative to that of a mean, 1.4826 makes a MAD a σ, both for normal data.
-    """
-    shift = max(1, window // AGREEMENTS)
-    needed = 2 * window + (AGREEMENTS - 1) * shift
-    if len(blocks) < needed:
-        return False
-    recent = blocks[-needed:]
-    return all(_agree(recent[i * shift : i * shift + 2 * window], window) for i in range(AGREEMENTS))
-
-
-def _agree(pair: Sequence[float], window: int) -> bool:
-    before, after = pair[:window], pair[window:]
-    noise = 1.5 * 1.2533 * 1.4826 * mad(pair) * math.sqrt(2 / window)
-    return abs(median(before) - median(after)) <= max(0.01 * median(before), noise)
-
-
-def level(blocks: Sequence[float]) -> bool:
-    """Whether the thirds of the timed blocks agree: warm-up can end between two changes of speed."""
-    size = len(blocks) // THIRDS
-    if size < LEAST_THIRD:
-        return True
-    thirds = [blocks[part * size : (part + 1) * size] for part in range(THIRDS)]
-    middles = [median(third) for third in thirds]
-    rest = [block - middle for third, middle in zip(thirds, middles, strict=True) for block in third]
-    count = size * effective_count(rest) / len(rest)
-    noise = LEVEL_ERRORS * 1.2533 * 1.4826 * mad(rest) * math.sqrt(2 / count)
-    return max(middles) - min(middles) <= max(LEVELS_APART * median(blocks), noise)
+def window_blocks(policy: Policy, blocks: Sequence[float]) -> int:
+    """How many blocks a window of the warm-up has, by the last ones: the first may be slow."""
+    return clamp(policy.window_s / median(blocks[-3:]), 3, 20)
 
 
 def sample(
