@@ -265,9 +265,9 @@ def test_a_cast_the_runtime_inserted_fails_a_float16_case(
     session = OnnxSession("cuda:0", Dtype.FLOAT16, 2)
     if mismatch:
         with pytest.raises(PrecisionMismatch, match="inserted 1 casts"):
-            session._check_kernels(Path("model.onnx"))
+            session._check_kernels(Path("model.onnx"), Path())
     else:
-        session._check_kernels(Path("model.onnx"))
+        session._check_kernels(Path("model.onnx"), Path())
 
 
 @pytest.mark.real

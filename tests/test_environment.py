@@ -142,6 +142,24 @@ def test_a_machine_is_described_by_what_does_not_move(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ({}, 4096 * 1024),
+        ({"memory.max": "3000000\n", "memory.current": "1000000\n"}, 2_000_000),
+        ({"memory.max": "1000\n", "memory.current": "2000\n"}, 0),
+        ({"memory.max": "max\n", "memory.current": "2000\n"}, 4096 * 1024),
+    ],
+)
+def test_available_memory_is_what_is_free_here_and_below_every_limit(
+    tmp_path: Path, limits: Files, wanted: int
+) -> None:
+    files = {f"sys/fs/cgroup/a.slice/b.scope/{name}": text for name, text in limits.items()}
+    meminfo = f"{MEMINFO}MemAvailable:       4096 kB\n"
+    root = tree(tmp_path, {"proc/meminfo": meminfo, "proc/self/cgroup": V2, **files})
+    assert environment.available_bytes(root) == wanted
+
+
 def test_frequency_and_free_memory_leave_no_trace(tmp_path: Path) -> None:
     first = machine_of(tmp_path / "1", {"proc/cpuinfo": X86, "proc/meminfo": MEMINFO})
     moved = {

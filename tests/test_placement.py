@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from benchbench.analyse.metrics import steps_s
 from benchbench.errors import UsageError
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.pool import Template, WorkerPool, template_of
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode
+from benchbench.launch.template import Template, template_of
 from benchbench.launch.transport import Transport, Worker
 from benchbench.model.case import Case
 from benchbench.model.device import Target

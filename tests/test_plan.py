@@ -7,8 +7,9 @@ from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan
-from benchbench.plan.costs import estimate_s, footprint_bytes
+from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.devices import check_devices
+from benchbench.plan.estimates import process_s
 from benchbench.plan.selection import Selection, select, sizes_left_behind
 from benchbench.plan.sizes import parse_params
 from benchbench.plan.suite import Entry, Suite
@@ -204,5 +205,6 @@ def test_estimates_grow_with_the_work() -> None:
         SQUARES, probe("torch", CPU), params={"m": [8, 8000], "n": [8000], "k": [8000]}
     ).cases
     policy = POLICIES["quick"]
-    assert estimate_s(small, policy, DeviceClass.CPU) < estimate_s(large, policy, DeviceClass.CPU)
+    classes = {("torch", "cpu"): DeviceClass.CPU}
+    assert process_s(small, policy, classes) < process_s(large, policy, classes)
     assert footprint_bytes(small) < footprint_bytes(large)

@@ -166,6 +166,12 @@ class Scripted:
         self.started.append(sorted({case.target for case in cases}))
         self.now_s += 1.0
 
+    def start_ahead(self, cases: Sequence[Case], rounds: int) -> None:
+        self.ahead = rounds
+
+    def await_ahead(self, cases: Sequence[Case]) -> None:
+        """They are there."""
+
     def watch(self, case: Case) -> Any:
         return nullcontext(Blind())
 

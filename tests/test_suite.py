@@ -12,11 +12,10 @@ from benchbench.documents.suites import about, suites_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.machine.environment import machine
 from benchbench.model.case import Dtype
-from benchbench.model.device import DeviceClass
 from benchbench.model.run import Policy
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
-from benchbench.plan.costs import estimate_s
+from benchbench.plan.estimates import device_classes, run_estimate
 from benchbench.plan.selection import Selection, select
 from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
@@ -81,7 +80,7 @@ def minutes(loaded: suite.Suite, policy: Policy) -> float:
     """On a CPU and four backends, by the estimate."""
     probes = [a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime")]
     cases = plan(select([loaded], Selection()), Selection(), probes).cases
-    return policy.rounds * sum(estimate_s(case, policy, DeviceClass.CPU) for case in cases) / 60
+    return run_estimate(cases, policy, device_classes(probes)).total / 60
 
 
 def test_the_time_that_full_says_is_the_estimate() -> None:
@@ -107,12 +106,17 @@ def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(
     before = conv(tmp_path)
     probes = tuple(a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime"))
     loaded = suite.load_suite("conv")
+    policy = POLICIES[loaded.policy]
     cases = plan(select([loaded], Selection()), Selection(), probes).cases
-    records = [a_record(case=case, stages_s={"wall": 60.0}, framework_version="1") for case in cases]
-    runs.keep(tmp_path, a_run(records, machine=machine(), probes=probes))
+    records = [a_record(case=case, stages_s={"wall": 600.0}, framework_version="1") for case in cases]
+    runs.keep(tmp_path, a_run(records, machine=machine(), probes=probes, policy=POLICIES["rigorous"]))
+    assert conv(tmp_path) == before  # those were measured longer
+    runs.keep(
+        tmp_path, a_run(records, machine=machine(), probes=probes, policy=policy, id="20260102-030406-abcd")
+    )
     after = conv(tmp_path)
     assert after["cases"] == before["cases"]  # of the backends that are installed
-    assert after["estimated_s"] == pytest.approx(after["cases"] * 5 * 60.0)
+    assert after["estimated_s"] == pytest.approx(after["cases"] * policy.rounds * 600.0, rel=0.01)
     assert before["estimated_s"] != after["estimated_s"] or not after["cases"]
 
 

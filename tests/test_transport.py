@@ -83,6 +83,9 @@ class Remote:
         self.started.append(RemoteWorker(folder, environment))
         return self.started[-1]
 
+    def spare_workers(self) -> int:
+        return 1
+
     @contextmanager
     def watch(self, case: Case) -> Iterator["Remote"]:
         self.watched.append(case.id)

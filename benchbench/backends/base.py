@@ -23,6 +23,7 @@ from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import Note
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.startup import StartUp
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.traces.recording import BEGIN, END, Recording
 
@@ -288,7 +289,7 @@ class Backend(ABC):
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
-    keeps_compiled: ClassVar[bool] = True  # in the run's compile cache, from one process to the next
+    keeps_compiled: bool = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
     # What an environment needs instead, of another build than the usual one: `cuda` → requirements. Builds of
@@ -300,6 +301,8 @@ class Backend(ABC):
     spread: ClassVar[Spread] = Spread.NONE
     statistics_apart: ClassVar[bool] = True  # of each device's part of a batch, not of the whole
     world: World = ALONE  # of this process
+    start_up: ClassVar[StartUp] = StartUp()  # for estimates, in the modes that `mode_start_ups` has not
+    mode_start_ups: ClassVar[Mapping[str, StartUp]] = MappingProxyType({})
     virtual: ClassVar[bool] = False  # what it does not compute it simulates; measured only where it is named
 
     @classmethod
@@ -317,6 +320,9 @@ class Backend(ABC):
     @abstractmethod
     def load(self) -> str:
         """Import the framework and return its version. No operation, no device query: forks come later."""
+
+    def preload(self, phase: Phase, mode: str) -> None:  # noqa: B027 - most have nothing more to import
+        """Import also what a case of that phase and mode would, in each process anew. See `load`."""
 
     @abstractmethod
     def devices(self) -> tuple[list[Device], dict[str, str]]:

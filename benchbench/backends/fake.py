@@ -21,6 +21,7 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
 from benchbench.traces.spans import Span, TraceWindow
 from benchbench.traces.timeline import summarise
@@ -47,6 +48,7 @@ class Fake(Backend):
     summary = "no framework: virtual time, for trying accelbench out and for its tests"
     framework = "fake"
     virtual = True
+    start_up = StartUp(import_s=0.3, call_s=0.0, layer_s=0.0)
     modes = ("eager", "compile")
     caches = tuple(Cache)
     distributions = ("accelbench",)

@@ -23,6 +23,7 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
 from benchbench.traces import hlo, xla
 
@@ -59,6 +60,7 @@ class Jax(Backend):
         }
     )
     extra = "jax"
+    start_up = StartUp(import_s=1.5, call_s=0.08, layer_s=0.02, kept=0.25, profile_s=3.0)
     spread = Spread.DEVICES
     statistics_apart = False  # a sharded batch is one array
 

@@ -12,6 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.backends._onnx_models import (
+    EXPORTED,
+    export_model,
+    keep_model,
+    kept_model,
+    model_name,
+    quantise,
+)
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
@@ -21,6 +29,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.startup import StartUp
 from benchbench.traces import onnxruntime as _ort
 
 if TYPE_CHECKING:
@@ -43,8 +52,6 @@ PROVIDERS = {
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
 TRACE = "trace.json"
 WARM_STEPS = 3  # of a session that records: the first allocates
-RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
-QUANTISED_APART = {"Softmax"}  # 1/256 steps are too coarse for weights of 1/length
 
 
 class OnnxRuntime(Backend):
@@ -57,7 +64,6 @@ class OnnxRuntime(Backend):
     refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
     phases = (Phase.FORWARD,)
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.INT8)
-    keeps_compiled = False
     distributions = ("onnxruntime", "onnxruntime-gpu")
     requirements = ("torch", "onnxruntime", "onnx", "onnxscript", "numpy")
     builds = MappingProxyType(
@@ -66,10 +72,11 @@ class OnnxRuntime(Backend):
         }
     )
     extra = "onnxruntime"
+    start_up = StartUp(import_s=4.0, call_s=1.35, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """None: threads are the session's."""
-        return {}
+        """Where exported models are kept; threads are the session's."""
+        return {EXPORTED: f"{cache}/onnx"}
 
     def load(self) -> str:
         """Import onnxruntime, and what exporting would import per case: four seconds of five."""
@@ -123,6 +130,9 @@ class OnnxRuntime(Backend):
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
+        assert isinstance(session, OnnxSession)
+        session.model = model_name(workload, session.case_dtype)
+        self.keeps_compiled = kept_model(session.model) is not None
         program = super().program(session, workload, arrays)
         if not program.compiles:
             raise Unsupported("ONNX Runtime runs whole graphs only, and this step is none")
@@ -137,6 +147,7 @@ class OnnxSession(TorchSession):
     """One execution provider; an output is the binding that holds it."""
 
     notes = (note(NoteKind.EXPORT_IN_COLD_START),)
+    model = ""  # the name that what is exported is kept by, in this run; "": it is not
 
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
         """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""
@@ -146,7 +157,7 @@ class OnnxSession(TorchSession):
         self._provider = PROVIDERS[name]
         self._index = int(index or 0)
         self._memory = "cpu" if device == "cpu" else "cuda"
-        self._case = dtype
+        self.case_dtype = dtype
         if name == "tensorrt":  # multiplies float32 in TF32 unless told not to; the process is the case's own
             os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
         self._threads = threads
@@ -175,7 +186,7 @@ class OnnxSession(TorchSession):
         raise Unsupported("its session is exported for the shapes of its first call")
 
     def _without_kernel(self, error: Exception) -> Unsupported:
-        return Unsupported(f"no kernel for {self._case}: {str(error).splitlines()[0][:200]}")
+        return Unsupported(f"no kernel for {self.case_dtype}: {str(error).splitlines()[0][:200]}")
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
         """What is bound is overwritten."""
@@ -204,15 +215,19 @@ class OnnxSession(TorchSession):
         from onnxruntime.capi import onnxruntime_pybind11_state as faults
 
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-            path = export_model(step, inputs, Path(folder))
-            if self._case is Dtype.INT8:
-                path = quantise(path, inputs)
+            path = kept_model(self.model) or self._exported(step, inputs, Path(folder))
             try:
                 session = self._session(path, trace=trace)
             except (faults.NotImplemented, faults.InvalidGraph) as error:
                 raise self._without_kernel(error) from error
-            self._check_kernels(path)
+            self._check_kernels(path, Path(folder))
         return session
+
+    def _exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+        path = export_model(step, inputs, folder)
+        if self.case_dtype is Dtype.INT8:
+            path = quantise(path, inputs)
+        return keep_model(path, self.model)
 
     def _session(self, path: Path, *, optimised: Path | None = None, trace: Path | None = None) -> Any:
         import onnxruntime
@@ -236,19 +251,19 @@ class OnnxSession(TorchSession):
         """The device's own; CUDA also for what TensorRT has no layer for. Nothing falls back to the CPU."""
         if self._memory == "cpu":
             return [self._provider]
-        tf32, where = self._case is Dtype.TF32, {"device_id": self._index}
+        tf32, where = self.case_dtype is Dtype.TF32, {"device_id": self._index}
         cuda = PROVIDERS["cuda"], {**where, "use_tf32": int(tf32), "prefer_nhwc": 1}
         if self._provider == PROVIDERS["cuda"]:
             return [cuda]
-        return [(self._provider, {**where, "trt_fp16_enable": self._case is Dtype.FLOAT16}), cuda]
+        return [(self._provider, {**where, "trt_fp16_enable": self.case_dtype is Dtype.FLOAT16}), cuda]
 
-    def _check_kernels(self, path: Path) -> None:
+    def _check_kernels(self, path: Path, folder: Path) -> None:
         """Read the optimised graph back: a cast it inserted means another precision than was asked for."""
-        if self._case is not Dtype.FLOAT16 or self._provider == PROVIDERS["tensorrt"]:
+        if self.case_dtype is not Dtype.FLOAT16 or self._provider == PROVIDERS["tensorrt"]:
             return  # a graph with TensorRT's engines cannot be saved
         import onnx
 
-        optimised = path.with_name("optimised.onnx")
+        optimised = folder / "optimised.onnx"
         self._session(path, optimised=optimised)
         nodes = onnx.load(optimised, load_external_data=False).graph.node
         widened = sum(node.name.startswith(WIDENED) for node in nodes)
@@ -315,9 +330,9 @@ class OnnxSession(TorchSession):
 
     def precision(self) -> dict[str, str]:
         """Torch's switches do not matter here; kernels are checked when the graph is there."""
-        multiply = "int8" if self._case is Dtype.INT8 else str(self.dtype).removeprefix("torch.")
+        multiply = "int8" if self.case_dtype is Dtype.INT8 else str(self.dtype).removeprefix("torch.")
         return {
-            "float32_multiply": "tf32" if self._case is Dtype.TF32 else "ieee",
+            "float32_multiply": "tf32" if self.case_dtype is Dtype.TF32 else "ieee",
             "storage": str(self.dtype),
             "multiply": multiply,
         }
@@ -325,61 +340,6 @@ class OnnxSession(TorchSession):
     def peak_device(self) -> Memory:
         """Its arenas do not tell."""
         return Memory(bytes=None, reason="ONNX Runtime does not report the peak of its arenas")
-
-
-def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-    """An ONNX file of `step` in `folder`; weights the step holds become constants, as in a deployed model."""
-    import torch
-
-    class Exported(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.step = step  # a module's buffers are then its own, and may change
-
-        def forward(self, *arguments: Any) -> Any:
-            return self.step(*arguments)
-
-    path = folder / "model.onnx"
-    with torch.no_grad():
-        torch.onnx.export(Exported(), inputs, dynamo=True, verbose=False).save(path)
-    return path
-
-
-def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
-    """Static quantisation by ONNX Runtime's own quantiser, calibrated on the inputs that are timed.
-
-    Unsigned activations and signed weights by channel: what its CPU kernels are fastest with. Raises
-    Unsupported for a recurrent layer, which the quantiser leaves as it is.
-    """
-    import onnx
-    from onnxruntime import InferenceSession
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-    from onnxruntime.quantization.registry import QDQRegistry
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    prepared, quantised = path.with_name("prepared.onnx"), path.with_name("quantised.onnx")
-    quant_pre_process(path, prepared, skip_symbolic_shape=True)
-    kinds = {node.op_type for node in onnx.load(prepared, load_external_data=False).graph.node}
-    if left := kinds & RECURRENT - {*QDQRegistry}:
-        raise Unsupported(f"ONNX Runtime's quantiser leaves {', '.join(sorted(left))} in float32")
-    names = [each.name for each in InferenceSession(prepared, providers=[PROVIDERS["cpu"]]).get_inputs()]
-
-    class Once(CalibrationDataReader):  # type: ignore[misc]
-        feeds = iter([{name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}])
-
-        def get_next(self) -> Any:
-            return next(self.feeds, None)
-
-    quantize_static(
-        prepared,
-        quantised,
-        Once(),
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        op_types_to_quantize=sorted({*QDQRegistry} - QUANTISED_APART),
-    )
-    return quantised
 
 
 def _not_measured(providers: Sequence[str]) -> dict[str, str]:

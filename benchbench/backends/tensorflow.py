@@ -24,6 +24,7 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
 from benchbench.traces import xla as _xspans
 
@@ -54,6 +55,7 @@ class TensorFlow(Backend):
         }
     )
     extra = "tensorflow"
+    start_up = StartUp(import_s=4.0, call_s=0.06, layer_s=0.005, profile_s=0.4)
     spread = Spread.DEVICES
 
     def join(self, world: World, device: str) -> None:

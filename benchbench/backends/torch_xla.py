@@ -17,6 +17,7 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
 from benchbench.traces import xla
 
@@ -42,6 +43,16 @@ class TorchXla(Backend):
     # torch_xla 2.9.0 is the newest release and loads beside this torch only; its metadata does not say so.
     requirements = ("torch==2.9.0", "torch_xla==2.9.0", "numpy")
     extra = ""
+    start_up = StartUp(
+        import_s=4.0,
+        call_s=0.2,
+        layer_s=0.025,
+        weight_s=6e-9,
+        unrolls=True,
+        block_s=15e-3,
+        slowdown=1.5,
+        profile_s=2.0,
+    )
     spread = Spread.DEVICES
     statistics_apart = False  # a sharded batch is one tensor
 

@@ -57,7 +57,7 @@ def run(
     from benchbench.documents import summary
 
     if dry_run:
-        _print_plan(options, format)
+        _print_plan(options, format, results, profile=profile)
         return
     known = None if format == TERMINAL else known_prices()  # a mistake in them is told before measuring
     with signals("every finished case is kept; accelbench run --resume measures the others"):
@@ -77,13 +77,15 @@ def _check_resume(run: str | None, *, resume: bool, dry_run: bool) -> None:
         raise UsageError("--resume and --dry-run exclude each other.", hint)
 
 
-def _print_plan(options: MeasureOptions, format: str) -> None:
+def _print_plan(options: MeasureOptions, format: str, results: Path, *, profile: bool) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
+    from benchbench.documents.earlier_runs import processes_s, runs_here
     from benchbench.documents.plan import plan_document
     from benchbench.running.recording import check_plans
 
     with signals():
         info = api.dry_run(options=options, observer=Lines())
-    print_document(plan_document(info), format)
+    taken = processes_s(runs_here(results), info.policy)
+    print_document(plan_document(info, taken, profile=profile), format)
     check_plans([info])

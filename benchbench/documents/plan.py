@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from benchbench.documents import document
@@ -13,13 +14,14 @@ from benchbench.documents.short_names import case_cells
 from benchbench.format import size
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.run import RunInfo
-from benchbench.plan.costs import estimate_s, footprint_bytes
+from benchbench.plan.costs import footprint_bytes
+from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
 from benchbench.plan.traffic import Traffic, traffic
 from benchbench.running.progress import Forecast, duration
 from benchbench.timing.policy import in_words
 
 
-def _plan_fields(info: RunInfo) -> dict[str, Any]:
+def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
     return {
         "cases": [_case_fields(case) for case in info.plan],
         "left_out": [
@@ -28,7 +30,8 @@ def _plan_fields(info: RunInfo) -> dict[str, Any]:
         ],
         "rounds": info.policy.rounds,
         "budget_s": info.policy.budget_s,
-        "estimated_s": _estimated_s(info),
+        "estimated_s": estimate.total,
+        "estimated_parts_s": asdict(estimate),
     }
 
 
@@ -42,22 +45,20 @@ def forecast(info: RunInfo) -> Forecast:
     return Forecast(_estimates(info), info.policy.rounds, info.policy.budget_s)
 
 
-def _estimated_s(info: RunInfo) -> float:
-    """Of the rounds that all cases have, or the budget where that is more."""
-    return max(info.policy.rounds * sum(_estimates(info).values()), info.policy.budget_s or 0.0)
-
-
 def _estimates(info: RunInfo) -> dict[str, float]:
-    classes = {
-        (probe.target.name, device.name): device.device_class
-        for probe in info.probes
-        for device in probe.devices
-    }
-    return {case.id: estimate_s(case, info.policy, classes[case.target, case.device]) for case in info.plan}
+    classes = device_classes(info.probes)
+    return {case.id: process_s(case, info.policy, classes) for case in info.plan}
 
 
-def plan_document(info: RunInfo) -> Document:
-    """The cases, what is left out and why, and what it will take."""
+def plan_document(
+    info: RunInfo, earlier_s: Mapping[str, float] = MappingProxyType({}), *, profile: bool = False
+) -> Document:
+    """The cases, what is left out and why, and what it will take.
+
+    `earlier_s`: case id → what a process of it took in earlier runs here. `profile`: as `--profile` does.
+    """
+    classes = device_classes(info.probes)
+    estimate = run_estimate(info.plan, info.policy, classes, earlier_s, profile=profile)
     names = case_cells(case.id for case in info.plan)
     traffics = {case.id: traffic(case) for case in info.plan}
     rows: list[dict[str, Content]] = [
@@ -71,13 +72,13 @@ def plan_document(info: RunInfo) -> Document:
     memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
     total = (
         f"{len(info.plan)} cases, {len(info.left_out)} left out; {in_words(info.policy)}, "
-        f"about {duration(_estimated_s(info))}; largest case at least {memory} and its framework"
+        f"about {duration(estimate.total)}; largest case at least {memory} and its framework"
     )
     return Document(
         name="plan",
         title="What would be measured",
         tables=(document.table(rows, notes=[*left_out(info.left_out), total]),),
-        data=_plan_fields(info),
+        data=_plan_fields(info, estimate),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,27 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.documents import document
 from benchbench.documents.document import Document
-from benchbench.errors import UnreadableInput, UsageError
-from benchbench.machine.environment import fingerprint, machine
+from benchbench.documents.earlier_runs import processes_s, runs_here
+from benchbench.errors import UsageError
+from benchbench.machine.environment import machine
 from benchbench.model.device import Device, DeviceClass, Probe, Target
-from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
-from benchbench.plan.costs import estimate_s
+from benchbench.plan.estimates import device_classes, run_estimate
 from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Suite
-from benchbench.stats import median
-from benchbench.store import runs, selectors
 from benchbench.timing.policy import POLICIES
 
-RECENT = 20  # runs that are looked into
 UNKNOWN = "–"
 LISTED = 3  # workloads of a suite
 
 
 def suites_document(results: Path) -> Document:
     """A row per suite; one with a mistake, its own or of a workload in it, says so in its row."""
-    earlier = [run for run in _recent(results) if fingerprint(run.info.machine) == fingerprint(machine())]
-    probes, walls_s = list(_probes(earlier)), _walls_s(earlier)
-    data = [_fields(name, probes, walls_s) for name in suite.suite_names()]
+    earlier = runs_here(results)
+    probes = list(_probes(earlier))
+    data = [_fields(name, probes, earlier) for name in suite.suite_names()]
     return Document(
         name="suites", title="Suites", tables=(document.table([_shown(each) for each in data]),), data=data
     )
@@ -64,11 +61,11 @@ def about(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
-def _fields(name: str, probes: list[Probe], walls_s: Mapping[str, float]) -> dict[str, Any]:
-    """For programs; `estimated_s` of the rounds that all cases have."""
+def _fields(name: str, probes: list[Probe], earlier: Sequence[Run]) -> dict[str, Any]:
+    """For programs; `estimated_s` with the rounds that all cases have."""
     try:
         loaded = suite.load_suite(name)
-        count, seconds = _forecast(loaded, probes, walls_s)
+        count, seconds = _forecast(loaded, probes, earlier)
     except UsageError as error:
         broken = {"cases": None, "estimated_s": None, "workloads": UNKNOWN}
         return {"suite": name, **broken, "description": f"not usable: {error}"}
@@ -81,36 +78,12 @@ def _fields(name: str, probes: list[Probe], walls_s: Mapping[str, float]) -> dic
     }
 
 
-def _forecast(loaded: Suite, probes: list[Probe], walls_s: Mapping[str, float]) -> tuple[int, float]:
-    """How many cases, and the seconds: as earlier runs took, else by their cost and a rough rate."""
+def _forecast(loaded: Suite, probes: list[Probe], earlier: Sequence[Run]) -> tuple[int, float]:
+    """How many cases, and the seconds: of those measured earlier as they took, else by their cost."""
     policy = POLICIES[loaded.policy]
-    classes = {
-        (probe.target.name, device.name): device.device_class for probe in probes for device in probe.devices
-    }
     cases = plan(select([loaded], Selection()), Selection(), probes).cases
-    each_s = (
-        walls_s.get(case.id) or estimate_s(case, policy, classes[case.target, case.device]) for case in cases
-    )
-    return len(cases), policy.rounds * sum(each_s)
-
-
-def _recent(results: Path) -> Iterator[Run]:
-    """The newest last; those that cannot be read are `list runs`' business."""
-    for name in selectors.run_ids(results)[-RECENT:]:
-        try:
-            yield runs.read_run(results / runs.RUNS / name)
-        except UnreadableInput:
-            continue
-
-
-def _walls_s(earlier: list[Run]) -> dict[str, float]:
-    """Case id → what a process of it took."""
-    taken: dict[str, list[float]] = {}
-    for record in (record for run in earlier for record in run.records):
-        wall = record.stages_s.get("wall")
-        if wall and isinstance(record.outcome, Measurement):
-            taken.setdefault(record.case.id, []).append(wall)
-    return {case: median(walls) for case, walls in taken.items()}
+    taken = processes_s(earlier, policy)
+    return len(cases), run_estimate(cases, policy, device_classes(probes), taken).total
 
 
 def _probes(earlier: list[Run]) -> Iterator[Probe]:

@@ -9,12 +9,14 @@ from benchbench.launch.process import LocalWorker
 from benchbench.launch.project import UserCode
 from benchbench.launch.scratch import RunScratch
 from benchbench.launch.transport import NotStarted, Worker
-from benchbench.machine.environment import oom_kills
+from benchbench.machine.environment import available_bytes, oom_kills
 from benchbench.machine.sampler import Sampler, Watch
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.registry import load_class
+
+WAITING_BYTES = 2**29  # of a template that has imported a framework: 0.2 to 0.5 GB of its own
 
 
 class LocalTransport:
@@ -48,6 +50,10 @@ class LocalTransport:
             return NotStarted(f"no process of {target.python}: {error.strerror}")
         self._started.append(worker)
         return worker
+
+    def spare_workers(self) -> int:
+        """In a quarter of the free memory: cases need some, and so may the other side of a comparison."""
+        return available_bytes() // 4 // WAITING_BYTES
 
     def watch(self, case: Case) -> Sampler:
         """Samples of this machine: its clock is the workers'."""

@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import msgspec
 
 from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported
+from benchbench.launch.ahead import WorkersAhead, left_until
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.lost_devices import LostDevices, is_accelerator
 from benchbench.launch.project import UserCode
+from benchbench.launch.template import REFERENCE, Template, template_of
 from benchbench.launch.transport import (
     IMPORT_TIMEOUT_S,
     Answer,
@@ -27,7 +29,6 @@ from benchbench.launch.transport import (
     Transport,
     Worker,
 )
-from benchbench.machine.environment import THREADS
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.options import Isolation
@@ -35,24 +36,7 @@ from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.registry import load_class
 
-LATE_S = 0.5  # for a message that came in while another worker was waited for
 TRACE_READERS = ("jax", "tensorflow")  # backends whose framework reads XPlane traces
-
-
-class Template(NamedTuple):
-    """What a worker is started for: its cases differ in neither."""
-
-    target: str
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-# Without a framework. A reference's products are small, and threads that wait for the next one burn its time.
-REFERENCE = Template("reference", tuple(dict.fromkeys(THREADS, "1").items()))
-
-
-def template_of(case: Case) -> Template:
-    """The worker that the case needs."""
-    return Template(case.target, tuple(sorted(case.environment.items())))
 
 
 class WorkerPool:
@@ -74,6 +58,7 @@ class WorkerPool:
         self._reference_target = Target(name=REFERENCE.target, backend="fake", python=python)
         self._workers: dict[Template, Worker] = {}
         self._lost = LostDevices()
+        self._ahead = WorkersAhead(self._started)
         self.stages_s: dict[str, float] = {}  # wall time of what no single case can be charged with
 
     def __enter__(self) -> Self:
@@ -93,6 +78,29 @@ class WorkerPool:
         wanted = {template_of(case) for case in cases}
         staying = {template: self._workers[template] for template in wanted if self._stays(template)}
         self._start(sorted(wanted - staying.keys()), staying)
+
+    def start_ahead(self, cases: Iterable[Case], rounds: int) -> None:
+        """Let frameworks be imported for so many later rounds, side by side, as far as there is memory.
+
+        To be called, as `await_ahead`, before anything is timed.
+        """
+        templates = sorted({each for each in map(template_of, cases) if not self._is_virtual(each)})
+        if templates and self._settings.isolation is not Isolation.SPAWN:
+            self._ahead.begin(templates, min(rounds, self._transport.spare_workers() // len(templates)))
+
+    def await_ahead(self, cases: Iterable[Case]) -> None:
+        """Return when all of them, and those of this round, have imported what the cases will need."""
+        begin = time.perf_counter()
+        kinds: dict[Template, set[tuple[str, str]]] = {}
+        for case in cases:
+            kinds.setdefault(template_of(case), set()).add((str(case.phase), case.mode))
+        workers = [*self._workers.items(), *self._ahead.finish()]
+        importing = [each for each in workers if each[0] in kinds and each[1].alive]
+        for template, worker in importing:
+            worker.post({"kind": "preload", "kinds": sorted(kinds[template])}, fork=False)
+        for _, worker in importing:
+            worker.collect(IMPORT_TIMEOUT_S)
+        self._charge("import", begin)
 
     def probe(self) -> list[Probe]:
         """Ask every target what it has."""
@@ -225,28 +233,31 @@ class WorkerPool:
             worker.close()
 
     def _stays(self, template: Template) -> bool:
-        worker, backend = self._workers.get(template), self._targets[template.target].backend
+        worker = self._workers.get(template)
+        return worker is not None and worker.alive and self._is_virtual(template)
+
+    def _is_virtual(self, template: Template) -> bool:
+        backend = self._targets[template.target].backend
         kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
-        return worker is not None and worker.alive and kind.virtual
+        return kind.virtual
 
     def _start(
         self, templates: Sequence[Template], staying: Mapping[Template, Worker] | None = None
     ) -> dict[Template, Greeting]:
-        begin, staying = time.perf_counter(), staying or {}
+        begin, kept = time.perf_counter(), {**(staying or {}), **self._ahead.take(templates)}
         for template, worker in self._workers.items():
-            if template not in staying:
+            if template not in kept or worker is not kept[template]:
                 worker.close()
         faults = {template: self._targets[template.target].fault for template in templates}
-        started = {template: self._started(template) for template in templates if not faults[template]}
-        self._workers = {**staying, **started}
+        wanted = [template for template in templates if not faults[template] and template not in kept]
+        started = {template: self._started(template) for template in wanted}
+        self._workers = {**kept, **started}
         deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
-        greetings = {
-            template: worker.ready(max(deadline - time.perf_counter(), LATE_S))
-            for template, worker in started.items()
-        }
+        greetings = {template: worker.ready(left_until(deadline)) for template, worker in started.items()}
         self._charge("import", begin)
         broken = {each: Greeting(status="broken", reason=fault) for each, fault in faults.items() if fault}
-        return {template: (broken | greetings)[template] for template in templates}
+        told = broken | greetings
+        return {template: told[template] for template in templates if template in told}
 
     def _started(self, template: Template) -> Worker:
         target = self._targets.get(template.target, self._reference_target)

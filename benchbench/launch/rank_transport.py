@@ -55,6 +55,10 @@ class RankTransport:
             )
         return RankedWorker(own, self._group, number)
 
+    def spare_workers(self) -> int:
+        """None: nobody knows how much memory the others have left."""
+        return 0
+
     def watch(self, case: Case) -> Sampler:
         """Samples of this machine; the others' are not watched."""
         return self._local.watch(case)

@@ -148,6 +148,9 @@ class Transport(Protocol):
     def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
         """A worker that begins to import its framework, with a case's variables in its environment."""
 
+    def spare_workers(self) -> int:
+        """How many more its machine has memory for, that only wait while cases are measured."""
+
     def watch(self, case: Case) -> AbstractContextManager[Observer]:
         """Watch the machine while the case is measured."""
 

@@ -197,6 +197,20 @@ def _memory_bytes(root: Path) -> int:
     return min([_physical_bytes(root), *limits])
 
 
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that new processes may take before anything is swapped out, or ended by a cgroup's limit."""
+    left = [limit - used for limit, used in memory_limits(root)]
+    return max(min([_unused_bytes(root), *left]), 0)
+
+
+def _unused_bytes(root: Path) -> int:
+    if available := memory_bytes(root).get("MemAvailable"):
+        return available
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
 def _physical_bytes(root: Path) -> int:
     if total := memory_bytes(root).get("MemTotal"):
         return total

@@ -81,10 +81,16 @@ def measure_rounds(
     has already, none of which is made again.
     """
     began = clock() - sum(record.stages_s.get("wall", 0.0) for record in earlier)
+    done = max((record.round for record in earlier), default=0)
+    for pool, info in zip(pools, infos, strict=True):
+        pool.start_ahead(info.plan, info.policy.rounds - 1 - done)
     recorders = [
         Recorder(pool, info, announce, clock, order=len(earlier))
         for pool, info in zip(pools, infos, strict=True)
     ]
+    announce("importing frameworks for all rounds")
+    for pool, info in zip(pools, infos, strict=True):
+        pool.await_ahead(info.plan)
     yield from _Rounds(pools, infos, recorders, announce, lambda: clock() - began, earlier)
 
 

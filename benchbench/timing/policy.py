@@ -12,7 +12,7 @@ from benchbench.stats import headline, median
 
 POLICIES = {
     "quick": Policy(
-        name="quick", rounds=3, precision=0.02, min_s=0.75, max_s=3.0,
+        name="quick", rounds=3, precision=0.02, min_s=0.75, max_s=2.0,
         warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),

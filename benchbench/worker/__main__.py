@@ -21,6 +21,7 @@ from typing import Any
 
 from benchbench import registry
 from benchbench.backends.base import Backend
+from benchbench.model.case import Phase
 from benchbench.model.status import Status
 from benchbench.worker.children import (
     LINUX,
@@ -68,7 +69,7 @@ def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
     if not job["fork"]:
         send(lines, {"stamp": stamp, "exit": 0, "answer": json.loads(answered(backend, job))})
         return
-    preload(job)
+    preload_for(backend, job)
     path = Path(f"{job['folder']}.answer")
     own = children()  # which its framework started
     pid = os.fork()
@@ -81,11 +82,13 @@ def serve(lines: Any, backend: Backend, job: Message, descriptor: int) -> None:
     path.unlink(missing_ok=True)
 
 
-def preload(job: Message) -> None:
+def preload_for(backend: Backend, job: Message) -> None:
     """Import here, once, what each process forked for such a job would import."""
-    if job["kind"] == "reference":
-        with suppress(Exception):  # the job itself will tell
+    with suppress(Exception):  # the job itself will tell
+        if job["kind"] == "reference":
             importlib.import_module("benchbench.worker.reference")
+        if case := job.get("case"):
+            backend.preload(Phase(case["phase"]), case["mode"])
 
 
 def child(backend: Backend, job: Message, path: Path) -> None:

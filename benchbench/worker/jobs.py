@@ -11,7 +11,7 @@ from pathlib import Path
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.meeting import devices_of, failure_reply, names_of, of_all
-from benchbench.model.case import Cache, Dtype
+from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profile
 from benchbench.model.status import Status
@@ -79,22 +79,24 @@ def failed(status: Status, message: str, relative_error: float | None = None) ->
 
 def answer_job(backend: Backend, job: Message) -> Message:
     """What a job asks for."""
-    match job["kind"]:
-        case "probe":
-            return probe(backend)
-        case "reference":
-            return {"reference": dataclasses.asdict(reference_for(job))}
-        case "verify":
-            return {"verified": verify_case(backend, job)}
-        case "trace":
-            return {"losses": trace_case(backend, job)}
-        case "profile":
-            return profile_case(backend, job)
-        case "read":
-            recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
-            return {"profile": dataclasses.asdict(xla.parse_profile(Path(job["folder"]), recording, {}))}
-        case "spin":
-            return spin.measure_spin(backend, job)
+    return ANSWERS[job["kind"]](backend, job)
+
+
+def preload_kinds(backend: Backend, job: Message) -> Message:
+    """Import, in a template, what cases of these phases and modes will need."""
+    for phase, mode in job["kinds"]:
+        backend.preload(Phase(phase), mode)
+    return {}
+
+
+def read_trace(_: Backend, job: Message) -> Message:
+    """The profile that another process recorded."""
+    recording = Recording(**{**job["recording"], "step_s": tuple(job["recording"]["step_s"])})
+    return {"profile": dataclasses.asdict(xla.parse_profile(Path(job["folder"]), recording, {}))}
+
+
+def measured_case(backend: Backend, job: Message) -> Message:
+    """The case's measurement."""
     stages: dict[str, float] = {}
     outcome = measure_case(backend, job, stages)
     device = backend.device_of(job["case"]["device"])
@@ -236,3 +238,16 @@ def one_line(error: BaseException) -> str:
     """The error's type and first line, for a table cell."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"[:500]
+
+
+ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job → what answers it
+    "probe": lambda backend, _: probe(backend),
+    "preload": preload_kinds,
+    "reference": lambda _, job: {"reference": dataclasses.asdict(reference_for(job))},
+    "verify": lambda backend, job: {"verified": verify_case(backend, job)},
+    "trace": lambda backend, job: {"losses": trace_case(backend, job)},
+    "profile": profile_case,
+    "read": read_trace,
+    "spin": spin.measure_spin,
+    "measure": measured_case,
+}

@@ -1,0 +1,48 @@
+"""Workers of later rounds, whose frameworks are imported while nothing is timed yet.
+
+Each round has processes of its own, which lie in memory otherwise than those of the others. Imported one
+round after the other, they would have the user wait as often; side by side, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from benchbench.launch.template import Template
+from benchbench.launch.transport import IMPORT_TIMEOUT_S, Worker
+
+LATE_S = 0.5  # for a message that came in while another worker was waited for
+
+
+class WorkersAhead:
+    """What was started for the rounds to come, the next one first."""
+
+    def __init__(self, start: Callable[[Template], Worker]) -> None:
+        self._start = start
+        self._rounds: list[dict[Template, Worker]] = []
+
+    def begin(self, templates: Sequence[Template], rounds: int) -> None:
+        """Start the workers of so many rounds; they import side by side."""
+        self._rounds = [{template: self._start(template) for template in templates} for _ in range(rounds)]
+
+    def finish(self) -> list[tuple[Template, Worker]]:
+        """All of them, once they have imported their frameworks, or failed to."""
+        waiting = [each for started in self._rounds for each in started.items()]
+        deadline = time.perf_counter() + IMPORT_TIMEOUT_S
+        for _, worker in waiting:
+            worker.ready(left_until(deadline))
+        return waiting
+
+    def take(self, templates: Sequence[Template]) -> dict[Template, Worker]:
+        """Of the next round, what these need and what lives; the others are ended."""
+        started = self._rounds.pop(0) if self._rounds else {}
+        for template in started.keys() - templates:
+            started[template].close()
+        taken = {template: started[template] for template in templates if template in started}
+        return {template: worker for template, worker in taken.items() if worker.alive}
+
+
+def left_until(deadline: float) -> float:
+    """Seconds to wait for one worker of several that are waited for in turn."""
+    return max(deadline - time.perf_counter(), LATE_S)

@@ -1,0 +1,208 @@
+"""How long a run is likely to take: what its processes do, counted, and what that took elsewhere. Pure.
+
+Only what is told before the first round uses this: afterwards a case takes what it took.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from benchbench.backends.base import Backend
+from benchbench.model.case import Case, Dtype, Phase
+from benchbench.model.device import DeviceClass, Probe
+from benchbench.model.run import Policy
+from benchbench.model.startup import StartUp
+from benchbench.plan.costs import instance
+from benchbench.registry import load_class
+from benchbench.workloads._recurrent import Recurrent
+from benchbench.workloads.base import Training
+from benchbench.workloads.network import Network
+
+# Of two cores of a virtual machine (docs/measuring.md#how-long-a-run-takes), as is all that follows.
+FLOPS = {DeviceClass.CPU: 1.5e11, DeviceClass.ACCELERATOR: 2e13}  # a second, in float32
+BYTES = {DeviceClass.CPU: 1e10, DeviceClass.ACCELERATOR: 1e12}  # a second
+SLOWER = {Dtype.FLOAT64: 2.0, Dtype.FLOAT16: 4.0, Dtype.BFLOAT16: 4.0}  # than float32, on a CPU
+NETWORK = 1.5  # times as long as its products alone: what lies between them
+CORES = 2
+FORK_S = 0.1  # and what has no stage of its own
+DRAW_S = 3.5e-9  # per byte of inputs and weights: to draw them, and to put them on the device
+NOISES = (0.03, 0.1, 0.3)  # standard deviation of blocks over their median: of a third of all processes each
+LOOKS = 1.2  # blocks made over blocks needed: n grows by half from look to look
+NORMAL = 2.576 * 1.2533  # half width of a median's 99 % interval in σ/√n
+SATURATED_S = 0.25  # a step that keeps a device busy so long gains nothing by being doubled
+REFERENCE_S, NETWORK_REFERENCE_S = 0.2, 1.0  # in float64: of an operation, of a network
+REFERENCE_BYTE_S = 6e-9  # of a network's weights: to draw them, and to multiply with them
+TRAINED_S = 1.5  # to verify training at a small size, beside compiling it
+PROFILED_S, FEWEST, MOST = 0.5, 5, 1000  # seconds of steps, and their number (running/profile_pass.py)
+
+
+Classes = Mapping[tuple[str, str], DeviceClass]  # by target and device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEstimate:
+    """Seconds of a run, by what they are spent on."""
+
+    importing: float  # frameworks, once a round
+    verifying: float  # references, and what is verified before anything is timed
+    measuring: float  # all processes of all rounds
+    profiling: float
+
+    @property
+    def total(self) -> float:
+        """From the command's start to its end."""
+        return self.importing + self.verifying + self.measuring + self.profiling
+
+
+def run_estimate(
+    cases: Sequence[Case],
+    policy: Policy,
+    classes: Classes,
+    earlier_s: Mapping[str, float] = MappingProxyType({}),
+    *,
+    profile: bool = False,
+) -> RunEstimate:
+    """Of a run that measures these cases in the rounds that all have, or uses its budget up.
+
+    `earlier_s`: case id → what a process of it took before, where that is known.
+    """
+    measuring = sum(_rounds_s(case, policy, classes, earlier_s.get(case.id)) for case in cases)
+    return RunEstimate(
+        importing=_import_s(cases, policy.rounds),
+        verifying=_verification_s(cases),
+        measuring=max(measuring, policy.budget_s or 0.0),
+        profiling=sum(_profile_s(case, _class_of(case, classes)) for case in cases) if profile else 0.0,
+    )
+
+
+def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = False) -> float:
+    """Seconds one process of the case takes; `first`: in a run, so that it compiles."""
+    if _backend(case).virtual:
+        return FORK_S
+    step = _step_s(case, _class_of(case, classes))
+    if case.doubles and step > SATURATED_S:
+        return 0.0
+    again = 2 if case.phase is Phase.TRAIN else 0  # steps with other inputs
+    return _prepared_s(case, first=first) + _timing_s(case, step, policy) + again * step
+
+
+def device_classes(probes: Iterable[Probe]) -> dict[tuple[str, str], DeviceClass]:
+    """(target, device) → its class."""
+    return {
+        (probe.target.name, device.name): device.device_class for probe in probes for device in probe.devices
+    }
+
+
+def _rounds_s(case: Case, policy: Policy, classes: Classes, earlier_s: float | None) -> float:
+    if earlier_s is not None:
+        return policy.rounds * earlier_s
+    later_s = (policy.rounds - 1) * process_s(case, policy, classes)
+    return process_s(case, policy, classes, first=True) + later_s
+
+
+def _prepared_s(case: Case, *, first: bool) -> float:
+    """Fork, build, first call, and once more drawn: other inputs."""
+    own = start_up(case)
+    call = own.call_s + own.layer_s * _layers(case) + own.weight_s * _weight_bytes(case)
+    return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else own.kept)
+
+
+def _timing_s(case: Case, step: float, policy: Policy) -> float:
+    """Warm-up and timed blocks. A quiet process is precise soon, a noisy one takes all the time there is."""
+    least = start_up(case).block_s
+    block = max(step, 1.4 * least)  # a power of two of steps: between one and two times the least
+    windows_s = 8 / 3 * min(max(3 * block, policy.window_s), 20 * block)  # overlapping ones, as in warm_up
+    warm = min(max(policy.warmup_min_s, windows_s), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
+    needed = [LOOKS * (NORMAL * noise / policy.precision) ** 2 for noise in NOISES]
+    most = max(policy.max_s, policy.least_blocks * step)
+    timed = [min(max(min(count, policy.max_blocks) * block, policy.min_s), most) for count in needed]
+    return warm + sum(timed) / len(timed)
+
+
+def _step_s(case: Case, device_class: DeviceClass) -> float:
+    cost = instance(case).cost(case.computes_in)
+    flops, moved = cost.flops / FLOPS[device_class], cost.bytes / BYTES[device_class]
+    slower = SLOWER.get(case.computes_in, 1.0) if device_class is DeviceClass.CPU else 1.0
+    network = NETWORK if _layers(case) else 1.0
+    return max(flops * slower, moved) * start_up(case).slowdown * network
+
+
+def _import_s(cases: Iterable[Case], rounds: int) -> float:
+    """Of all rounds: side by side, as far as there are cores."""
+    templates = {(case.target, *sorted(case.environment.items())): start_up(case) for case in cases}
+    alone = [each.import_s for each in templates.values()]
+    return max([rounds * sum(alone) / CORES, *alone])
+
+
+def _verification_s(cases: Sequence[Case]) -> float:
+    """References, one of each work; and training, and what is narrower than float32, at a small size."""
+    computed = [case for case in cases if not _backend(case).virtual]
+    works = {case.workload if case.doubles else case.work: case for case in computed}.values()
+    references = sum(map(_reference_s, works))
+    training = {
+        (case.workload if case.doubles else case.id, case.target): TRAINED_S + _compile_s(case)
+        for case in computed
+        if case.phase is Phase.TRAIN
+    }
+    return references + sum(training.values()) / CORES
+
+
+def _reference_s(case: Case) -> float:
+    weights = _weight_bytes(case)
+    return NETWORK_REFERENCE_S + REFERENCE_BYTE_S * weights if weights else REFERENCE_S
+
+
+def _compile_s(case: Case) -> float:
+    own = start_up(case)
+    return own.call_s + own.layer_s * _layers(case)
+
+
+def _profile_s(case: Case, device_class: DeviceClass) -> float:
+    own = start_up(case)
+    step = max(_step_s(case, device_class), 1e-6)
+    count = min(max(math.ceil(PROFILED_S / step), FEWEST), MOST)
+    steps = 2 * count * step
+    prepared = _prepared_s(case, first=False) + (own.profile_calls - 1) * _compile_s(case)
+    events = count * max(_layers(case), 1)
+    return prepared + steps + own.profile_s + own.profile_event_s * events
+
+
+def start_up(case: Case) -> StartUp:
+    """What its backend takes in the case's mode."""
+    backend = _backend(case)
+    return backend.mode_start_ups.get(case.mode, backend.start_up)
+
+
+def _backend(case: Case) -> type[Backend]:
+    return load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+
+
+def _layers(case: Case) -> float:
+    """That a step applies, each as often as its forward pass's work is done: three times in training."""
+    sized = instance(case)
+    if isinstance(sized, Network):
+        return sum(times for times, _ in sized.passes())
+    if isinstance(sized, Recurrent) and start_up(case).unrolls:
+        return sized.length
+    return 0
+
+
+def _weight_bytes(case: Case) -> float:
+    sized = instance(case)
+    if not isinstance(sized, Network):
+        return 0
+    return case.computes_in.itemsize * sum(math.prod(each.shape) for each in sized.weights().values())
+
+
+def _drawn_bytes(case: Case) -> float:
+    sized = instance(case)
+    if isinstance(sized, Training) and (parameters := sized.held(case.computes_in)[0]):
+        return parameters
+    return _weight_bytes(case) or sized.cost(case.computes_in).bytes / 2  # the rest: what is written
+
+
+def _class_of(case: Case, classes: Classes) -> DeviceClass:
+    return classes[case.target, case.device]

@@ -1,0 +1,83 @@
+"""Estimates of a run's time: held against what real runs took, and what they must do whatever the figures."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.model.case import Case, Dtype, Phase
+from benchbench.model.device import DeviceClass
+from benchbench.model.run import Policy
+from benchbench.plan.estimates import RunEstimate, process_s, run_estimate
+from benchbench.timing.policy import POLICIES
+from tests.factories import a_case
+
+TABLE: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data/run_times.json").read_text())
+CLASSES = {
+    (target, "cpu"): DeviceClass.CPU
+    for target in ("torch", "tensorflow", "jax", "onnxruntime", "torch_xla", "fake")
+}
+QUICK = POLICIES["quick"]
+
+
+def case_of(fields: dict[str, Any]) -> Case:
+    known = {name: fields[name] for name in ("workload", "params", "mode", "target")}
+    dtype, phase = Dtype(fields["dtype"]), Phase(fields["phase"])
+    return a_case(**known, dtype=dtype, phase=phase, backend=fields["target"])
+
+
+def estimated(run: dict[str, Any]) -> RunEstimate:
+    cases, policy = [case_of(each) for each in run["cases"]], Policy(**run["policy"])
+    return run_estimate(cases, policy, CLASSES, profile=run["profiled"])
+
+
+@pytest.mark.parametrize("run", TABLE, ids=[run["suite"] for run in TABLE])
+def test_an_estimate_is_within_a_quarter_of_what_a_real_run_took(run: dict[str, Any]) -> None:
+    found = estimated(run)
+    assert found.total == pytest.approx(run["wall_s"], rel=0.25)
+    assert found.measuring == pytest.approx(run["measuring_s"], rel=0.25)
+
+
+def test_the_page_says_how_far_the_estimates_were_off() -> None:
+    page = (Path(__file__).parent.parent / "docs/measuring.md").read_text()
+    for run in TABLE:
+        (told,) = re.findall(rf"^\| `{run['suite']}` \| .*\| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+        assert [int(each) for each in told] == [round(run["wall_s"]), round(estimated(run).total)]
+
+
+def test_a_first_process_takes_longest_where_programs_are_kept() -> None:
+    kept, not_kept = a_case(backend="jax", mode="jit"), a_case(backend="torch")
+    assert process_s(kept, QUICK, CLASSES, first=True) > process_s(kept, QUICK, CLASSES)
+    assert process_s(not_kept, QUICK, CLASSES, first=True) == process_s(not_kept, QUICK, CLASSES)
+
+
+def test_more_layers_rounds_time_and_profiles_take_longer() -> None:
+    def network(depth: int) -> Case:
+        params = {"batch": 2, "length": 64, "width": 256, "depth": depth, "heads": 4, "vocabulary": 8192}
+        return a_case(workload="gpt2_train", params=params, phase=Phase.TRAIN, backend="jax", mode="jit")
+
+    runs = [
+        run_estimate([network(2)], replace(QUICK, rounds=1), CLASSES),
+        run_estimate([network(2)], QUICK, CLASSES),
+        run_estimate([network(12)], QUICK, CLASSES),
+        run_estimate([network(12)], POLICIES["default"], CLASSES),
+        run_estimate([network(12)], POLICIES["default"], CLASSES, profile=True),
+    ]
+    assert all(less.total < more.total for less, more in pairwise(runs))
+
+
+def test_a_case_measured_before_takes_what_it_took() -> None:
+    case = a_case()
+    assert run_estimate([case], QUICK, CLASSES, {case.id: 100.0}).measuring == 300.0
+
+
+def test_a_budget_is_used_up() -> None:
+    assert run_estimate([a_case()], replace(QUICK, budget_s=1000.0), CLASSES).measuring == 1000.0
+
+
+def test_virtual_time_takes_none() -> None:
+    assert run_estimate([a_case(backend="fake")], POLICIES["rigorous"], CLASSES).total < 10

@@ -1,0 +1,67 @@
+"""Models exported for ONNX Runtime, kept for the other processes of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from benchbench.backends import _onnx_models as models
+from benchbench.launch.catalogue import workload_at
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Measurement
+from benchbench.store import runs, selectors
+from benchbench.workloads.base import Workload
+from tests.program import accelbench
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(models.EXPORTED, str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def exported(folder: Path, content: bytes = b"model") -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    return path
+
+
+def test_what_one_process_exported_another_one_finds(tmp_path: Path, kept: Path) -> None:
+    assert models.kept_model("a") is None
+    path = models.keep_model(exported(tmp_path), "a")
+    assert path == models.kept_model("a") == kept / "a.onnx"
+    assert path.read_bytes() == b"model"
+    assert models.kept_model("b") is None
+
+
+def test_a_model_in_parts_stays_where_it_is(tmp_path: Path, kept: Path) -> None:
+    (tmp_path / "model.onnx.data").write_bytes(b"weights")
+    assert models.keep_model(exported(tmp_path), "a") == tmp_path / "model.onnx"
+    assert models.kept_model("a") is None
+
+
+def test_without_a_run_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(models.EXPORTED, raising=False)
+    assert models.keep_model(exported(tmp_path), "a") == tmp_path / "model.onnx"
+    assert models.kept_model("a") is None
+
+
+def gemm(m: int) -> Workload:
+    found = workload_at("gemm", {"m": m, "n": 8, "k": 8})
+    assert isinstance(found, Workload)
+    return found
+
+
+def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
+    names = [models.model_name(gemm(m), dtype) for m in (8, 16) for dtype in (Dtype.FLOAT32, Dtype.FLOAT64)]
+    assert len(set(names)) == 4
+    assert models.model_name(gemm(8), Dtype.FLOAT32) == names[0]
+
+
+@pytest.mark.real
+def test_later_rounds_read_what_the_first_one_exported(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    gemm = ("-b", "onnxruntime", "-w", "gemm", "-p", "m=n=k=64")
+    accelbench("run", *gemm, "--quick", "--rounds", "2", cwd=tmp_path)
+    run = runs.read_run(selectors.find_run(tmp_path / "results", "latest"))
+    measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
+    assert [each.compile_cache for each in measured] == ["empty", "warm"]
