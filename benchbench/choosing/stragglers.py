@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.metrics import LATENCY
-from benchbench.choosing.means import filled_variance
+from benchbench.choosing.means import LEAST, filled_variance
 from benchbench.choosing.sessions import CaseSession, MachineType, nested_days
 from benchbench.comparing.verdicts import ALPHA, THRESHOLD
 from benchbench.gate.spread import ENOUGH
@@ -17,6 +17,7 @@ LEAST_MACHINES = 3  # of two, nobody can say which is the odd one
 TO_DEVIATION = 1.4826  # of a MAD, for normal values (Iglewicz & Hoaglin 1993)
 # Of few values the MAD is too small; these undo it (Croux & Rousseeuw 1992), of more n / (n − 0.8).
 FEW = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.2, 7: 1.14, 8: 1.129, 9: 1.107}
+DEGREES = ENOUGH - 1  # of t, however many machines: their days have heavier tails than normal values
 EFFICIENCY = 0.37  # of the MAD: it knows as much as a standard deviation of so many of the values
 
 
@@ -106,25 +107,28 @@ def _from_the_median(machines: Mapping[str, Sequence[CaseSession]]) -> list[tupl
     return [(machine, log - middle, len(days[machine])) for machine, log in logs.items()]
 
 
-def spread_of(scores: Sequence[float], assumed: float) -> tuple[float, float]:
-    """The standard deviation of a machine's score about the median of all, and its degrees of freedom.
+def spread_of(scores: Sequence[float], assumed: float) -> float:
+    """The standard deviation of a machine's score about the median of all.
 
-    From the median absolute deviation, which a few slow machines do not widen, and what is assumed, for as
-    long as the deviation of so many machines knows less than a standard deviation of `ENOUGH`.
+    The larger of two that slow machines do not widen: from the median absolute deviation, and the root mean
+    square of the faster half. Machines with heavy tails have them on that side, too. And from what is
+    assumed, for as long as the deviation of so many machines knows less than a standard deviation of
+    `ENOUGH`.
     """
-    count = len(scores)
-    own = (mad(scores) * TO_DEVIATION * FEW.get(count, count / (count - 0.8))) ** 2
-    known = EFFICIENCY * (count - 1)
-    variance = filled_variance(own, known, assumed)
-    return math.sqrt(variance * (1 + 1 / count)), max(known, ENOUGH - 1)
+    count, middle = len(scores), median(scores)
+    typical = mad(scores) * TO_DEVIATION * FEW.get(count, count / (count - 0.8))
+    faster = [(score - middle) ** 2 for score in sorted(scores)[: count // 2]]
+    own = max(typical**2, mean(faster), LEAST**2)
+    variance = filled_variance(own, EFFICIENCY * (count - 1), assumed)
+    return math.sqrt(variance * (1 + 1 / count))
 
 
 def machine_ps(scores: Sequence[float], assumed: float) -> list[float]:
     """One-sided, that a machine so slow is one of the others."""
     if len(scores) < LEAST_MACHINES:
         return [1.0] * len(scores)
-    spread, degrees = spread_of(scores, assumed)
-    return [t_tail((median(scores) - score) / spread, degrees) for score in scores]
+    spread = spread_of(scores, assumed)
+    return [t_tail((median(scores) - score) / spread, DEGREES) for score in scores]
 
 
 def _adjusted(ps: Mapping[MachineType, Sequence[float]]) -> dict[MachineType, list[float]]:
@@ -136,8 +140,7 @@ def _adjusted(ps: Mapping[MachineType, Sequence[float]]) -> dict[MachineType, li
 def _scores(own: Sequence[_Deviations], ps: Sequence[float], assumed: float) -> list[MachineScore]:
     half = None
     if len(own) >= LEAST_MACHINES:
-        spread, degrees = spread_of([each.score for each in own], assumed)
-        half = t_quantile(0.975, degrees) * spread
+        half = t_quantile(0.975, DEGREES) * spread_of([each.score for each in own], assumed)
     return [_score(each, p, half) for each, p in zip(own, ps, strict=True)]
 
 
