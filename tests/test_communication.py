@@ -81,6 +81,17 @@ def test_an_operator_around_a_collective_does_not_run_beside_it() -> None:
     assert passed(around, inside) == (4, 4)
 
 
+def test_a_range_in_which_a_rank_waits_hides_nothing() -> None:
+    waiting, other = a_span("FSDP::pre_forward (conv1)", 0, 10), a_span("aten::mm", 8, 10)
+    assert passed(waiting, other, a_span("gloo:all_gather", 2, 9, "gloo")) == (7, 6)
+    assert kind("FSDP::all_gather (conv1)") is Kind.OTHER
+
+
+def test_what_a_collective_runs_as_it_ends_is_not_passing() -> None:
+    """TensorFlow goes on with the next operators in the event of the collective that they waited for."""
+    assert passed(a_span("CollectiveReduceV2", 2, 9), a_span("MatMul", 5, 9)) == (3, 3)
+
+
 def test_of_an_accelerator_the_kernels_count_and_not_their_launches() -> None:
     launch = a_span("nccl:all_reduce", 0, 9, id=7)
     kernel = a_span("ncclDevKernel_AllReduce", 3, 7, "stream 1", on_device=True, cause=7)

@@ -67,6 +67,15 @@ def test_torch_profiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_torch_s_ranks_are_profiled_together(tmp_path: Path) -> None:
+    found, _ = profiled(tmp_path, "torch", "-w", "all_reduce", "-p", "n=1021", "--world", "2")
+    assert calls(found)["gloo:all_reduce"] == 1
+    assert [each["rank"] for each in found["ranks"]] == [0, 1]
+    assert all(0 < each["exposed_s"] <= each["communication_s"] <= each["step_s"] for each in found["ranks"])
+    assert {name.rpartition("-")[2].split(".")[1] for name in found["traces"]} == {"rank0", "rank1"}
+
+
+@pytest.mark.real
 def test_tensorflow_profiler(tmp_path: Path) -> None:
     found = trained(tmp_path, "tensorflow")
     assert has_calls(found, "Conv2DBackpropFilter", 2)

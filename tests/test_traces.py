@@ -47,6 +47,21 @@ def test_torch_operators_are_those_between_the_marks_without_what_they_call() ->
     assert (found.steps, found.on_device) == (2, False)
 
 
+def test_the_work_of_gloo_goes_on_in_threads_of_its_own_beside_torch_s_operators() -> None:
+    """As torch 2.13 wrote it of a step on two ranks, whose gradients are reduced while it goes back."""
+    events = (
+        x("c10d::allreduce_", 1, 1),
+        x("gloo:all_reduce", 1.5, 4, "user_annotation", tid=2),
+        x("aten::mm", 3, 1),
+        x("gloo:all_reduce", 6, 2, "user_annotation", tid=3),
+    )
+    found = chrome.parse_profile(torch_trace(*events), RECORDING, {})
+    assert found.communication
+    assert found.communication.total_s == pytest.approx(6.5e-3)
+    assert found.communication.exposed_s == pytest.approx(5.5e-3)
+    assert operators(found)["gloo:all_reduce"].host_self_s == pytest.approx(5.25e-3)
+
+
 def ort(name: str, start: int, length: int, category: str = "Session", **args: Any) -> dict[str, Any]:
     """An event of ONNX Runtime's trace, in microseconds from its start on."""
     where = {"cat": category, "pid": 70, "tid": 70, "ph": "X", "name": name}
@@ -203,6 +218,17 @@ def test_xla_instructions_are_operators_whatever_their_number() -> None:
     )
     assert [(each.name, each.calls) for each in found.operators] == [("copy", 2)]
     assert found.operators[0].host_self_s == pytest.approx(3e-3)
+
+
+def test_xla_s_collectives_pass_something_while_any_device_is_in_one() -> None:
+    """Each device has a thread: as JAX 0.10 names what a program calls, and what XLA inserts."""
+    found = xplane(
+        line("tf_XLAEigen/1", op("psum.4", 1, 3), op("dot.1", 4, 2)),
+        line("tf_XLAEigen/2", op("dot.1", 0, 2), op("psum.4", 2, 2), op("all-reduce.7", 7, 1)),
+    )
+    assert found.communication
+    assert found.communication.total_s == pytest.approx(4e-3)
+    assert found.communication.exposed_s == pytest.approx(3e-3)
 
 
 def test_what_xla_fused_is_named_for_what_it_computes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from benchbench.traces.communication import is_communication
+from benchbench.traces.communication import is_communication, is_range
 
 
 class Kind(StrEnum):
@@ -51,5 +51,7 @@ def kind(name: str) -> Kind:
     """Of the operator of this name."""
     if is_communication(name):
         return Kind.COMMUNICATION
+    if is_range(name):
+        return Kind.OTHER
     lowered = name.lower()
     return next((found for found, pattern in PATTERNS.items() if pattern.search(lowered)), Kind.OTHER)

@@ -16,8 +16,6 @@ from benchbench.traces.timeline import Allocation, memory, summarise
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 MARKS = re.compile(r"ProfilerStep#\d+|accelbench \w+")
-# Work that goes on in a thread of its own until it ends; it is noted on the thread that began it.
-ASYNCHRONOUS = re.compile(r"(gloo|mpi|ucc):")
 # Numbers and hashes that differ from one process to the next, or between calls of one thing.
 CHANGING = re.compile(r"## Call (CompiledFxGraph) \w+ ##|(Torch-Compiled Region): \S+")
 
@@ -81,10 +79,9 @@ def _span(event: Event, origin: float) -> Span | None:
         return None
     identity = event.get("args", {}).get("External id")
     start = event["ts"] - origin
-    own = f" {name} {event['ts']}" if ASYNCHRONOUS.match(name) else ""
     return Span(
         name=CHANGING.sub(r"\1\2", name),
-        lane=f"{event['pid']}/{event['tid']}{own}",
+        lane=f"{event['pid']}/{event['tid']}",
         start_s=start / 1e6,
         end_s=(start + event["dur"]) / 1e6,
         on_device=category in DEVICE,

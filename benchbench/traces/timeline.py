@@ -71,7 +71,7 @@ def summarise(spans: Sequence[Span], window: TraceWindow, allocations: Sequence[
     gaps, busy = gaps_of(device or host, inside, window)
     found = [_operator(name, row) for name, row in rows.items()]
     found.sort(key=lambda each: (-(each.device_self_s if device else each.host_self_s), each.name))
-    passed = communication_in(inside, device or host, window)
+    passed = communication_in(inside, device or host)
     return Summary(tuple(found), bool(device), busy, gaps, passed)
 
 
