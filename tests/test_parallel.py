@@ -81,7 +81,8 @@ def errors_of(cases: Sequence[Case]) -> dict[str, float | Failure | None]:
 @pytest.mark.real
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_strategy_of_a_backend_is_verified(backend: str) -> None:
-    cases = divided_cases(backend, Dtype.FLOAT32, list(NETWORKS))
+    names = ["convnet_train"] if backend == "torch_xla" else list(NETWORKS)  # it compiles for minutes
+    cases = divided_cases(backend, Dtype.FLOAT32, names)
     errors = errors_of([*cases, *divided_cases(backend, Dtype.AMP_BF16, ["convnet_train"])])
     assert errors
     assert not {name: error for name, error in errors.items() if not isinstance(error, float)}
