@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +24,18 @@ from benchbench.documents.plots import Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
-from benchbench.model.case import Case, Dtype, Phase
+from benchbench.model.case import Case, Dtype, Phase, Scalar
 from benchbench.model.measurement import Failure
 from benchbench.model.note import NoteKind, note
-from benchbench.model.placement import Placement, Strategy
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.model.ranks import combined
 from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.world import World
 from benchbench.plan import traffic
-from benchbench.running.verification import computed, references, verified
+from benchbench.running.verification import computed, references, replicas, verified
 from benchbench.workloads.base import Draw, Training
-from benchbench.workloads.network import part_of_batch
+from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Train
@@ -41,29 +43,40 @@ from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_
 from tests.tiny import EVERY
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
+ROOT = Path(__file__).parents[1]
 BACKENDS = ["torch", "tensorflow", "jax", "torch_xla"]
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
+TWICE = ConvnetTrain(accumulate=2)
+TRAINED = [name for name, kind in EVERY.items() if Strategy.DATA_PARALLEL in kind.strategies("torch")]
 
 
 def backend_named(name: str) -> type[Backend]:
     return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
 
 
-def divided_cases(backend: str, dtype: Dtype, names: Sequence[str], devices: int = 2) -> list[Case]:
-    kind = backend_named(backend)
+def divided_cases(
+    backend: str, dtype: Dtype, names: Sequence[str], devices: int = 2, **params: Scalar
+) -> list[Case]:
+    """Of every strategy."""
     return [
-        a_case(
-            workload=name,
-            params={**EVERY[name]().params, **NETWORKS[name]},
-            backend=backend,
-            mode=kind.modes[0],
-            dtype=dtype,
-            phase=Phase.TRAIN,
-            placement=Placement(devices=devices, strategy=strategy),
-        )
+        training_case(backend, dtype, name, Placement(devices=devices, strategy=strategy), **params)
         for name in names
-        for strategy in EVERY[name].strategies(kind.framework)
+        for strategy in EVERY[name].strategies(backend_named(backend).framework)
     ]
+
+
+def training_case(
+    backend: str, dtype: Dtype, name: str, placement: Placement = ONE_DEVICE, **params: Scalar
+) -> Case:
+    return a_case(
+        workload=name,
+        params={**EVERY[name]().params, **NETWORKS.get(name, {}), **params},
+        backend=backend,
+        mode=backend_named(backend).modes[0],
+        dtype=dtype,
+        phase=Phase.TRAIN,
+        placement=placement,
+    )
 
 
 def errors_of(cases: Sequence[Case]) -> dict[str, float | Failure | None]:
@@ -85,7 +98,40 @@ def test_every_strategy_of_a_backend_is_verified(backend: str) -> None:
     cases = divided_cases(backend, Dtype.FLOAT32, names)
     errors = errors_of([*cases, *divided_cases(backend, Dtype.AMP_BF16, ["convnet_train"])])
     assert errors
-    assert not {name: error for name, error in errors.items() if not isinstance(error, float)}
+    assert not wrong(errors)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_strategy_of_every_network_is_verified(backend: str, name: str) -> None:
+    cases = divided_cases(backend, Dtype.FLOAT32, [name])
+    cases += divided_cases(backend, Dtype.FLOAT32, [name], accumulate=2)
+    if "sync_batch_norm" in EVERY[name].fields():
+        cases += divided_cases(backend, Dtype.FLOAT32, [name], sync_batch_norm=True)
+    assert not wrong(errors_of(cases))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_micro_batches_and_gathered_statistics_are_verified(backend: str) -> None:
+    both: dict[str, Scalar] = {"accumulate": 2, "sync_batch_norm": True}
+    errors = errors_of(
+        [
+            *divided_cases(backend, Dtype.FLOAT32, ["convnet_train"], accumulate=2),
+            training_case(backend, Dtype.FLOAT32, "resnet50_train", TWO, accumulate=2),
+            training_case(backend, Dtype.FLOAT32, "resnet50_train", TWO, **both),
+            training_case(backend, Dtype.AMP_BF16, "convnet_train", accumulate=3),
+        ]
+    )
+    assert errors
+    assert not wrong(errors)
+
+
+def wrong(errors: Mapping[str, float | Failure | None]) -> dict[str, float | Failure | None]:
+    """What is no relative error."""
+    return {name: error for name, error in errors.items() if not isinstance(error, float)}
 
 
 @pytest.mark.real
@@ -99,7 +145,7 @@ def test_every_strategy_of_jax_is_verified_on_four_devices() -> None:
     }
     errors = errors_of(cases)
     assert len(errors) == len(cases)
-    assert not {name: error for name, error in errors.items() if not isinstance(error, float)}
+    assert not wrong(errors)
 
 
 MUTANTS = '''
@@ -138,22 +184,67 @@ class GradientsSummed(ConvnetTrain):
 
         parallel.DistributedDataParallel = Summing
         return super().build_torch(context, arrays)
+
+
+@dataclass(frozen=True)
+class GradientsOfSummedMicroBatches(ConvnetTrain):
+    """As if the gradient were the sum over micro-batches."""
+
+    def build_torch(self, context, arrays):
+        from torch import Tensor
+
+        Tensor.__truediv__ = lambda loss, count: loss
+        return super().build_torch(context, arrays)
+
+
+@dataclass(frozen=True)
+class GradientsOfLastMicroBatch(ConvnetTrain):
+    """Gradients of the others are lost."""
+
+    def build_torch(self, context, arrays):
+        from benchbench.workloads._programs import torch_parallel
+
+        split = torch_parallel.split_micro_batches
+        torch_parallel.split_micro_batches = lambda *given: [split(*given)[-1]] * self.accumulate
+        return super().build_torch(context, arrays)
+
+
+@dataclass(frozen=True)
+class GradientsOfPartialSums(ConvnetTrain):
+    """Activations that are parts of a sum are taken for the sum."""
+
+    def build_torch(self, context, arrays):
+        from torch.distributed.tensor.parallel import RowwiseParallel
+
+        def own_part(layouts, is_local, module, outputs, mesh):
+            return outputs.to_local()
+
+        RowwiseParallel._prepare_output_fn = staticmethod(own_part)
+        return super().build_torch(context, arrays)
 '''
 
 
 @pytest.mark.real
-def test_gradients_that_are_not_the_mean_over_ranks_are_wrong(
+def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
     (tmp_path / "gradients.py").write_text(MUTANTS)
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
+    divided_layers = Placement(devices=2, strategy=Strategy.TENSOR_PARALLEL)
+    mutants = [
+        ("gradients_of_one_rank", {}, TWO),
+        ("gradients_summed", {}, TWO),
+        ("gradients_of_summed_micro_batches", {"accumulate": 2}, ONE_DEVICE),
+        ("gradients_of_last_micro_batch", {"accumulate": 2}, ONE_DEVICE),
+        ("gradients_of_partial_sums", {}, divided_layers),
+    ]
     cases = [
-        a_case(workload=name, params={"batch": 8}, phase=Phase.TRAIN, placement=TWO)
-        for name in ("gradients_of_one_rank", "gradients_summed")
+        a_case(workload=name, params={"batch": 8, **params}, phase=Phase.TRAIN, placement=placement)
+        for name, params, placement in mutants
     ]
     errors = errors_of(cases)
-    assert len(errors) == 2
+    assert len(errors) == len(mutants)
     assert {error.status for error in errors.values() if isinstance(error, Failure)} == {"wrong_result"}
     assert all(isinstance(error, Failure) for error in errors.values())
 
@@ -179,6 +270,66 @@ def test_the_parts_of_a_batch_are_the_whole() -> None:
     assert all(part["conv1.weight"] is arrays["conv1.weight"] for part in parts)
 
 
+def test_a_device_has_its_part_of_each_micro_batch() -> None:
+    work = ConvnetTrain(batch=12, accumulate=3).divided(TWO)
+    arrays = work.arrays(Draw(Dtype.FLOAT32))
+    grouped = grouped_by_device(work, arrays)
+    for device in range(2):
+        own = part_of_batch(work, grouped, device, 2)["labels"]
+        parts = [part_of_batch(work, each, device, 2)["labels"] for each in micro_batches(work, arrays)]
+        assert np.array_equal(own, np.concatenate(parts))
+    assert grouped["conv1.weight"] is arrays["conv1.weight"]
+
+
+@pytest.mark.parametrize("work", [ConvnetTrain(accumulate=2), Resnet50Train(depth=14, accumulate=2)])
+def test_micro_batches_are_the_batch_where_samples_do_not_meet(
+    work: ConvnetTrain | Resnet50Train,
+) -> None:
+    small = work.small()
+    arrays = small.arrays(Draw(Dtype.FLOAT64))
+    (apart,) = small.reference(arrays, 1)
+    (whole,) = replace(small, accumulate=1).reference(arrays, 1)
+    normalised = isinstance(work, Resnet50Train)
+    assert np.allclose(whole, apart, rtol=1e-12) != normalised
+
+
+def test_micro_batches_are_left_out_where_there_is_one_and_counted_where_there_are_more() -> None:
+    assert ConvnetTrain(accumulate=1).params == {"batch": 128}
+    one, two, half = (work.cost(Dtype.FLOAT32) for work in (ConvnetTrain(), TWICE, ConvnetTrain(batch=64)))
+    assert (two.flops, two.items) == (one.flops, one.items)
+    parameters = 4 * 2_122_186
+    update = ConvnetTrain().update.moves * parameters
+    assert two.bytes == 2 * (half.bytes - update) + update + 3 * parameters  # gradients are added once
+    assert two.bytes > one.bytes
+
+
+def test_a_reference_gathers_statistics_where_that_is_asked() -> None:
+    apart, together = (
+        a_case(workload="resnet50_train", params=params, phase=Phase.TRAIN, placement=TWO)
+        for params in ({}, {"sync_batch_norm": True})
+    )
+    assert (replicas(apart), replicas(together)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("params", "placement", "extent"),
+    [
+        ({}, ONE_DEVICE, None),
+        ({}, TWO, "each device's part of the batch"),
+        ({"sync_batch_norm": True}, TWO, "the whole batch"),
+        ({"accumulate": 2}, ONE_DEVICE, "the whole micro-batch"),
+        ({"accumulate": 2}, TWO, "each device's part of the micro-batch"),
+        ({"accumulate": 2, "sync_batch_norm": True}, TWO, "the whole micro-batch"),
+    ],
+)
+def test_a_row_says_what_batch_norm_saw(
+    params: dict[str, Any], placement: Placement, extent: str | None
+) -> None:
+    told = batch_statistics(Resnet50Train(**params).divided(placement), apart=True)
+    assert [each.data["extent"] for each in told] == ([extent] if extent else [])
+    assert not batch_statistics(ConvnetTrain(accumulate=2).divided(placement), apart=True)
+
+
 def test_a_device_has_as_many_samples_of_the_small_size_as_one_alone() -> None:
     assert ConvnetTrain().divided(TWO).small().batch == 2 * ConvnetTrain().small().batch
     assert ConvnetTrain().divided(TWO).small().placement == TWO
@@ -189,11 +340,29 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_reason() -> None:
         "a batch of 3 cannot be divided among 2 devices"
     )
     assert not ConvnetTrain(batch=4).divided(TWO).refuses(Dtype.FLOAT32)
+    assert ConvnetTrain(batch=6, accumulate=2).divided(TWO).refuses(Dtype.FLOAT32) == (
+        "a batch of 6 cannot be divided into 2 micro-batches on each of 2 devices"
+    )
+    assert ConvnetTrain(batch=3, accumulate=2).refuses(Dtype.FLOAT32) == (
+        "a batch of 3 cannot be divided into 2 micro-batches"
+    )
 
 
 def test_two_updates_of_one_module_are_not_divided() -> None:
     assert ConvnetTrain.strategies("torch")
     assert not DcganTrain.strategies("torch")
+
+
+def test_the_page_names_what_torch_divides_and_what_it_cannot() -> None:
+    page = (
+        (ROOT / "docs/devices.md")
+        .read_text()
+        .partition("### Tensor-parallel in torch")[2]
+        .partition("###")[0]
+    )
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    told = {name: "unsupported" not in row[2] for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert told == {name: Strategy.TENSOR_PARALLEL in EVERY[name].strategies("torch") for name in TRAINED}
 
 
 def test_frameworks_that_keep_statistics_apart_have_a_reference_of_their_own() -> None:
@@ -214,6 +383,12 @@ def test_frameworks_that_keep_statistics_apart_have_a_reference_of_their_own() -
 )
 def test_what_a_device_of_four_holds_and_sends(strategy: Strategy, held: int, sent: int | None) -> None:
     assert traffic.traffic_of(strategy, 4, 1000, 2000) == traffic.Traffic(held=held, sent=sent)
+
+
+def test_each_micro_batch_gathers_sharded_parameters_anew() -> None:
+    sent = traffic.traffic_of(Strategy.FULLY_SHARDED, 4, 1000, 2000, micro_batches=3).sent
+    assert sent == (2 * 3 + 1) * 750
+    assert traffic.traffic_of(Strategy.DATA_PARALLEL, 4, 1000, 2000, micro_batches=3).sent == 1500
 
 
 def test_a_plan_of_64_devices_tells_what_each_holds_and_sends() -> None:

@@ -27,22 +27,27 @@ def traffic(case: Case) -> Traffic | None:
     if case.placement.devices == 1 or not isinstance(sized, Training):
         return None
     parameters, slots = sized.held(case.computes_in)
-    return (
-        traffic_of(case.placement.strategy, case.placement.devices, parameters, slots) if parameters else None
-    )
+    if not parameters:
+        return None
+    placement, micro_batches = case.placement, int(case.params.get("accumulate", 1))
+    return traffic_of(placement.strategy, placement.devices, parameters, slots, micro_batches)
 
 
-def traffic_of(strategy: Strategy, devices: int, parameters: int, slots: int) -> Traffic:
+def traffic_of(
+    strategy: Strategy, devices: int, parameters: int, slots: int, micro_batches: int = 1
+) -> Traffic:
     """Of that many bytes of parameters, and of what the optimizer keeps of them.
 
     Data-parallel, gradients are all-reduced: 2 (n − 1)/n of their bytes leave each device (nccl-tests,
     doc/PERFORMANCE.md). Fully sharded, each holds 1/n of everything; parameters are gathered forward and
     again backward, gradients are reduce-scattered: (n − 1)/n each (Rajbhandari et al. 2020, "ZeRO", 7.2.2).
+    Every micro-batch gathers anew; gradients are summed on each device first, and reduced with the last.
     Beside what is held come activations, and a layer's parameters while they are gathered.
     """
     everything, part = 2 * parameters + slots, (devices - 1) / devices
     if strategy is Strategy.DATA_PARALLEL:
         return Traffic(held=everything, sent=round(2 * part * parameters))
     if strategy is Strategy.FULLY_SHARDED:
-        return Traffic(held=-(-everything // devices), sent=round(3 * part * parameters))
+        gathered = 2 * micro_batches + 1
+        return Traffic(held=-(-everything // devices), sent=round(gathered * part * parameters))
     return Traffic(held=-(-everything // devices), sent=None)

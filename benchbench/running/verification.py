@@ -59,9 +59,9 @@ def computed(case: Case) -> str:
 
 
 def replicas(case: Case) -> int:
-    """Parts of a batch whose statistics its framework takes apart."""
-    apart = case.placement.strategy.divides_batch and _backend(case).statistics_apart
-    return case.placement.devices if apart else 1
+    """Parts of a batch whose statistics its framework takes apart, unless they are asked to be gathered."""
+    apart = _backend(case).statistics_apart and not case.params.get("sync_batch_norm")
+    return case.placement.devices if apart and case.placement.strategy.divides_batch else 1
 
 
 def _computes(case: Case) -> bool:

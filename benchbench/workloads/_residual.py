@@ -1,15 +1,17 @@
-"""What networks of residual blocks share: their links, a convolution's batch norm, and both as a module."""
+"""What networks of residual blocks share: links, a convolution's batch norm, both as a module, training."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.chain import Link
+from benchbench.workloads.steps import TrainingStep
 
 GAIN = 4.0  # of the convolutions, over He's weights
 
@@ -43,6 +45,17 @@ def residual_links(
         link(last.members(), head.inputs),
         Link(layers=(head,), outputs=head.outputs),
     ]
+
+
+@dataclass(frozen=True)
+class ResidualTraining(TrainingStep):
+    """A step whose batch statistics are of each device's part, or of the whole: what a framework does.
+
+    `sync_batch_norm`: of the whole in every framework.
+    """
+
+    sync_batch_norm: bool = False
+    added = frozenset({"sync_batch_norm"})
 
 
 def batch_norm_after(conv: Conv, last: str) -> Norm:

@@ -39,6 +39,7 @@ class Decoder(BlockChain):
 
     input_names: ClassVar[tuple[str, ...]] = ("tokens",)
     images = frozenset()
+    head_counts = ("heads", "kv_heads")
     item = "token"
     embedding_scale: ClassVar[float] = 0.02  # Radford et al. 2019
     read_by_blocks: ClassVar[tuple[str, ...]] = ()  # weights that every block reads

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.workloads._conv_layers import saved_in
+from benchbench.workloads._division import DivisionPlan
 from benchbench.workloads._layers import Layer, Passes, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss, Objective
 from benchbench.workloads._weights import Weight
@@ -33,8 +34,13 @@ class Network(Workload):
     """
 
     batch: int  # samples in a step: a field of every network
+    accumulate: int = 1  # micro-batches of a training step, whose gradients are summed before its update
+    sync_batch_norm: bool = False  # statistics of all devices' parts of a batch together
 
     loss: ClassVar[Loss] = CrossEntropy()
+    # Modules of `torch` that tensor parallelism divides there, by name or pattern; none: it does not.
+    tensor_parallel: ClassVar[DivisionPlan] = {}
+    head_counts: ClassVar[tuple[str, ...]] = ()  # parameters that its devices must divide
     input_names: ClassVar[tuple[str, ...]] = ("images",)
     images: ClassVar[frozenset[str]] = frozenset({"images"})  # inputs that are NCHW in torch
     item: ClassVar[str] = "image"
@@ -100,6 +106,11 @@ class Network(Workload):
         return tuple(dict.fromkeys(names))
 
     @property
+    def gathers_statistics(self) -> bool:
+        """Whether batch normalisation adds up what each device sees of a batch."""
+        return self.sync_batch_norm and self.placement.strategy.divides_batch
+
+    @property
     def items(self) -> int:
         """Of a step: samples, unless an item is something else."""
         return self.batch
@@ -135,18 +146,50 @@ class Network(Workload):
         )
 
 
-def batch_statistics(network: Network, extent: str) -> tuple[Note, ...]:
-    """A note on what batch normalisation sees of a batch that is divided; none where there is none."""
+def batch_statistics(network: Network, *, apart: bool) -> tuple[Note, ...]:
+    """A note on what batch normalisation sees of a batch that is divided; none where there is none.
+
+    `apart`: unless told otherwise, each device has statistics of its own part.
+    """
     carried = any(not weight.is_learnt for weight in network.weights().values())
-    divided = network.placement.devices > 1
-    return (note(NoteKind.BATCH_STATISTICS, extent=extent),) if carried and divided else ()
+    devices, micro_batches = network.placement.devices, network.accumulate
+    if not carried or devices == micro_batches == 1:
+        return ()
+    whole = "batch" if micro_batches == 1 else "micro-batch"
+    apart = apart and network.placement.strategy.divides_batch and not network.sync_batch_norm
+    extent = f"each device's part of the {whole}" if apart else f"the whole {whole}"
+    return (note(NoteKind.BATCH_STATISTICS, extent=extent),)
 
 
 def part_of_batch(network: Network, arrays: Arrays, part: int, parts: int) -> Arrays:
-    """The arrays with one of so many equal parts of the batch; the others, weights, as they are."""
-    samples = network.batch // parts
-    own = slice(part * samples, (part + 1) * samples)
-    return {name: array[own] if network.is_input(name) else array for name, array in arrays.items()}
+    """The arrays with one of so many equal parts of the samples; the others, weights, as they are."""
+
+    def own(array: NDArray[np.generic]) -> NDArray[np.generic]:
+        samples = len(array) // parts
+        return array[part * samples : (part + 1) * samples]
+
+    return {name: own(array) if network.is_input(name) else array for name, array in arrays.items()}
+
+
+def micro_batches(network: Network, arrays: Arrays) -> list[Arrays]:
+    """One after the other, in the order of the batch's samples."""
+    return [part_of_batch(network, arrays, part, network.accumulate) for part in range(network.accumulate)]
+
+
+def grouped_by_device(network: Network, arrays: Arrays) -> Arrays:
+    """The arrays with the samples of a device one after the other: its part of each micro-batch.
+
+    So the batch can be divided among devices first, and into micro-batches then.
+    """
+    devices, parts = network.placement.devices, network.accumulate
+    if parts == 1 or devices == 1 or not network.placement.strategy.divides_batch:
+        return arrays
+
+    def regrouped(array: NDArray[np.generic]) -> NDArray[np.generic]:
+        apart = array.reshape(parts, devices, -1, *array.shape[1:])
+        return apart.swapaxes(0, 1).reshape(array.shape)
+
+    return {name: regrouped(array) if network.is_input(name) else array for name, array in arrays.items()}
 
 
 def nhwc(images: NDArray[np.generic]) -> NDArray[np.generic]:

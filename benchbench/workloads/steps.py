@@ -10,6 +10,7 @@ Casting for mixed precision, the loss, the way back, the update, and what verifi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -42,6 +43,7 @@ STRATEGIES: dict[str, tuple[Strategy, ...]] = {  # framework → how `_programs/
     "jax": (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL),
     "tensorflow": (Strategy.DATA_PARALLEL,),
 }
+SUM_MOVES = 3  # times a gradient's bytes move where it is added: it and the sum are read, the sum written
 DRAWS_TOLERATED = 6.0  # times the largest error of a draw: depth amplifies what differs between them
 
 
@@ -92,7 +94,8 @@ class TrainingStep(Network, Training):
     """Forward, backward, and an optimizer's update."""
 
     optimizer: str = "momentum"
-    added = frozenset({"optimizer"})
+    accumulate: int = 1
+    added = frozenset({"optimizer", "accumulate"})
 
     def __post_init__(self) -> None:
         """Raise UsageError also for an optimizer that is not in the table."""
@@ -106,8 +109,9 @@ class TrainingStep(Network, Training):
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:
-        """Those of `_programs/`, a framework each."""
-        return STRATEGIES.get(framework, ())
+        """Those of `_programs/`, a framework each; in torch, layers are divided by the network's plan."""
+        planned = framework == "torch" and cls.tensor_parallel
+        return (*STRATEGIES.get(framework, ()), *([Strategy.TENSOR_PARALLEL] if planned else []))
 
     def held(self, dtype: Dtype) -> tuple[int, int]:
         """Of the learnt weights, and of as many again for each of the optimizer's slots."""
@@ -115,23 +119,29 @@ class TrainingStep(Network, Training):
         return parameters, parameters * len(self.update.slots)
 
     def small(self) -> Self:
-        """As many samples on each device as on one."""
-        tiny = self.tiny()
-        sizes: dict[str, Any] = {"batch": tiny.batch * self.placement.devices}
+        """As many samples on each device as on one, or some more that micro-batches can share equally."""
+        tiny, count = self.tiny(), self.accumulate
+        samples = math.ceil(tiny.batch / count) * count
+        sizes: dict[str, Any] = {"batch": samples * self.placement.devices}
         return replace(tiny, **sizes).divided(self.placement, self.rank, self.replicas)
 
     def refuses(self, dtype: Dtype) -> str:
         """What the optimizer cannot keep, and a batch that cannot be divided."""
-        devices = self.placement.devices
-        if self.placement.strategy.divides_batch and self.batch % devices:
-            return f"a batch of {self.batch} cannot be divided among {devices} devices"
+        devices = self.placement.devices if self.placement.strategy.divides_batch else 1
+        if self.batch % (devices * self.accumulate):
+            return f"a batch of {self.batch} cannot be divided {_parts(devices, self.accumulate)}"
         return refusal(self.optimizer, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Counted over the layers, see `counted_cost`; the optimizer moves every parameter several times."""
-        cost = counted_cost(self.passes(), self.batch, dtype)
-        moved = dtype.storage.itemsize * self.update.moves * parameters_in(self.layers())
-        return replace(cost, bytes=cost.bytes + moved, items=self.items, item=self.item)
+        """Counted over the layers, see `counted_cost`; the optimizer moves every parameter several times.
+
+        Each micro-batch reads the weights anew, and each but the first adds its gradients to their sum.
+        """
+        cost, count = counted_cost(self.passes(), self.batch, dtype), self.accumulate
+        micro_batch = counted_cost(self.passes(), self.batch // count, dtype)
+        moves = self.update.moves + SUM_MOVES * (count - 1)
+        moved = dtype.storage.itemsize * moves * parameters_in(self.layers())
+        return replace(cost, bytes=count * micro_batch.bytes + moved, items=self.items, item=self.item)
 
     def passes(self) -> Passes:
         """Forward and back."""
@@ -172,3 +182,10 @@ class TrainingStep(Network, Training):
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Functions of the parameters, NHWC."""
         return jax.training(self, self.update, context, arrays)
+
+
+def _parts(devices: int, micro_batches: int) -> str:
+    """Into what a batch is divided."""
+    if micro_batches == 1:
+        return f"among {devices} devices"
+    return f"into {micro_batches} micro-batches" + (f" on each of {devices} devices" if devices > 1 else "")

@@ -12,7 +12,7 @@ from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import jax_parallel
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.network import Network, batch_statistics
+from benchbench.workloads.network import Network, batch_statistics, grouped_by_device
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -32,6 +32,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     """The state is (parameters, what the optimizer keeps of each, running statistics and counters)."""
     import jax.numpy as jnp
 
+    arrays = grouped_by_device(network, arrays)
     descents = [_descent(network, objective, optimizer, context) for objective in network.objectives]
     count = len(network.input_names)
 
@@ -65,7 +66,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         (parameters, slots, carried),
         parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
         gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, "the whole batch"),
+        notes=batch_statistics(network, apart=False),
         layout=images_layout(context, network.image_axes),
     )
     return jax_parallel.divide_program(network, context, program)
@@ -103,8 +104,8 @@ def _descent(network: Network, objective: Objective, optimizer: Optimizer, conte
         def update(gradients: Any) -> Any:
             return _updated(optimizer, t, moved, gradients, kept)
 
-        gradient_of = jax.grad(loss_of, has_aux=True)
-        gradients, (loss, statistics) = gradient_of(moved, before, counter, inputs, targets)
+        differentiate = over_micro_batches(network, jax.grad(loss_of, has_aux=True))
+        gradients, (loss, statistics) = differentiate(moved, before, counter, inputs, targets)
         after, scale = update(gradients), {}
         if scaled:
             after, scale = amp.jax_apply(counter["scale"], gradients, update, (moved, kept))
@@ -112,6 +113,32 @@ def _descent(network: Network, objective: Objective, optimizer: Optimizer, conte
         return next_state, {"scale": scale, "count": t}, loss
 
     return descend
+
+
+def over_micro_batches(network: Network, gradient_of: Any) -> Any:
+    """The same of micro-batches in turn: means of their gradients and losses, and the last statistics."""
+    import jax
+    import jax.numpy as jnp
+
+    if network.accumulate == 1:
+        return gradient_of
+
+    def accumulated(moved: Any, before: Any, counter: Any, inputs: Any, targets: Any) -> Any:
+        parameters, slots, first = before
+
+        def add(carried: Any, batch: Any) -> Any:
+            sums, statistics = carried
+            state = parameters, slots, statistics
+            gradients, (loss, statistics) = gradient_of(moved, state, counter, *batch)
+            return (jax.tree.map(jnp.add, sums, gradients), statistics), loss
+
+        zeros = jax.tree.map(jnp.zeros_like, moved)
+        batches = jax.tree.map(lambda x: jax_parallel.stack_micro_batches(network, x), (inputs, targets))
+        (sums, statistics), losses = jax.lax.scan(add, (zeros, first), batches)
+        means = jax.tree.map(lambda total: total / network.accumulate, sums)
+        return means, (losses.mean(), statistics)
+
+    return accumulated
 
 
 def _updated(optimizer: Optimizer, t: Any, parameters: Any, gradients: Any, slots: Any) -> Any:

@@ -31,6 +31,13 @@ def divide_program(network: Network, context: DeviceContext, program: Program) -
     return dataclasses.replace(program, step=_staying(program.step, where), inputs=inputs, state=state)
 
 
+def stack_micro_batches(network: Network, array: Any) -> Any:
+    """Stacked; each device has its part of every one: see `grouped_by_device`."""
+    devices = network.placement.devices if network.placement.strategy.divides_batch else 1
+    apart = array.reshape(devices, network.accumulate, -1, *array.shape[1:])
+    return apart.swapaxes(0, 1).reshape(network.accumulate, -1, *array.shape[1:])
+
+
 class Shardings:
     """Of a batch, and of what the program holds, by shape."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step
-from benchbench.workloads.network import Network, part_of_batch
+from benchbench.workloads.network import Network, micro_batches, part_of_batch
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Tensors
@@ -43,7 +43,7 @@ def training(
         total, all_gradients = 0.0, dict[str, Any]()
         for objective in network.objectives:
             moved = [name for name in parameters if objective.moves(name)]
-            loss, gradients = gradients_of(network, weights | parameters, moved, given, ops, objective)
+            loss, gradients = accumulated(network, weights | parameters, moved, given, ops, objective)
             for name, gradient in gradients.items():
                 own = {key: s.astype(real) for key, s in slots[name].items()}
                 p, own = optimizer.rule(
@@ -54,6 +54,21 @@ def training(
             total, all_gradients = total + loss, all_gradients | gradients
         told = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
         yield Step(total, all_gradients, dict(parameters), told)
+
+
+def accumulated(
+    network: Network, weights: Tensors, learnt: list[str], arrays: Arrays, ops: Any, objective: Objective
+) -> tuple[float, Tensors]:
+    """The mean over micro-batches of `gradients_of`; each sum is stored."""
+    (total, sums), *others = (
+        gradients_of(network, weights, learnt, part, ops, objective)
+        for part in micro_batches(network, arrays)
+    )
+    for loss, gradients in others:
+        total += loss
+        sums = {name: ops.rounding.stored(sums[name] + gradient) for name, gradient in gradients.items()}
+    count = network.accumulate
+    return total / count, {name: gradient / count for name, gradient in sums.items()}
 
 
 def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any = None) -> Iterator[Step]:

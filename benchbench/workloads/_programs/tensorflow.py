@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import tensorflow_parallel as parallel
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.network import Network, batch_statistics
+from benchbench.workloads.network import Network, batch_statistics, grouped_by_device
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
@@ -33,6 +34,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     """A gradient tape and, where TensorFlow has it, the optimizer's fused kernel: for each objective."""
     import tensorflow as tf
 
+    arrays = grouped_by_device(network, arrays)
     weights = variables(network, context, arrays)
     layouts = network.weights()
     learnt = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
@@ -64,7 +66,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         (*network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, "each device's part of the batch"),
+        notes=batch_statistics(network, apart=True),
         layout=images_layout(context, network.image_axes),
     )
 
@@ -99,15 +101,18 @@ def _descent(
         amp.TensorFlowScale(context, partial(parallel.own_copy, context)) if amp.is_scaled(context) else None
     )
 
-    def descend(inputs: Any, targets: dict[str, Any]) -> Any:
+    def differentiate(inputs: Any, targets: dict[str, Any]) -> tuple[Any, list[Any]]:
         with tf.GradientTape() as tape:
             narrow, narrow_inputs = amp.tensorflow_cast(context, weights, inputs)
             output = network.tensorflow(narrow, *narrow_inputs, training=True, **objective.options)
             loss = objective.loss.tensorflow(output, *(targets[name] for name in objective.loss.target_names))
             differentiated = scale.up(loss) if scale else loss
         sparse = tape.gradient(differentiated, moved)
-        dense = [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
-        gradients = parallel.average_gradients(context, dense)
+        return loss, [tf.convert_to_tensor(gradient) for gradient in sparse]  # of rows looked up
+
+    def descend(inputs: Any, targets: dict[str, Any]) -> Any:
+        loss, own = _accumulated(network, differentiate, inputs, targets)
+        gradients = parallel.average_gradients(context, own)
         if scale:
             scale.apply(gradients, update)
         else:
@@ -115,6 +120,30 @@ def _descent(
         return loss
 
     return descend
+
+
+def _accumulated(
+    network: Network,
+    differentiate: Callable[..., tuple[Any, list[Any]]],
+    inputs: Any,
+    targets: dict[str, Any],
+) -> tuple[Any, list[Any]]:
+    """Means of the loss and of gradients over micro-batches, which are computed in turn."""
+    import tensorflow as tf
+
+    count = network.accumulate
+    if count == 1:
+        return differentiate(inputs, targets)
+    parts = zip(*(tf.split(tensor, count) for tensor in (*inputs, *targets.values())), strict=True)
+    sums: list[Any] = []
+    for part in parts:
+        given, aims = part[: len(inputs)], part[len(inputs) :]
+        with tf.control_dependencies(sums):  # else all would be in memory at once
+            loss, gradients = differentiate(given, dict(zip(targets, aims, strict=True)))
+            new = [loss, *gradients]
+            sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
+    loss, *gradients = (total / count for total in sums)
+    return loss, gradients
 
 
 def variables(network: Network, context: DeviceContext, arrays: Arrays) -> dict[str, Any]:

@@ -131,21 +131,26 @@ def causal_mask(length: int, groups: int = 1) -> Any:
     return tf.tile(tf.linalg.band_part(tf.ones((length, length), tf.bool), -1, 0), [groups, 1])
 
 
-def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
+def batch_norm(
+    x: Any, weights: dict[str, Any], name: str, *, training: bool, gathers_statistics: bool = False
+) -> Any:
     """The fused kernel, whose parameters and statistics are float32 whatever x is; training moves these.
 
     TensorFlow's own operation: Keras 3 normalises in several, and takes four times as long to trace. It
-    takes images: the frames of a video are rows to it.
+    takes images: the frames of a video are rows to it. `gathers_statistics`: those of all replicas.
     """
     import tensorflow as tf
 
     if len(x.shape) > 4:
         batch, _, _, columns, channels = x.shape
         flat = tf.reshape(x, (batch, -1, columns, channels))
-        return tf.reshape(batch_norm(flat, weights, name, training=training), x.shape)
+        kind = {"training": training, "gathers_statistics": gathers_statistics}
+        return tf.reshape(batch_norm(flat, weights, name, **kind), x.shape)
     gamma, beta, mean, variance = (
         weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
     )
+    if training and gathers_statistics:
+        return _batch_norm_of_replicas(x, gamma, beta, mean, variance)
     if x.dtype == tf.float64:  # the fused kernel has none
         return _batch_norm64(x, gamma, beta, mean, variance, training=training)
     wide = [tf.cast(each, tf.float32) for each in (gamma, beta, mean, variance)]
@@ -167,6 +172,22 @@ def _batch_norm64(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any, *, tr
     mean.assign(DECAY * mean + (1 - DECAY) * batch_mean)
     variance.assign(DECAY * variance + (1 - DECAY) * batch_variance)
     return tf.nn.batch_normalization(x, batch_mean, batch_variance, beta, gamma, EPSILON)
+
+
+def _batch_norm_of_replicas(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+    """As Keras' BatchNormalization(synchronized=True): sums are all-reduced, in float32 at least."""
+    import tensorflow as tf
+
+    wide = x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+    own = [tf.reduce_mean(wide, [0, 1, 2]), tf.reduce_mean(tf.square(wide), [0, 1, 2])]
+    replica = tf.distribute.get_replica_context()
+    batch_mean, square = replica.all_reduce(tf.distribute.ReduceOp.MEAN, own)
+    batch_variance = tf.maximum(square - tf.square(batch_mean), 0)
+    for running, new in ((mean, batch_mean), (variance, batch_variance)):
+        running.assign(DECAY * running + (1 - DECAY) * tf.cast(new, running.dtype))
+    scale, shift = tf.cast(gamma, wide.dtype), tf.cast(beta, wide.dtype)
+    y = tf.nn.batch_normalization(wide, batch_mean, batch_variance, shift, scale, EPSILON)
+    return tf.cast(y, x.dtype)
 
 
 def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:

@@ -13,10 +13,12 @@ from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.network import Network, batch_statistics, part_of_batch
+from benchbench.workloads.network import Network, batch_statistics, grouped_by_device, part_of_batch
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
+
+SHARDED = (Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
@@ -39,6 +41,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     """Forward under autocast, backward, and torch's own optimizer: once for each objective."""
     import torch
 
+    arrays = grouped_by_device(network, arrays)
     if network.rank is not None and network.placement.strategy.divides_batch:
         arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
     model, named = torch_parallel.divide_module(
@@ -49,9 +52,12 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     for objective in network.objectives:
         moved = [p for name, p in named.items() if objective.moves(name)]
         # Fused SGD on CUDA moves its momentum in steps that the scaler skips; it takes no sharded parameters.
-        is_plain = amp.is_scaled(context) or network.placement.strategy is Strategy.FULLY_SHARDED
-        updates.append(optimizer.torch(moved, fused=optimizer.averages or not is_plain))
-        descents.append(_descent(model, objective, updates[-1], moved, context))
+        is_plain = amp.is_scaled(context) or network.placement.strategy in SHARDED
+        first, *others = torch_parallel.grouped_alike(moved)
+        updates.append(optimizer.torch(first, fused=optimizer.averages or not is_plain))
+        for group in others:
+            updates[-1].add_param_group({"params": group})
+        descents.append(_descent(network, model, objective, updates[-1], moved, context))
     count = len(network.input_names)
 
     def step(*inputs: Any) -> Any:
@@ -61,25 +67,34 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     def gradients() -> dict[str, Any]:
         state = {p: slots for update in updates for p, slots in update.state.items()}
 
-        def told(p: Any) -> Any:
+        def told(name: str, p: Any) -> Any:
             kept = state.get(p, {})
-            return {slot: kept.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
+            return {
+                slot: torch_parallel.whole(network, name, kept.get(key, torch.zeros_like(p)))
+                for slot, key in optimizer.slots.items()
+            }
 
-        return {name: optimizer.gradient(torch_parallel.gathered(told(p))) for name, p in named.items()}
+        return {name: optimizer.gradient(told(name, p)) for name, p in named.items()}
 
     targets = (context.put(arrays[name]) for name in network.target_names)
-    extent = "the whole batch" if context.device.type == "xla" else "each device's part of the batch"
     return Program(
         step,
         torch_parallel.shard_batch(network, context, (*inputs_of(network, context, arrays), *targets)),
-        parameters=lambda: torch_parallel.gathered(named),
+        parameters=lambda: {name: torch_parallel.whole(network, name, p) for name, p in named.items()},
         gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, extent),
+        notes=batch_statistics(network, apart=context.device.type != "xla"),
         layout=images_layout(context, network.image_axes),
     )
 
 
-def _descent(model: Any, objective: Objective, update: Any, moved: list[Any], context: DeviceContext) -> Any:
+def _descent(
+    network: Network,
+    model: Any,
+    objective: Objective,
+    update: Any,
+    moved: list[Any],
+    context: DeviceContext,
+) -> Any:
     """One update of the parameters `moved`, of the inputs and the targets by name: gives the loss."""
     import torch
 
@@ -88,16 +103,29 @@ def _descent(model: Any, objective: Objective, update: Any, moved: list[Any], co
         kind, amp.SCALE, amp.GROWTH, amp.BACKOFF, amp.INTERVAL, enabled=amp.is_scaled(context)
     )
     differentiated = moved if objective.learner else None  # None: all
+    count, computing_loss = network.accumulate, torch_parallel.loss_context(network)
+
+    def differentiate(inputs: Any, targets: dict[str, Any]) -> Any:
+        with torch.autocast(kind, context.compute, enabled=mixed):
+            output = model(*inputs, **objective.options)
+        with computing_loss():
+            loss = objective.loss.torch(output, *(targets[name] for name in objective.loss.target_names))
+            loss = loss if count == 1 else loss / count
+            scaler.scale(loss).backward(inputs=differentiated)
+        return torch_parallel.own(loss.detach())
+
+    def accumulate(inputs: Any, targets: dict[str, Any]) -> Any:
+        *others, last = torch_parallel.split_micro_batches(network, inputs, targets)
+        with torch_parallel.without_sync(model):
+            losses = [differentiate(*each) for each in others]
+        return reduce(add, losses, differentiate(*last))
 
     def descend(inputs: Any, targets: dict[str, Any]) -> Any:
         update.zero_grad(set_to_none=True)
-        with torch.autocast(kind, context.compute, enabled=mixed):
-            output = model(*inputs, **objective.options)
-        loss = objective.loss.torch(output, *(targets[name] for name in objective.loss.target_names))
-        scaler.scale(loss).backward(inputs=differentiated)
+        loss = (differentiate if count == 1 else accumulate)(inputs, targets)
         scaler.step(update)
         scaler.update()
-        return loss.detach()
+        return loss
 
     return descend
 

@@ -34,6 +34,22 @@ def dense(layer: Dense) -> Any:
     return nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
 
 
+def tied_dense(outputs: int | None = None) -> Any:
+    """A product with a table that is another layer's; with a bias where it has `outputs`."""
+    import torch.nn.functional as F
+    from torch import Tensor, nn, zeros
+
+    class TiedDense(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = None if outputs is None else nn.Parameter(zeros(outputs))
+
+        def forward(self, x: Tensor, table: Tensor) -> Tensor:
+            return F.linear(x, table, self.bias)
+
+    return TiedDense()
+
+
 def module_of(layer: Conv | ConvTranspose | Dense) -> Any:
     """torch.nn's own."""
     if isinstance(layer, Dense):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.placement import Strategy
+from benchbench.workloads._programs import torch_tensor_parallel
 from benchbench.workloads._programs.devices import shard_along
 from benchbench.workloads.base import DeviceContext
 from benchbench.workloads.network import Network
@@ -21,9 +24,14 @@ def divide_module(network: Network, module: Any, context: DeviceContext) -> tupl
         return _marked(network, module)
     if context.world.processes != placement.devices:
         raise Unsupported("torch.distributed needs a process for each device")
+    if network.gathers_statistics:
+        module = _with_sync_batch_norm(module, context)
     if placement.strategy is Strategy.FULLY_SHARDED:
         sharded = _fully_sharded(module, context)
         return sharded, dict(sharded.named_parameters())
+    if placement.strategy is Strategy.TENSOR_PARALLEL:
+        divided = torch_tensor_parallel.divide_layers(network, module, context)
+        return divided, torch_tensor_parallel.parameters_by_name(divided)
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(module), dict(module.named_parameters())
@@ -37,20 +45,126 @@ def shard_batch(network: Network, context: DeviceContext, batch: tuple[Any, ...]
     return tuple(shard_along(tensor, placement.devices, 0) for tensor in batch)
 
 
-def gathered(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Gathered from all ranks, where each has a part."""
-    return {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in tensors.items()}
+def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Inputs and targets of one after the other, views of the batch's.
+
+    Where one process drives all devices, each has its part of every micro-batch: see `grouped_by_device`.
+    """
+    count = network.accumulate
+    devices = network.placement.devices if network.placement.strategy.divides_batch else 1
+
+    def split(tensor: Any) -> Any:
+        if network.rank is not None or devices == 1:
+            return tensor.chunk(count)
+        apart = tensor.unflatten(0, (devices, count, -1))
+        return [part.flatten(0, 1) for part in apart.unbind(1)]
+
+    parts = zip(*(split(tensor) for tensor in (*inputs, *targets.values())), strict=True)
+    given = len(inputs)
+    return [(part[:given], dict(zip(targets, part[given:], strict=True))) for part in parts]
+
+
+@contextmanager
+def without_sync(model: Any) -> Iterator[None]:
+    """Within it ranks add gradients to their own: those of all are summed by the next way back outside."""
+    if hasattr(model, "no_sync"):  # DistributedDataParallel
+        with model.no_sync():
+            yield
+    elif hasattr(model, "set_requires_gradient_sync"):  # FSDPModule
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+    else:
+        yield
+
+
+def whole(network: Network, name: str, tensor: Any) -> Any:
+    """A parameter, or what is kept of it, gathered from all ranks where each has a part."""
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    gathered = tensor.full_tensor()
+    if network.placement.strategy is Strategy.TENSOR_PARALLEL:
+        return torch_tensor_parallel.in_order_of_state(network, name, gathered)
+    return gathered
+
+
+def grouped_alike(parameters: Sequence[Any]) -> list[list[Any]]:
+    """Those of which a rank has a part, and the others: an optimizer's kernels take no mixture."""
+    divided = [p for p in parameters if hasattr(p, "full_tensor")]
+    others = [p for p in parameters if not hasattr(p, "full_tensor")]
+    return [group for group in (divided, others) if group]
+
+
+def loss_context(network: Network) -> Callable[[], AbstractContextManager[None]]:
+    """Around a loss and its way back."""
+    strategy = network.placement.strategy
+    if network.rank is None or strategy is not Strategy.TENSOR_PARALLEL:
+        return nullcontext
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    divided: Callable[[], AbstractContextManager[None]] = loss_parallel
+    return divided if torch_tensor_parallel.is_loss_divided(network) else nullcontext
+
+
+def own(loss: Any) -> Any:
+    """What the rank itself has of a loss that all computed together."""
+    return loss.to_local() if hasattr(loss, "to_local") else loss
 
 
 def _marked(network: Network, module: Any) -> tuple[Any, dict[str, Any]]:
-    """torch_xla, SPMD: fully sharded, each parameter is along its longest axis that divides."""
-    named, devices = dict(module.named_parameters()), network.placement.devices
-    if network.placement.strategy is Strategy.FULLY_SHARDED:
-        for parameter in named.values():
-            axes = [axis for axis, size in enumerate(parameter.shape) if size % devices == 0]
-            if axes:
-                shard_along(parameter, devices, max(axes, key=lambda axis: parameter.shape[axis]))
+    """torch_xla, SPMD: parameters along the longest axis that divides, or tensor-parallel along outputs."""
+    named, placement = dict(module.named_parameters()), network.placement
+    if placement.strategy is Strategy.DATA_PARALLEL:
+        return module, named
+    for parameter in named.values():
+        axes = [axis for axis, size in enumerate(parameter.shape) if size % placement.devices == 0]
+        if placement.strategy is Strategy.TENSOR_PARALLEL:
+            axes = [axis for axis in axes if axis == 0]
+        if axes:
+            shard_along(parameter, placement.devices, max(axes, key=lambda axis: parameter.shape[axis]))
     return module, named
+
+
+def _with_sync_batch_norm(module: Any, context: DeviceContext) -> Any:
+    """With nn.SyncBatchNorm, which refuses the CPU: there its layers compute the same by all-reduces."""
+    from torch import nn
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    if context.device.type != "cpu":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(module)
+    for norm in module.modules():
+        if isinstance(norm, _BatchNorm):
+            norm.forward = partial(_normalise_across_ranks, norm)
+    return module
+
+
+def _normalise_across_ranks(norm: Any, x: Any) -> Any:
+    """nn.SyncBatchNorm.forward of training, for as many samples on each rank."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed._functional_collectives import all_reduce
+
+    axes, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
+    real = torch.promote_types(x.dtype, torch.float32)
+
+    ranks = dist.get_world_size()
+
+    def mean(values: Any) -> Any:
+        return all_reduce(values.mean(axes), "sum", dist.group.WORLD) / ranks
+
+    wide = x.to(real)
+    average = mean(wide)
+    centred = wide - average.view(shape)
+    variance = mean(centred.square())
+    count = ranks * x.numel() // x.shape[1]
+    with torch.no_grad():
+        for running, new in (
+            (norm.running_mean, average),
+            (norm.running_var, variance * count / (count - 1)),
+        ):
+            running.lerp_(new.to(running.dtype), norm.momentum)
+    scale = norm.weight.to(real) * torch.rsqrt(variance + norm.eps)
+    return (centred * scale.view(shape) + norm.bias.to(real).view(shape)).to(x.dtype)
 
 
 def _fully_sharded(module: Any, context: DeviceContext) -> Any:

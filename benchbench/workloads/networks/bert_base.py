@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import UsageError
+from benchbench.workloads._division import ENCODER_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm
+from benchbench.workloads._programs import torch_layers
 from benchbench.workloads._programs.tensorflow_layers import read_once
 from benchbench.workloads._programs.transformer_layers import (
     JaxTransformerLayers,
@@ -51,6 +53,12 @@ class BertBase(Network):
     input_names = ("tokens", "segments", "places")
     images = frozenset()
     item = "token"
+    head_counts = ("heads",)
+    tensor_parallel: ClassVar[DivisionPlan] = {
+        **ENCODER_LAYERS,
+        "tokens": Division.VOCABULARY,
+        "head": Division.LOGITS,
+    }
     added = SIZE
 
     def __post_init__(self) -> None:
@@ -178,7 +186,7 @@ class BertBaseTrain(TrainingStep, BertBase):
 def torch_bert(network: BertBase) -> Any:
     """As a user of PyTorch writes it."""
     import torch.nn.functional as F
-    from torch import Tensor, nn, zeros
+    from torch import Tensor, nn
 
     width = network.hidden
 
@@ -202,7 +210,7 @@ def torch_bert(network: BertBase) -> Any:
             self.norm, self.transform_norm = (nn.LayerNorm(width, EPSILON) for _ in range(2))
             self.layers = nn.ModuleList(layer() for _ in range(network.depth))
             self.transform = nn.Linear(width, width)
-            self.head = nn.ParameterDict({"bias": zeros(network.vocabulary)})
+            self.head = torch_layers.tied_dense(network.vocabulary)
 
         def forward(self, tokens: Tensor, segments: Tensor, places: Tensor) -> Tensor:
             positions = self.positions.weight[: network.length]
@@ -211,6 +219,6 @@ def torch_bert(network: BertBase) -> Any:
                 x = layer(x)
             x = x.take_along_dim(places[..., None], dim=1)
             x = self.transform_norm(F.gelu(self.transform(x)))
-            return F.linear(x, self.tokens.weight, self.head["bias"])
+            return self.head(x, self.tokens.weight)
 
     return Model()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from benchbench.workloads._conv_layers import Conv, MaxPool
+from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -17,6 +18,7 @@ class Convnet(PlainCnn):
 
     batch: int = 128
 
+    tensor_parallel: ClassVar[DivisionPlan] = {"dense1": Division.COLUMNS, "dense2": Division.ROWS}
     relu_in_place = False  # as it was when stored runs measured it
     version = 2  # on CUDA channels first where no tensor cores multiply
 

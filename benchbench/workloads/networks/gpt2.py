@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
+from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._programs import (
     jax_generation,
@@ -19,6 +20,7 @@ from benchbench.workloads._programs import (
     tensorflow_generation,
     tensorflow_layers,
     torch_generation,
+    torch_layers,
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
@@ -39,6 +41,14 @@ class Gpt2(Decoder):
     vocabulary: int = 50257
     context: int = 1024  # positions that are learnt
 
+    tensor_parallel: ClassVar[DivisionPlan] = {
+        "tokens": Division.VOCABULARY,
+        "layers.*.qkv": Division.HEADS,
+        "layers.*.out": Division.ROWS,
+        "layers.*.up": Division.COLUMNS,
+        "layers.*.down": Division.ROWS,
+        "logits": Division.LOGITS,
+    }
     added = frozenset({"width", "depth", "heads", "vocabulary", "context"})
 
     def __post_init__(self) -> None:
@@ -205,7 +215,7 @@ def torch_gpt2_block(network: Gpt2) -> Any:
             self.up, self.down = linear(width, EXPANSION * width), linear(EXPANSION * width, width)
 
         def forward(self, x: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
-            parts = self.qkv(self.norm1(x)).unflatten(-1, (3, network.heads, network.head))
+            parts = self.qkv(self.norm1(x)).unflatten(-1, (3, -1, network.head))
             q, k, v = parts.unbind(2)
             x = x + self.out(torch_generation.attend(q, k, v, positions, cache).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
@@ -216,7 +226,6 @@ def torch_gpt2_block(network: Gpt2) -> Any:
 def gpt2_module(network: Gpt2) -> Any:
     """As a user of PyTorch writes it."""
     import torch
-    import torch.nn.functional as F
     from torch import Tensor, nn
 
     width, block = network.width, torch_gpt2_block(network)
@@ -228,6 +237,7 @@ def gpt2_module(network: Gpt2) -> Any:
             self.positions = nn.Embedding(network.context, width)
             self.layers = nn.ModuleList(block() for _ in range(network.depth))
             self.norm = nn.LayerNorm(width, bias=False)
+            self.logits = torch_layers.tied_dense()
 
         def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
             x = self.embed(tokens, positions)
@@ -243,6 +253,6 @@ def gpt2_module(network: Gpt2) -> Any:
             return self.tokens(tokens) + self.positions(at)
 
         def output(self, x: Tensor) -> Tensor:
-            return F.linear(self.norm(x[:, -network.logits :]), self.tokens.weight)
+            return self.logits(self.norm(x[:, -network.logits :]), self.tokens.weight)
 
     return Model()

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._decoder_layers import RmsNorm, Rotary
+from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import EPSILON, Dense, Layer
 from benchbench.workloads._programs import (
     jax_generation,
@@ -20,6 +21,7 @@ from benchbench.workloads._programs import (
     tensorflow_generation,
     tensorflow_layers,
     torch_generation,
+    torch_layers,
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
@@ -42,6 +44,12 @@ class Llama(Decoder):
     vocabulary: int = 32000
 
     read_by_blocks = ("rotary_cos", "rotary_sin")
+    tensor_parallel: ClassVar[DivisionPlan] = {
+        "tokens": Division.VOCABULARY,
+        "logits": Division.LOGITS,
+        **{f"layers.*.{name}": Division.COLUMNS for name in ("query", "key", "value", "gate", "up")},
+        **{f"layers.*.{name}": Division.ROWS for name in ("out", "down")},
+    }
 
     def __post_init__(self) -> None:
         """Raise UsageError also for heads of an odd width, which rotary positions cannot pair."""
@@ -258,7 +266,6 @@ def torch_llama_block(network: Llama) -> Any:
 def llama_module(network: Llama) -> Any:
     """As a user of PyTorch writes it."""
     import torch
-    import torch.nn.functional as F
     from torch import Tensor, nn
 
     width, block = network.width, torch_llama_block(network)
@@ -271,6 +278,7 @@ def llama_module(network: Llama) -> Any:
             self.register_buffer("rotary_sin", torch.empty(network.length, network.head))
             self.layers = nn.ModuleList(block() for _ in range(network.depth))
             self.norm = nn.RMSNorm(width, eps=EPSILON)
+            self.logits = torch_layers.tied_dense()
 
         def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
             tables = self.tables(tokens, positions)
@@ -290,6 +298,6 @@ def llama_module(network: Llama) -> Any:
             return layer(x, self.tables(x), None, None)
 
         def output(self, x: Tensor) -> Tensor:
-            return F.linear(self.norm(x[:, -network.logits :]), self.tokens.weight)
+            return self.logits(self.norm(x[:, -network.logits :]), self.tokens.weight)
 
     return Model()

@@ -6,9 +6,10 @@ https://www.tensorflow.org/tutorials/images/cnn, there of 32 × 32 colour images
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from benchbench.workloads._conv_layers import Conv, MaxPool
+from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -20,6 +21,7 @@ class MnistCnn(PlainCnn):
 
     batch: int = 128
 
+    tensor_parallel: ClassVar[DivisionPlan] = {"dense1": Division.COLUMNS, "dense2": Division.ROWS}
     version = 2  # on CUDA channels first where no tensor cores multiply
 
     def layers(self) -> tuple[Conv | MaxPool | Dense, ...]:

@@ -12,9 +12,15 @@ from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads._residual import GAIN, batch_norm_after, residual_links, torch_conv_norm
+from benchbench.workloads._residual import (
+    GAIN,
+    ResidualTraining,
+    batch_norm_after,
+    residual_links,
+    torch_conv_norm,
+)
 from benchbench.workloads.chain import Chain, Link
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +151,13 @@ class R3d18(Chain):
 
         def conv_norm(x: Any, conv: Conv) -> Any:
             y = tensorflow_layers.conv(x, weights, conv)
-            return tensorflow_layers.batch_norm(y, weights, _norm(conv).name, training=training)
+            return tensorflow_layers.batch_norm(
+                y,
+                weights,
+                _norm(conv).name,
+                training=training,
+                gathers_statistics=self.gathers_statistics,
+            )
 
         x = self._through(clips, conv_norm, tf.nn.relu, tf.add)
         return tensorflow_layers.dense(tf.reduce_mean(x, [1, 2, 3]), weights, "fc")
@@ -195,7 +207,7 @@ class R3d18Infer(Inference, R3d18):
 
 
 @dataclass(frozen=True)
-class R3d18Train(TrainingStep, R3d18):
+class R3d18Train(ResidualTraining, R3d18):
     """Forward, backward and update."""
 
     summary = "train R3D-18 on clips of video"
@@ -204,9 +216,10 @@ class R3d18Train(TrainingStep, R3d18):
     def __post_init__(self) -> None:
         """Raise UsageError also where the last batch norm would have one value per channel: no variance."""
         super().__post_init__()
-        if (self.batch, self.frames, self.image) == (1, FRAMES, PIXELS):
+        if (self.batch // self.accumulate, self.frames, self.image) == (1, FRAMES, PIXELS):
             raise UsageError(
-                f"batch=1, frames={FRAMES} and image={PIXELS} leave batch norm one value per channel.",
+                f"batch={self.batch}, frames={FRAMES} and image={PIXELS} leave batch norm"
+                " one value per channel.",
                 f"Train with batch=2, frames={2 * FRAMES} or image={2 * PIXELS}, or more.",
             )
 

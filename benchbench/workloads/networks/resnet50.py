@@ -12,10 +12,16 @@ from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads._residual import GAIN, batch_norm_after, residual_links, torch_conv_norm
+from benchbench.workloads._residual import (
+    GAIN,
+    ResidualTraining,
+    batch_norm_after,
+    residual_links,
+    torch_conv_norm,
+)
 from benchbench.workloads.base import Draw
 from benchbench.workloads.chain import Chain, Link
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +124,13 @@ class Resnet50(Chain):
 
         def conv_norm(x: Any, conv: Conv) -> Any:
             y = tensorflow_layers.conv(x, weights, conv)
-            return tensorflow_layers.batch_norm(y, weights, norm(conv).name, training=training)
+            return tensorflow_layers.batch_norm(
+                y,
+                weights,
+                norm(conv).name,
+                training=training,
+                gathers_statistics=self.gathers_statistics,
+            )
 
         x = tf.nn.relu(conv_norm(images, stem(self.image)))
         x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])  # with zeros: nothing is below 0
@@ -181,7 +193,7 @@ class Resnet50Infer(Inference, Resnet50):
 
 
 @dataclass(frozen=True)
-class Resnet50Train(TrainingStep, Resnet50):
+class Resnet50Train(ResidualTraining, Resnet50):
     """Forward, backward and update."""
 
     summary = "train ResNet-50 v1.5"
@@ -191,9 +203,9 @@ class Resnet50Train(TrainingStep, Resnet50):
     def __post_init__(self) -> None:
         """Raise UsageError also where the last batch norm would have one value per channel: no variance."""
         super().__post_init__()
-        if self.batch == 1 and self.image == HALVINGS:
+        if self.batch // self.accumulate == 1 and self.image == HALVINGS:
             raise UsageError(
-                f"batch=1 and image={HALVINGS} leave batch norm one value per channel.",
+                f"batch={self.batch} and image={HALVINGS} leave batch norm one value per channel.",
                 "Train with batch=2 or image=64, or more.",
             )
 

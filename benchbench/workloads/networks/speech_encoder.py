@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._division import ENCODER_LAYERS, DivisionPlan
 from benchbench.workloads._layers import Layer, Norm
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
@@ -53,6 +54,8 @@ class SpeechEncoder(Network):
     input_names = ("mels",)
     images = frozenset()
     item = "frame"
+    head_counts = ("heads",)
+    tensor_parallel: ClassVar[DivisionPlan] = ENCODER_LAYERS
     added = SIZE
 
     def __post_init__(self) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import UsageError
+from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
@@ -38,6 +39,15 @@ class Transformer(BlockChain):
     input_names = ("tokens",)
     images = frozenset()
     item = "token"
+    head_counts = ("heads",)
+    tensor_parallel: ClassVar[DivisionPlan] = {
+        "tokens": Division.VOCABULARY,
+        "layers.*.qkv": Division.HEADS,
+        "layers.*.out": Division.ROWS,
+        "layers.*.up": Division.COLUMNS,
+        "layers.*.down": Division.ROWS,
+        "head": Division.LOGITS,
+    }
 
     def __post_init__(self) -> None:
         """Raise UsageError also for a hidden width that is no multiple of a head's."""
@@ -205,7 +215,7 @@ def torch_transformer_block(network: Transformer) -> Any:
             self.up, self.down = nn.Linear(width, EXPANSION * width), nn.Linear(EXPANSION * width, width)
 
         def forward(self, x: Tensor) -> Tensor:
-            q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, network.heads, HEAD)).unbind(2)
+            q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, -1, HEAD)).unbind(2)
             x = x + self.out(torch_layers.attention(q, k, v, causal=True).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x))))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv, MaxPool
+from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -25,6 +26,11 @@ class Vgg16(PlainCnn):
     image: int = 224  # pixels on a side
     width: int = 64  # channels of the first stage; all others grow with it
 
+    tensor_parallel: ClassVar[DivisionPlan] = {
+        "dense1": Division.COLUMNS,
+        "dense2": Division.ROWS,
+        "dense3": Division.LOGITS,
+    }
     added = frozenset({"width"})
     version = 2  # on CUDA channels first where no tensor cores multiply
 
