@@ -53,3 +53,30 @@ def test_the_links_of_a_network_hold_all_its_weights(name: str) -> None:
     assert {shared for link in network.links() for shared in link.shares} <= set(own)
     longer = network.lengthened(4)
     assert len(longer.links()) >= 4
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", CHAINS)
+def test_links_of_a_torch_module_hand_on_as_much_as_is_said(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from benchbench.workloads._programs.torch_pipeline import torch_links
+
+    network = EVERY[name]().tiny()
+    assert isinstance(network, Chain)
+    with torch.device("meta"):
+        model = network.torch().train()
+        shape = (network.batch, network.length) if hasattr(network, "length") else None
+        x = torch.zeros(shape, dtype=torch.int64) if shape else images(network)
+        for link, function in zip(network.links(), torch_links(network, model), strict=True):
+            x = function(x)
+            assert x.numel() == network.batch * link.outputs
+
+
+def images(network: Chain) -> object:
+    import torch
+
+    from benchbench.model.case import Dtype
+    from benchbench.workloads.base import Draw
+
+    (array,) = network.inputs(Draw(Dtype.FLOAT32)).values()
+    return torch.zeros(array.shape)

@@ -20,6 +20,7 @@ from benchbench.model.run import Run
 from benchbench.stats import median, paired
 
 BATCH = "batch"
+SCHEDULE = "schedule"  # of a pipeline, which one device has not
 SHARED = "on a CPU, devices divide the cores that one has alone: there is nothing to gain"
 Recorded = Mapping[tuple[str, str], Sequence[Record]]
 
@@ -55,11 +56,12 @@ def scalings(run: Run, rows: Sequence[Row]) -> list[Scaling]:
 
 def _alone(case: Case) -> Iterator[tuple[bool, Case]]:
     """What one device does in the same time at best: the same, or its part of the batch."""
-    one = replace(case, placement=ONE_DEVICE)
+    params = {name: value for name, value in case.params.items() if name != SCHEDULE}
+    one = replace(case, params=params, placement=ONE_DEVICE)
     yield False, one
-    batch, devices = case.params.get(BATCH), case.placement.devices
+    batch, devices = params.get(BATCH), case.placement.devices
     if type(batch) is int and batch % devices == 0:
-        yield True, replace(one, params={**case.params, BATCH: batch // devices})
+        yield True, replace(one, params={**params, BATCH: batch // devices})
 
 
 def _scaling(recorded: Recorded, row: Row, alone: Row, *, weak: bool) -> Scaling:

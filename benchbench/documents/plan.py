@@ -61,11 +61,13 @@ def plan_document(
     estimate = run_estimate(info.plan, info.policy, classes, earlier_s, profile=profile)
     names = case_cells(case.id for case in info.plan)
     traffics = {case.id: traffic(case) for case in info.plan}
+    bubbles = {name: each.bubble for name, each in traffics.items() if each and each.bubble is not None}
     rows: list[dict[str, Content]] = [
         {
             "case": names[case.id],
             "at least": number(footprint_bytes(case), "B"),
             **(_of_each(traffics[case.id]) if any(traffics.values()) else {}),
+            **({"bubble": number(bubbles.get(case.id), "%")} if bubbles else {}),
         }
         for case in info.plan
     ]

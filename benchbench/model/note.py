@@ -22,6 +22,7 @@ class NoteKind(StrEnum):
     UNRANKED = "unranked"
     OVERSUBSCRIBED = "oversubscribed"
     BATCH_STATISTICS = "batch_statistics"
+    PIPELINE = "pipeline"
     RECOMPILED = "recompiled"
     EXPORT_IN_COLD_START = "export_in_cold_start"
     CLEARING_IN_PEAKS = "clearing_in_peaks"
@@ -112,6 +113,8 @@ CLAUSES = {
     NoteKind.OVERSUBSCRIBED: "{ranks} devices share fewer cores, so it is not ranked",
     NoteKind.BATCH_STATISTICS: "batch normalisation takes its statistics over {extent}, "
     "as its reference does",
+    NoteKind.PIPELINE: "{micro_batches} micro-batches pass through {stages} stages: stages that take equally "
+    "long wait {share} of a step",
     NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
     NoteKind.EXPORT_IN_COLD_START: "cold start and host memory hold the export from torch",
     NoteKind.CLEARING_IN_PEAKS: "memory peaks hold {bytes} that clear the caches",

@@ -124,9 +124,13 @@ def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
 
 
 def loss_of(output: Any, session: Session) -> float:
-    """What a training step returns: of several ranks, the mean over their equal parts of the batch."""
-    own = float(session.fetch(output).reshape(-1)[0])
-    losses = session.world.gather(own if math.isfinite(own) else None)
+    """What a training step returns: of several ranks, the mean over their equal parts of the batch.
+
+    A rank whose output is empty has no loss: of a pipeline, only the last has one.
+    """
+    own = [float(value) for value in session.fetch(output).reshape(-1)[:1]]
+    told = session.world.gather([value if math.isfinite(value) else None for value in own])
+    losses = [value for each in told for value in each]
     return math.nan if None in losses else mean(losses)
 
 

@@ -11,7 +11,7 @@ from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.chain import Link
-from benchbench.workloads.steps import TrainingStep
+from benchbench.workloads.pipeline import PipelinedTraining
 
 GAIN = 4.0  # of the convolutions, over He's weights
 
@@ -48,7 +48,7 @@ def residual_links(
 
 
 @dataclass(frozen=True)
-class ResidualTraining(TrainingStep):
+class ResidualTraining(PipelinedTraining):
     """A step whose batch statistics are of each device's part, or of the whole: what a framework does.
 
     `sync_batch_norm`: of the whole in every framework.

@@ -57,7 +57,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     slots = {name: {slot: jnp.zeros_like(p) for slot in optimizer.slots} for name, p in parameters.items()}
     carried = {
         "statistics": {name: array for name, array in weights.items() if name not in parameters},
-        "counters": [_counter(optimizer, context) for _ in network.objectives],
+        "counters": [counter_of(optimizer, context) for _ in network.objectives],
     }
     targets = (context.put(arrays[name]) for name in network.target_names)
     program = Program(
@@ -72,7 +72,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     return jax_parallel.divide_program(network, context, program)
 
 
-def _counter(optimizer: Optimizer, context: DeviceContext) -> dict[str, Any]:
+def counter_of(optimizer: Optimizer, context: DeviceContext) -> dict[str, Any]:
     """Of an objective's updates, and the scale of its loss."""
     import jax.numpy as jnp
 
@@ -102,7 +102,7 @@ def _descent(network: Network, objective: Objective, optimizer: Optimizer, conte
         kept = {name: slots[name] for name in moved}
 
         def update(gradients: Any) -> Any:
-            return _updated(optimizer, t, moved, gradients, kept)
+            return apply_rule(optimizer, t, moved, gradients, kept)
 
         differentiate = over_micro_batches(network, jax.grad(loss_of, has_aux=True))
         gradients, (loss, statistics) = differentiate(moved, before, counter, inputs, targets)
@@ -141,7 +141,7 @@ def over_micro_batches(network: Network, gradient_of: Any) -> Any:
     return accumulated
 
 
-def _updated(optimizer: Optimizer, t: Any, parameters: Any, gradients: Any, slots: Any) -> Any:
+def apply_rule(optimizer: Optimizer, t: Any, parameters: Any, gradients: Any, slots: Any) -> Any:
     """The next parameters and slots, by name."""
     import jax.numpy as jnp
 

@@ -28,7 +28,7 @@ def divide_program(network: Network, context: DeviceContext, program: Program) -
     inputs = tuple(jax.device_put(each, shardings.batch(each.shape)) for each in program.inputs)
     where = jax.tree.map(lambda leaf: shardings.state(leaf.shape), program.state)
     state = jax.device_put(program.state, where)
-    return dataclasses.replace(program, step=_staying(program.step, where), inputs=inputs, state=state)
+    return dataclasses.replace(program, step=staying(program.step, where), inputs=inputs, state=state)
 
 
 def stack_micro_batches(network: Network, array: Any) -> Any:
@@ -38,18 +38,23 @@ def stack_micro_batches(network: Network, array: Any) -> Any:
     return apart.swapaxes(0, 1).reshape(network.accumulate, -1, *array.shape[1:])
 
 
+def mesh_of(context: DeviceContext) -> Any:
+    """The devices of the placement, along one axis."""
+    import jax
+    from jax.sharding import AxisType
+
+    there = jax.devices(context.device.platform)
+    devices = [there[number] for number in context.world.numbers(context.device.id)]
+    return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+
+
 class Shardings:
     """Of a batch, and of what the program holds, by shape."""
 
     def __init__(self, network: Network, context: DeviceContext) -> None:
-        import jax
-        from jax.sharding import AxisType
-
-        there = jax.devices(context.device.platform)
-        devices = [there[number] for number in context.world.numbers(context.device.id)]
-        self._mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+        self._mesh = mesh_of(context)
         self._strategy = network.placement.strategy
-        self._count = len(devices)
+        self._count = network.placement.devices
 
     def batch(self, shape: Shape) -> Any:
         """Along the first axis where the strategy divides the batch, else the same on every device."""
@@ -71,7 +76,7 @@ class Shardings:
         return NamedSharding(self._mesh, PartitionSpec(*([None] * axis + [AXIS] if axis is not None else [])))
 
 
-def _staying(step: Callable[..., Any], where: tuple[Any, ...]) -> Callable[..., Any]:
+def staying(step: Callable[..., Any], where: tuple[Any, ...]) -> Callable[..., Any]:
     """The step, whose next state lies where its state did: left to itself, XLA may move it."""
     import jax
 

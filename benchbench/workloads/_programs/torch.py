@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -136,8 +137,14 @@ def load_module(network: Network, context: DeviceContext, arrays: Arrays) -> Any
 
     with torch.device("meta"):
         model = network.torch()
-    state = {name: context.put(arrays[name]) for name in network.weights()}
-    model.load_state_dict(state, assign=True)
+    return load_weights(network, model, context, arrays, network.weights())
+
+
+def load_weights(
+    network: Network, model: Any, context: DeviceContext, arrays: Arrays, names: Iterable[str]
+) -> Any:
+    """The module, made on the meta device, with the weights that it has."""
+    model.load_state_dict({name: context.put(arrays[name]) for name in names}, assign=True)
     return model.to(device=context.device, memory_format=torch_layout(context, network.image_axes or 4))
 
 

@@ -9,7 +9,8 @@ from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import Inference
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ConvnetInfer(Inference, Convnet):
 
 
 @dataclass(frozen=True)
-class ConvnetTrain(TrainingStep, Convnet):
+class ConvnetTrain(PipelinedTraining, Convnet):
     """Forward, backward and update."""
 
     summary = "train a small CNN: 2 convolutions and 2 dense layers, 32 × 32 images"

@@ -24,7 +24,7 @@ from benchbench.workloads._programs import (
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
-from benchbench.workloads.steps import TrainingStep
+from benchbench.workloads.pipeline import PipelinedTraining
 
 EXPANSION = 4  # of the hidden layer between `up` and `down`
 
@@ -176,13 +176,13 @@ class Gpt2(Decoder):
 
 
 @dataclass(frozen=True)
-class Gpt2Train(TrainingStep, Gpt2):
+class Gpt2Train(PipelinedTraining, Gpt2):
     """Forward, backward and update, with AdamW unless said otherwise."""
 
     optimizer: str = "adamw"
 
     summary = "train GPT-2 on the next token"
-    added = Gpt2.added | TrainingStep.added
+    added = Gpt2.added | PipelinedTraining.added
 
 
 @dataclass(frozen=True)

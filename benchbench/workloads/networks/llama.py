@@ -25,7 +25,7 @@ from benchbench.workloads._programs import (
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
-from benchbench.workloads.steps import TrainingStep
+from benchbench.workloads.pipeline import PipelinedTraining
 
 BASE = 500_000.0  # of the rotary frequencies
 
@@ -206,7 +206,7 @@ class Llama(Decoder):
 
 
 @dataclass(frozen=True)
-class LlamaTrain(TrainingStep, Llama):
+class LlamaTrain(PipelinedTraining, Llama):
     """Forward, backward and update, with AdamW unless said otherwise."""
 
     optimizer: str = "adamw"

@@ -12,7 +12,8 @@ from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import Inference
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class MnistCnnInfer(Inference, MnistCnn):
 
 
 @dataclass(frozen=True)
-class MnistCnnTrain(TrainingStep, MnistCnn):
+class MnistCnnTrain(PipelinedTraining, MnistCnn):
     """Forward, backward and update, with Adam unless said otherwise."""
 
     optimizer: str = "adam"

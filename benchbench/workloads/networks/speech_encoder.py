@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._division import ENCODER_LAYERS, DivisionPlan
-from benchbench.workloads._layers import Layer, Norm
+from benchbench.workloads._layers import Norm
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads._programs.transformer_layers import (
@@ -21,8 +21,9 @@ from benchbench.workloads._programs.transformer_layers import (
 from benchbench.workloads._transformer_layers import TransformerSize
 from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import Draw
-from benchbench.workloads.network import Network
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.chain import BlockChain, Link
+from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,7 @@ PERIOD = 10_000  # longest of the sinusoids, over 2π
 
 
 @dataclass(frozen=True)
-class SpeechEncoder(Network):
+class SpeechEncoder(BlockChain):
     """7,633,920 parameters: two convolutions, sinusoidal positions, layers normalised first, exact GELU.
 
     The second convolution has stride 2: 3000 mel frames, 30 seconds, become 1500. Keys have a bias, as in
@@ -85,17 +86,28 @@ class SpeechEncoder(Network):
             ),
         )
 
-    def layers(self) -> list[Layer]:
-        """A norm ends them."""
-        return list(self._layers())
+    @property
+    def blocks(self) -> list[str]:
+        """Encoder layers."""
+        return [f"layers.{index}" for index in range(self.depth)]
 
-    def _layers(self) -> Iterator[Layer]:
+    def links(self) -> list[Link]:
+        """A norm ends them."""
         size = TransformerSize(width=self.hidden, heads=self.heads, feed_forward=EXPANSION * self.hidden)
-        yield from self.convs
-        yield Positions(frames=self.frames, width=self.hidden)
-        for index in range(self.depth):
-            yield from size.encoder_layer(f"layers.{index}", self.frames)
-        yield Norm(name="norm", channels=self.hidden)
+        handed_on = self.frames * self.hidden
+        positions = Positions(frames=self.frames, width=self.hidden)
+        return [
+            Link(layers=(*self.convs, positions), outputs=handed_on),
+            *(
+                Link(layers=tuple(size.encoder_layer(name, self.frames)), outputs=handed_on)
+                for name in self.blocks
+            ),
+            Link(layers=(Norm(name="norm", channels=self.hidden),), outputs=handed_on),
+        ]
+
+    def lengthened(self, stages: int) -> Self:
+        """A layer for each."""
+        return replace(self, depth=max(self.depth, stages))
 
     def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Log-mel spectrograms, N(0, 1): (batch, mel frames, bins)."""
@@ -121,11 +133,28 @@ class SpeechEncoder(Network):
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
         """Functions of the weights."""
-        (x,) = inputs
-        of = JaxTransformerLayers(weights=weights, **self._kind())
+        x = self.jax_embed(weights, *inputs)
+        for name in self.blocks:
+            x = self.jax_block(weights, name, x)
+        return self.jax_output(weights, x)
+
+    def jax_embed(self, weights: dict[str, Any], mels: Any) -> Any:
+        """Convolutions, and positions added."""
+        x, of = mels, self._of_jax(weights)
         for conv in self.convs:
             x = of.activate(jax_layers.conv(x, weights, conv))
-        return self._encoded(of, x + weights["positions"].astype(x.dtype))
+        return x + weights["positions"].astype(x.dtype)
+
+    def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
+        """An encoder layer."""
+        return self._of_jax(weights).encoder_layer(x, name)
+
+    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
+        """Normalised."""
+        return self._of_jax(weights).norm(x, "norm")
+
+    def _of_jax(self, weights: dict[str, Any]) -> JaxTransformerLayers:
+        return JaxTransformerLayers(weights=weights, **self._kind())
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
         """The same in float64."""
@@ -141,8 +170,8 @@ class SpeechEncoder(Network):
         return {"heads": self.heads, "activation": "gelu", "norm_first": True}
 
     def _encoded(self, of: TransformerLayers, x: Any) -> Any:
-        for index in range(self.depth):
-            x = of.encoder_layer(x, f"layers.{index}")
+        for name in self.blocks:
+            x = of.encoder_layer(x, name)
         return of.norm(x, "norm")
 
 
@@ -158,13 +187,13 @@ class SpeechEncoderInfer(Inference, SpeechEncoder):
 
 
 @dataclass(frozen=True)
-class SpeechEncoderTrain(TrainingStep, SpeechEncoder):
+class SpeechEncoderTrain(PipelinedTraining, SpeechEncoder):
     """Forward, backward and update, with AdamW unless said otherwise."""
 
     optimizer: str = "adamw"
 
     summary = "train a speech encoder: two convolutions and a Transformer over 30 seconds"
-    added = SIZE | TrainingStep.added
+    added = SIZE | PipelinedTraining.added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,10 +260,16 @@ def torch_speech_encoder(network: SpeechEncoder) -> Any:
             self.norm = nn.LayerNorm(width)
 
         def forward(self, mels: Tensor) -> Tensor:
-            x = F.gelu(self.conv2(F.gelu(self.conv1(mels.transpose(1, 2))))).transpose(1, 2)
-            x = x + self.positions.to(x.dtype)
+            x = self.embed(mels)
             for layer in self.layers:
                 x = layer(x)
             return self.norm(x)
+
+        def links(self) -> list[Callable[[Tensor], Tensor]]:
+            return [self.embed, *self.layers, self.norm]
+
+        def embed(self, mels: Tensor) -> Tensor:
+            x = F.gelu(self.conv2(F.gelu(self.conv1(mels.transpose(1, 2))))).transpose(1, 2)
+            return x + self.positions.to(x.dtype)
 
     return Model()

@@ -15,7 +15,8 @@ from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAtte
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.chain import BlockChain, Link
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
     import numpy as np
@@ -192,7 +193,7 @@ class TransformerInfer(Inference, Transformer):
 
 
 @dataclass(frozen=True)
-class TransformerTrain(TrainingStep, Transformer):
+class TransformerTrain(PipelinedTraining, Transformer):
     """Forward, backward and update, with Adam unless said otherwise."""
 
     optimizer: str = "adam"

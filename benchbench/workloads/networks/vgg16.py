@@ -11,7 +11,8 @@ from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._division import Division, DivisionPlan
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
-from benchbench.workloads.steps import Inference, TrainingStep
+from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import Inference
 
 STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # channels in widths, convolutions before a max-pool
 HALVINGS = 2 ** len(STAGES)
@@ -74,7 +75,7 @@ class Vgg16Infer(Inference, Vgg16):
 
 
 @dataclass(frozen=True)
-class Vgg16Train(TrainingStep, Vgg16):
+class Vgg16Train(PipelinedTraining, Vgg16):
     """Forward, backward and update."""
 
     summary = "train VGG-16"

@@ -1,0 +1,208 @@
+"""A training step in stages: each device has as many of the blocks, and micro-batches pass between them.
+
+GPipe's schedule as a scan under jax.shard_map: in each tick a device applies its blocks to what the device
+before it has handed on by jax.lax.ppermute (docs.jax.dev/en/latest/notebooks/shard_map.html, "Pipeline
+parallelism"). What comes before and after the blocks all devices compute, each with a part of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchbench.errors import Unsupported
+from benchbench.workloads import _amp as amp
+from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads._programs.devices import AXIS
+from benchbench.workloads._programs.jax import apply_rule, counter_of, put
+from benchbench.workloads._programs.jax_parallel import mesh_of, staying
+from benchbench.workloads.base import DeviceContext, Program
+from benchbench.workloads.chain import BlockChain
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays
+
+Weights = Mapping[str, Any]  # by PyTorch's names, those of a block under the first one's
+
+
+def pipelined_scan(
+    network: BlockChain, optimizer: Optimizer, schedule: str, context: DeviceContext, arrays: Arrays
+) -> Program:
+    """The state is (parameters, what the optimizer keeps of each, a counter and what is not learnt)."""
+    import jax
+    import jax.numpy as jnp
+
+    _require_equal_stages(network, schedule)
+    stages, layouts = Stages(network, context, mesh_of(context)), network.weights()
+    weights = stages.stacked(put(network, context, arrays))
+    parameters = {name: w for name, w in weights.items() if layouts[name].is_learnt}
+    slots = {name: {slot: jnp.zeros_like(p) for slot in optimizer.slots} for name, p in parameters.items()}
+    tables = {name: w for name, w in weights.items() if name not in parameters}
+    state = parameters, slots, {"tables": tables, "counter": counter_of(optimizer, context)}
+    names = (*network.input_names, *network.target_names)
+    batch = tuple(context.put(arrays[name]) for name in names)
+
+    def told(now: Weights) -> dict[str, Any]:
+        return {
+            name: layouts[name].as_in_torch(array, jnp.reshape, jnp.transpose)
+            for name, array in stages.apart(now)
+        }
+
+    def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
+        return told({name: optimizer.gradient(own) for name, own in kept.items()})
+
+    where = stages.places(state)
+    return Program(
+        staying(_step(stages, optimizer), where),
+        jax.device_put(batch, stages.along_batch),
+        jax.device_put(state, where),
+        parameters=lambda now, _slots, _carried: told(now),
+        gradients=gradients if optimizer.slots else None,
+    )
+
+
+def _require_equal_stages(network: BlockChain, schedule: str) -> None:
+    """Raise Unsupported where one program cannot be that of every stage."""
+    blocks, devices = len(network.blocks), network.placement.devices
+    if blocks % devices:
+        raise Unsupported(f"{blocks} blocks make no {devices} equal stages, as in JAX they must be")
+    if schedule != "gpipe":
+        raise Unsupported(f"in JAX the schedule is gpipe, not {schedule}: a scan goes back as a whole")
+
+
+def _step(stages: Stages, optimizer: Optimizer) -> Any:
+    """One update: the next state, and the loss."""
+    import jax
+
+    (objective,) = stages.network.objectives
+    scaled = amp.is_scaled(stages.context)
+
+    def loss_of(parameters: Any, carried: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        loss = objective.loss.jax(stages.output(parameters, carried["tables"], inputs), targets)
+        return loss * carried["counter"]["scale"]["scale"] if scaled else loss, loss
+
+    def step(parameters: Any, slots: Any, carried: Any, inputs: Any, targets: Any) -> Any:
+        counter = carried["counter"]
+        t = counter["count"] + 1 if optimizer.counts else None
+        gradients, loss = jax.grad(loss_of, has_aux=True)(parameters, carried, inputs, targets)
+
+        def update(true: Any) -> Any:
+            return apply_rule(optimizer, t, parameters, true, slots)
+
+        after, scale = update(gradients), counter["scale"]
+        if scaled:
+            after, scale = amp.jax_apply(scale, gradients, update, (parameters, slots))
+        return *after, {**carried, "counter": {"scale": scale, "count": t}}, loss
+
+    return step
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The weights of the blocks are stacked, and the first axis is divided among the devices of the mesh."""
+
+    network: BlockChain
+    context: DeviceContext
+    mesh: Any
+
+    def stacked(self, weights: Weights) -> dict[str, Any]:
+        """With one array for all blocks, under the name that it has in the first."""
+        import jax.numpy as jnp
+
+        first, *others = self.network.blocks
+        of_others = tuple(f"{block}." for block in others)
+
+        def of_all(name: str) -> Any:
+            return jnp.stack([weights[block + name.removeprefix(first)] for block in (first, *others)])
+
+        return {
+            name: of_all(name) if self.is_stacked(name) else weight
+            for name, weight in weights.items()
+            if not name.startswith(of_others)
+        }
+
+    def apart(self, stacked: Weights) -> Iterator[tuple[str, Any]]:
+        """Each block's own, under its own name."""
+        first, *_ = blocks = self.network.blocks
+        for name, array in stacked.items():
+            if not self.is_stacked(name):
+                yield name, array
+            else:
+                for at, block in enumerate(blocks):
+                    yield block + name.removeprefix(first), array[at]
+
+    def is_stacked(self, name: str) -> bool:
+        """Whether the array is of all blocks."""
+        return name.startswith(f"{self.network.blocks[0]}.")
+
+    def places(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """Where each array of a step's state lies."""
+        import jax
+
+        parameters, slots, carried = state
+        by_name = {name: self.sharding(divided=self.is_stacked(name)) for name in parameters}
+        whole = jax.tree.map(lambda _: self.sharding(divided=False), carried)
+        return by_name, {name: dict.fromkeys(own, by_name[name]) for name, own in slots.items()}, whole
+
+    @property
+    def along_batch(self) -> Any:
+        """The batch divided among the devices, where it can be in equal parts."""
+        return self.sharding(divided=self.network.batch % self.network.placement.devices == 0)
+
+    def sharding(self, *, divided: bool) -> Any:
+        """Along the first axis, or the same on every device."""
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        return NamedSharding(self.mesh, PartitionSpec(*[AXIS] * divided))
+
+    def output(self, parameters: Weights, tables: Weights, inputs: Any) -> Any:
+        """Of the whole batch."""
+        from jax.lax import with_sharding_constraint
+
+        network, narrow = self.network, self._cast(parameters)
+        _, (inputs,) = amp.jax_cast(self.context, {}, (inputs,))
+        x = with_sharding_constraint(network.jax_embed({**narrow, **tables}, inputs), self.along_batch)
+        blocks = {name: weight for name, weight in narrow.items() if self.is_stacked(name)}
+        chunks = x.reshape(network.accumulate, -1, *x.shape[1:])
+        x = self._through_blocks(blocks, tables, chunks).reshape(x.shape)
+        return network.jax_output(narrow, with_sharding_constraint(x, self.along_batch))
+
+    def _cast(self, parameters: Weights) -> dict[str, Any]:
+        """Under mixed precision, what is multiplied in 16 bits: of a block, too, a matrix and no vector."""
+        if self.context.compute is None:
+            return dict(parameters)
+        return {
+            name: w.astype(self.context.compute) if w.ndim - self.is_stacked(name) > 1 else w
+            for name, w in parameters.items()
+        }
+
+    def _through_blocks(self, blocks: Weights, tables: Weights, chunks: Any) -> Any:
+        """What the last stage hands on of each micro-batch; `chunks`: what the first is given."""
+        import jax
+        import jax.numpy as jnp
+        from jax import lax
+        from jax.sharding import PartitionSpec as P
+
+        first, stages = self.network.blocks[0], self.network.placement.devices
+        onwards = [(stage, stage + 1) for stage in range(stages - 1)]
+
+        def of_stage(own: Any, tables: Any, chunks: Any) -> Any:
+            is_first = lax.axis_index(AXIS) == 0
+
+            def apply_block(x: Any, weights: Any) -> tuple[Any, None]:
+                return self.network.jax_block(weights | tables, first, x), None
+
+            def tick(received: Any, chunk: Any) -> tuple[Any, Any]:
+                x, _ = lax.scan(apply_block, jnp.where(is_first, chunk, received), own)
+                return lax.ppermute(x, AXIS, onwards), x
+
+            # Until the first micro-batch arrives, and after the last has left, a stage computes with zeros.
+            nothing = jnp.zeros((stages - 1, *chunks.shape[1:]), chunks.dtype)
+            _, handed_on = lax.scan(tick, nothing[0], jnp.concatenate([chunks, nothing]))
+            return handed_on[stages - 1 :]
+
+        of_stages = jax.shard_map(
+            of_stage, mesh=self.mesh, in_specs=(P(AXIS), P(), P()), out_specs=P(AXIS), check_vma=False
+        )
+        return of_stages(blocks, tables, chunks)[-len(chunks) :]

@@ -1,0 +1,248 @@
+"""A training step in stages: each rank has some of the layers, and micro-batches pass from rank to rank.
+
+By torch.distributed.pipelining, on a model that is divided by hand
+(docs.pytorch.org/docs/stable/distributed.pipelining.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchbench.errors import Unsupported
+from benchbench.workloads import _amp as amp
+from benchbench.workloads._layouts import images_layout
+from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads._programs.torch import inputs_of, load_weights
+from benchbench.workloads.base import DeviceContext, Program
+from benchbench.workloads.chain import Chain, Link, cut_chain
+from benchbench.workloads.network import batch_statistics
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays
+
+Parameters = dict[str, Any]  # by PyTorch's names
+SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}  # ours → torch's
+
+
+def pipelined_training(
+    network: Chain, optimizer: Optimizer, schedule: str, context: DeviceContext, arrays: Arrays
+) -> Program:
+    """The rank's stage, which is given the batch if it is the first, and the targets if it is the last."""
+    import torch
+
+    stages = cut_chain(network.links(), network.placement.devices)
+    rank = _require_rank(network, context)
+    module, parameters = _stage_module(network, stages[rank], context, arrays)
+    update = optimizer.torch(list(parameters.values()))
+    compute_gradients = _scheduled(network, schedule, module, context)
+    holders = _holders(network, stages)
+    sum_shared_gradients = _summing(holders, parameters)
+
+    def step(*batch: Any) -> Any:
+        update.zero_grad(set_to_none=True)
+        loss = compute_gradients(*batch)
+        sum_shared_gradients()
+        update.step()
+        return loss
+
+    def slots(p: Any) -> Parameters:
+        kept = update.state.get(p, {})
+        return {slot: kept.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
+
+    def gradients() -> Parameters:
+        told = {name: optimizer.gradient(slots(p)) for name, p in parameters.items()}
+        return dict(_told_by_holders(network, holders, told, context))
+
+    return Program(
+        step,
+        _batch_of_rank(network, rank, context, arrays),
+        parameters=lambda: dict(_told_by_holders(network, holders, parameters, context)),
+        gradients=gradients if optimizer.slots else None,
+        compiles=False,  # the stage is, not the schedule
+        notes=batch_statistics(network, apart=False),
+        layout=images_layout(context, network.image_axes),
+    )
+
+
+def _require_rank(network: Chain, context: DeviceContext) -> int:
+    """The process's. Raises Unsupported where it has none, or could not agree with others on a scale."""
+    if network.rank is None or context.device.type == "xla":
+        raise Unsupported("torch.distributed.pipelining needs a process for each device")
+    if amp.is_scaled(context):
+        raise Unsupported("a stage sees overflows of its own gradients only: use amp-bf16 in a pipeline")
+    return network.rank
+
+
+def _batch_of_rank(network: Chain, rank: int, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
+    if rank == 0:
+        return inputs_of(network, context, arrays)
+    if rank == network.placement.devices - 1:
+        return tuple(context.put(arrays[name]) for name in network.target_names)
+    return ()
+
+
+def _scheduled(network: Chain, schedule: str, module: Any, context: DeviceContext) -> Callable[..., Any]:
+    """Forward and back, of all micro-batches: gives the last rank the mean loss, the others nothing."""
+    import torch
+    from torch.distributed import pipelining
+
+    (objective,) = network.objectives
+    rank, count = network.rank, network.placement.devices
+    stage = pipelining.PipelineStage(module, rank, count, context.device)
+    # Gradients are divided by the number of micro-batches, since each loss is a mean.
+    pipeline = getattr(pipelining, SCHEDULES[schedule])(
+        stage, n_microbatches=network.accumulate, loss_fn=objective.loss.torch
+    )
+    no_loss = torch.empty(0, device=context.device)
+
+    def compute_gradients(*batch: Any) -> Any:
+        if rank != count - 1:
+            pipeline.step(*batch, return_outputs=False)
+            return no_loss
+        (targets,), losses = batch, list[Any]()
+        pipeline.step(target=targets, losses=losses, return_outputs=False)
+        return torch.stack(losses).mean().detach()
+
+    return compute_gradients
+
+
+def _stage_module(
+    network: Chain, links: Sequence[Link], context: DeviceContext, arrays: Arrays
+) -> tuple[Any, Parameters]:
+    """A module of these links alone, and its parameters."""
+    import torch
+
+    first = list(network.links()).index(links[0])
+    with torch.device("meta"):
+        model = network.torch()
+    own = torch_links(network, model)[first : first + len(links)]
+    names = dict.fromkeys(name for link in links for name in link.weights)
+    _leave_out(model, names)
+    for name in [name for name, _ in model.named_buffers(recurse=False) if name not in names]:
+        delattr(model, name)
+    load_weights(network, model, context, arrays, names).train()
+
+    class Layers(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            for link in own:
+                x = link(x)
+            return x
+
+    layers = context.compile_for_shapes(Layers(), dynamic=False)
+    return _sent_contiguous(layers, context, is_first=not first), dict(model.named_parameters())
+
+
+def _sent_contiguous(layers: Any, context: DeviceContext, *, is_first: bool) -> Any:
+    """A stage of these layers: what is sent must be contiguous, and images may lie channels last."""
+    import torch
+
+    class Received(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(_: Any, x: Any) -> Any:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(_: Any, gradient: Any) -> Any:
+            return gradient.contiguous()
+
+    class Stage(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x: Any) -> Any:
+            x = x if is_first else Received.apply(x)
+            with torch.autocast(context.device.type, context.compute, enabled=context.compute is not None):
+                return self.layers(x).contiguous()
+
+    return Stage()
+
+
+def torch_links(network: Chain, model: Any) -> list[Callable[[Any], Any]]:
+    """A function for each link: what has no weights of its own goes with what is before it."""
+    from torch import nn
+
+    if not isinstance(model, nn.Sequential):
+        return list(model.links())
+    links = network.links()
+    link_of = {weight: at for at, link in enumerate(links) for weight in link.weights}
+    members: list[list[Any]] = [[] for _ in links]
+    at = 0
+    for name, module in _members(model, ""):
+        at = next((link_of[f"{name}.{weight}"] for weight, _ in module.named_parameters()), at)
+        members[at].append(module)
+    return [nn.Sequential(*each) for each in members]
+
+
+def _members(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Of sequences within sequences, by name."""
+    from torch import nn
+
+    for name, child in module.named_children():
+        if isinstance(child, nn.Sequential):
+            yield from _members(child, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", child
+
+
+def _leave_out(module: Any, kept: Mapping[str, None], prefix: str = "") -> None:
+    """Layers of other stages."""
+    from torch import nn
+
+    for name, child in module.named_children():
+        names = {f"{prefix}{name}.{weight}" for weight, _ in child.named_parameters()}
+        if names and names.isdisjoint(kept):
+            setattr(module, name, nn.Identity())
+        else:
+            _leave_out(child, kept, f"{prefix}{name}.")
+
+
+def _holders(network: Chain, stages: Sequence[Sequence[Link]]) -> dict[str, list[int]]:
+    """Learnt weight → the ranks that have it: several where links share it."""
+    return {
+        name: [rank for rank, links in enumerate(stages) if any(name in link.weights for link in links)]
+        for name, weight in network.weights().items()
+        if weight.is_learnt
+    }
+
+
+def _summing(holders: Mapping[str, list[int]], parameters: Parameters) -> Callable[[], None]:
+    """What sums over its holders the gradient of each parameter that several ranks have.
+
+    So Megatron-LM ties its tables of tokens (Narayanan et al. 2021, "Efficient large-scale language model
+    training on GPU clusters using Megatron-LM").
+    """
+    import torch.distributed as dist
+
+    # Every rank takes part in making a group, also one that is not in it.
+    groups = {name: dist.new_group(ranks) for name, ranks in holders.items() if len(ranks) > 1}
+
+    def sum_shared_gradients() -> None:
+        for name, group in groups.items():
+            if name in parameters:
+                parameters[name].grad = gradient = parameters[name].grad.contiguous()
+                dist.all_reduce(gradient, group=group)
+
+    return sum_shared_gradients
+
+
+def _told_by_holders(
+    network: Chain, holders: Mapping[str, list[int]], own: Parameters, context: DeviceContext
+) -> Iterator[tuple[str, Any]]:
+    """Every rank's tensors for all, which verification reads."""
+    import torch
+    import torch.distributed as dist
+
+    layouts = network.weights()
+    for name, (first, *_) in holders.items():
+        if first == network.rank:
+            tensor = own[name].detach().contiguous()
+        else:
+            tensor = torch.empty(layouts[name].shape, dtype=context.dtype, device=context.device)
+        dist.broadcast(tensor, src=first)
+        yield name, tensor

@@ -1,0 +1,369 @@
+"""A pipeline of stages: its micro-batches, what its stages hold and send, and that it computes the same."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.analyse.rows import rows
+from benchbench.analyse.scaling import scalings
+from benchbench.documents.plan import plan_document
+from benchbench.errors import UsageError
+from benchbench.model.case import Case, Dtype, Phase
+from benchbench.model.measurement import Failure
+from benchbench.model.note import NoteKind, note
+from benchbench.model.placement import Placement, Strategy
+from benchbench.model.run import Run
+from benchbench.model.world import World
+from benchbench.plan.traffic import Traffic, pipeline_traffic, scan_traffic, traffic
+from benchbench.worker.program import loss_of
+from benchbench.worker.verify import STEPS
+from benchbench.workloads.chain import cut_chain
+from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.gpt2 import Gpt2Train
+from benchbench.workloads.networks.llama import LlamaTrain
+from benchbench.workloads.networks.resnet50 import Resnet50Train
+from benchbench.workloads.pipeline import PipelinedTraining
+from tests.factories import a_case, a_measurement, a_probe, a_record, a_run_info
+from tests.test_architecture import ROOT
+from tests.test_parallel import errors_of, training_case, wrong
+from tests.tiny import EVERY
+
+STAGES = Placement(devices=2, strategy=Strategy.PIPELINE)
+
+
+def in_stages(stages: int) -> Placement:
+    return Placement(devices=stages, strategy=Strategy.PIPELINE)
+
+
+@given(st.integers(1, 300), st.integers(2, 8))
+def test_micro_batches_that_nobody_chose_divide_the_batch_four_a_stage_at_most(
+    batch: int, stages: int
+) -> None:
+    work = ConvnetTrain(batch=batch).divided(in_stages(stages))
+    assert batch % work.accumulate == 0
+    assert work.accumulate <= 4 * stages
+    assert ConvnetTrain(batch=batch).params == {"batch": batch}
+    assert ConvnetTrain(batch=batch, accumulate=2).divided(in_stages(stages)).accumulate == 2
+
+
+@given(st.integers(2, 6), st.integers(1, 12))
+def test_the_bubble_is_what_a_stage_waits_in_a_schedule(stages: int, micro_batches: int) -> None:
+    """A stage begins with a micro-batch a tick after the stage before it; on the way back it is the same."""
+    work = ConvnetTrain(batch=micro_batches, accumulate=micro_batches).divided(in_stages(stages))
+    ticks = 1 + max(stage + part for stage in range(stages) for part in range(micro_batches))
+    assert work.bubble == pytest.approx(1 - micro_batches / ticks)
+
+
+def test_a_pipeline_is_refused_with_the_reason() -> None:
+    def why(work: PipelinedTraining, stages: int) -> str:
+        return work.divided(in_stages(stages)).refuses(Dtype.FLOAT32)
+
+    assert why(ConvnetTrain(), 8) == "its 4 layers or blocks cannot be divided into 8 stages"
+    assert why(ConvnetTrain(batch=9, accumulate=2), 2) == (
+        "a batch of 9 cannot be divided into 2 micro-batches"
+    )
+    assert why(ConvnetTrain(batch=2, schedule="1f1b"), 3) == (
+        "schedule=1f1b needs a micro-batch for each of 3 stages, and there are 2"
+    )
+    assert ConvnetTrain(schedule="1f1b").refuses(Dtype.FLOAT32) == "schedule=1f1b is of a pipeline"
+    assert not why(ConvnetTrain(schedule="1f1b"), 2)
+    with pytest.raises(UsageError, match="No schedule named 'zigzag'"):
+        ConvnetTrain(schedule="zigzag")
+
+
+def test_the_page_names_what_can_be_cut_into_stages() -> None:
+    def offering(framework: str) -> set[str]:
+        return {name for name, kind in EVERY.items() if Strategy.PIPELINE in kind.strategies(framework)}
+
+    page = (ROOT / "docs/devices.md").read_text().partition("### Pipelines")[2].partition("###")[0]
+    lines = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `")]
+    told = {name: cells for names, *cells in lines for name in re.findall(r"`(\w+)`", names)}
+    assert told.keys() == {
+        n for n, kind in EVERY.items() if Strategy.DATA_PARALLEL in kind.strategies("torch")
+    }
+    assert {name for name, (torch, _) in told.items() if "–" not in torch} == offering("torch")
+    assert {name for name, (_, jax) in told.items() if "–" not in jax} == offering("jax")
+    assert not offering("tensorflow")
+
+
+@pytest.mark.parametrize("stages", [2, 4, 12])
+def test_a_pipeline_is_verified_in_as_many_stages(stages: int) -> None:
+    for work in (Resnet50Train(), Gpt2Train(batch=32)):
+        small = work.divided(in_stages(stages)).small()
+        assert small.placement == in_stages(stages)
+        assert len(cut_chain(small.links(), stages)) == stages
+        assert small.accumulate == min(2 * stages, work.divided(in_stages(stages)).accumulate)
+        assert not small.refuses(Dtype.FLOAT32)
+        assert not isinstance(small, Gpt2Train) or small.depth % stages == 0
+
+
+def test_a_stage_of_two_holds_its_layers_and_sends_what_it_hands_on() -> None:
+    work = ConvnetTrain(batch=16).divided(STAGES)
+    dense = 4096 * 512 + 512 + 512 * 10 + 10  # the second stage; the first has both convolutions
+    assert pipeline_traffic(work, Dtype.FLOAT32) == Traffic(
+        held=4 * 3 * dense, sent=4 * 16 * 4096, bubble=1 / 9
+    )
+
+
+def test_stages_that_share_a_table_reduce_its_gradients_and_one_between_others_sends_both_ways() -> None:
+    work = Gpt2Train(batch=4, length=8, width=4, depth=4, heads=2, vocabulary=16, context=8)
+    handed_on, table = 4 * 8 * 4, 16 * 4
+    two, six = (pipeline_traffic(work.divided(in_stages(n)), Dtype.FLOAT32) for n in (2, 6))
+    assert two.sent == 4 * (handed_on + table)  # 2 (n − 1)/n of the table, n = 2
+    assert six.sent == 4 * 2 * handed_on
+
+
+def test_in_jax_a_device_holds_its_blocks_and_what_is_around_them() -> None:
+    work = LlamaTrain().divided(STAGES)
+    learnt = {name: weight.shape for name, weight in work.weights().items() if weight.is_learnt}
+    around = sum(int(np.prod(shape)) for name, shape in learnt.items() if not name.startswith("layers."))
+    every = sum(int(np.prod(shape)) for shape in learnt.values())
+    assert scan_traffic(work, Dtype.FLOAT32).held == 4 * 4 * (around + (every - around) // 2)
+    jax = a_case(workload="llama_train", params={}, phase=Phase.TRAIN, backend="jax", placement=STAGES)
+    told = traffic(jax)
+    assert told
+    assert told.sent is None
+
+
+def test_a_plan_tells_the_bubble_of_what_is_a_pipeline() -> None:
+    stages, data = (
+        a_case(workload="convnet_train", params={"batch": 16}, phase=Phase.TRAIN, placement=placement)
+        for placement in (STAGES, Placement(devices=2, strategy=Strategy.DATA_PARALLEL))
+    )
+    assert stages.id == "convnet_train(batch=16)/float32/eager@torch:cpu[devices=2,strategy=pipeline]"
+    told = plan_document(a_run_info(plan=(data, stages), probes=(a_probe(),)))
+    (table,) = told.tables
+    assert [column.name for column in table.columns][-1] == "bubble"
+    assert [str(row[-1]) for row in table.rows] == ["", "11.1 %"]
+    assert [case["bubble"] for case in told.data["cases"]] == [None, 1 / 9]
+
+
+def test_a_row_says_how_much_of_a_step_a_stage_waits() -> None:
+    told = note(NoteKind.PIPELINE, stages=2, micro_batches=8, share=1 / 9)
+    assert told.text == (
+        "8 micro-batches pass through 2 stages: stages that take equally long wait 11.1 % of a step"
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "loss"), [([[], [2.0]], 2.0), ([[1.0], [3.0]], 2.0), ([[], [None]], np.nan)]
+)
+def test_a_rank_without_a_loss_does_not_count(of_ranks: list[Any], loss: float) -> None:
+    class Session:
+        world = World(devices=2, processes=2, gather=lambda value: of_ranks)
+
+        def fetch(self, output: Any) -> Any:
+            return np.asarray(output)
+
+    session: Any = Session()
+    assert loss_of(np.empty(0), session) == pytest.approx(loss, nan_ok=True)
+
+
+def test_a_schedule_is_compared_with_one_device_which_has_none() -> None:
+    alone = a_case(workload="convnet_train", params={"batch": 16}, phase=Phase.TRAIN)
+    staged = replace(alone, params={"batch": 16, "schedule": "1f1b"}, placement=STAGES)
+    records = tuple(a_record(a_measurement(), case=case) for case in (alone, staged))
+    run = Run(info=a_run_info(plan=(alone, staged)), records=records)
+    assert [each.alone.case for each in scalings(run, rows(run))] == [alone]
+
+
+def pipelines(backend: str, *names: str, **params: Any) -> list[Case]:
+    return [training_case(backend, Dtype.FLOAT32, name, STAGES, **{"batch": 8, **params}) for name in names]
+
+
+@pytest.mark.real
+def test_both_schedules_of_torch_are_verified() -> None:
+    pytest.importorskip("torch")
+    errors = errors_of(
+        [
+            *pipelines("torch", "convnet_train", "gpt2_train", "resnet50_train", schedule="1f1b"),
+            *pipelines("torch", "llama_train", "speech_encoder_train", "transformer_train", "vgg16_train"),
+            training_case("torch", Dtype.AMP_BF16, "gpt2_train", STAGES, batch=8),
+            training_case("torch", Dtype.FLOAT32, "convnet_train", in_stages(3), optimizer="adamw"),
+        ]
+    )
+    assert len(errors) == 9
+    assert not wrong(errors)
+
+
+@pytest.mark.real
+def test_equal_blocks_are_verified_in_jax() -> None:
+    pytest.importorskip("jax")
+    errors = errors_of(
+        [
+            *pipelines("jax", "gpt2_train", "llama_train", "speech_encoder_train", "transformer_train"),
+            training_case("jax", Dtype.AMP_BF16, "gpt2_train", STAGES, batch=8),
+            training_case("jax", Dtype.AMP_FP16, "gpt2_train", STAGES, batch=8),
+            training_case("jax", Dtype.FLOAT32, "gpt2_train", in_stages(4), batch=8, optimizer="momentum"),
+        ]
+    )
+    assert len(errors) == 7
+    assert not wrong(errors)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("backend", "case", "reason"),
+    [
+        ("torch", {"dtype": Dtype.AMP_FP16}, "overflows of its own gradients only"),
+        ("jax", {"params": {"schedule": "1f1b"}}, "in JAX the schedule is gpipe"),
+        ("jax", {"name": "transformer_train", "placement": in_stages(3)}, "2 blocks make no 3 equal stages"),
+    ],
+)
+def test_what_a_framework_cannot_do_in_stages_is_unsupported(
+    backend: str, case: dict[str, Any], reason: str
+) -> None:
+    pytest.importorskip(backend)
+    planned = training_case(
+        backend,
+        case.get("dtype", Dtype.FLOAT32),
+        case.get("name", "gpt2_train"),
+        case.get("placement", STAGES),
+        batch=8,
+        **case.get("params", {}),
+    )
+    (error,) = errors_of([planned]).values()
+    assert isinstance(error, Failure)
+    assert error.status == "unsupported"
+    assert reason in error.message
+
+
+MUTANTS = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.gpt2 import Gpt2Train
+
+
+@dataclass(frozen=True)
+class StagesSkipOne(Gpt2Train):
+    """The blocks of the second stage hand on what they are given."""
+
+    def torch(self):
+        model = super().torch()
+        model.layers[-1].forward = lambda x, positions=None, cache=None: x
+        return model
+
+    def jax_block(self, weights, name, x, positions=None, cache=None):
+        import jax
+
+        computed = super().jax_block(weights, name, x, positions, cache)
+        return jax.numpy.where(jax.lax.axis_index("devices") == 1, x, computed)
+
+
+@dataclass(frozen=True)
+class StagesDropTheLast(Gpt2Train):
+    """The last micro-batch does not come through."""
+
+    def build_torch(self, context, arrays):
+        from torch.distributed import pipelining
+
+        class Dropping(pipelining.ScheduleGPipe):
+            def __init__(self, stage, n_microbatches, loss_fn):
+                super().__init__(stage, n_microbatches - 1, loss_fn=loss_fn)
+
+            def step(self, *inputs, target=None, **options):
+                def others(tensor):
+                    return tensor[: -(len(tensor) // (self._n_microbatches + 1))]
+
+                kept = None if target is None else others(target)
+                return super().step(*map(others, inputs), target=kept, **options)
+
+        pipelining.ScheduleGPipe = Dropping
+        return super().build_torch(context, arrays)
+
+    def jax_output(self, weights, x):
+        part = len(x) // self.accumulate
+        return super().jax_output(weights, x.at[-part:].set(0))
+
+
+@dataclass(frozen=True)
+class StagesShareNothing(Gpt2Train):
+    """Those that have the table of tokens do not tell each other its gradients."""
+
+    def build_torch(self, context, arrays):
+        import torch.distributed as dist
+
+        dist.all_reduce = lambda *given, **named: None
+        return super().build_torch(context, arrays)
+
+
+@dataclass(frozen=True)
+class StagesCounted(ConvnetTrain):
+    """No mutant: each rank notes the bytes that it sends."""
+
+    def build_torch(self, context, arrays):
+        from torch.distributed import pipelining
+
+        log = Path(__file__).with_name(f"sent by {self.rank}")
+
+        def noted(ops):
+            with log.open("a") as file:
+                file.writelines(f"{op.tensor.nbytes}\\n" for op in ops)
+            return ops
+
+        class Counted(pipelining.PipelineStage):
+            def get_fwd_send_ops(self, *given):
+                return noted(super().get_fwd_send_ops(*given))
+
+            def get_bwd_send_ops(self, *given):
+                return noted(super().get_bwd_send_ops(*given))
+
+        pipelining.PipelineStage = Counted
+        return super().build_torch(context, arrays)
+'''
+
+
+def of_users(backend: str, name: str, placement: Placement = STAGES) -> Case:
+    return a_case(
+        workload=name,
+        params={"batch": 8},
+        phase=Phase.TRAIN,
+        backend=backend,
+        mode={"torch": "eager", "jax": "jit"}[backend],
+        placement=placement,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "stages.py").write_text(MUTANTS)
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("backend", "names"),
+    [
+        ("torch", ["stages_skip_one", "stages_drop_the_last", "stages_share_nothing"]),
+        ("jax", ["stages_skip_one", "stages_drop_the_last"]),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_stage_or_a_micro_batch_that_is_left_out_is_wrong(backend: str, names: list[str]) -> None:
+    pytest.importorskip(backend)
+    errors = errors_of([of_users(backend, name) for name in names])
+    assert len(errors) == len(names)
+    told = [error.status if isinstance(error, Failure) else error for error in errors.values()]
+    assert told == ["wrong_result"] * len(names)
+
+
+@pytest.mark.real
+def test_stages_send_what_is_counted(folder: Path) -> None:
+    pytest.importorskip("torch")
+    case = of_users("torch", "stages_counted", in_stages(3))
+    assert not wrong(errors_of([case]))
+    sent = [sum(map(int, log.read_text().split())) for log in sorted(folder.glob("sent by *"))]
+    small = ConvnetTrain(batch=8).divided(case.placement).small()
+    counted = pipeline_traffic(small, Dtype.FLOAT32)
+    assert max(sent) == STEPS * (counted.sent or 0)
