@@ -61,18 +61,26 @@ def test_full_holds_every_workload_and_quick_one_of_each_kind() -> None:
 SIX = {"gemm", "conv2d", "attention", "lstm", "convnet_infer", "convnet_train"}
 
 
-def test_full_has_one_case_of_each_workload_and_every_dtype_and_mode_of_six() -> None:
+def test_full_has_one_size_of_each_workload_and_every_dtype_and_mode_of_six() -> None:
+    """On a CPU in turn, on an accelerator combined."""
     loaded = suite.load_suite("full")
     every = [each for each in loaded.cases if each.dtype or each.mode]
     backends = [
         registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         for name in registry.entry_names("benchbench.backends")
     ]
-    assert len(loaded.cases) == len({each.workload for each in loaded.cases})
-    assert {each.workload for each in every} == SIX
-    for each in every:
-        assert set(each.dtype or []) == set(Dtype)
-        assert set(each.mode or []) == {mode for backend in backends for mode in backend.modes}
+    modes = {mode for backend in backends for mode in backend.modes}
+    plain = [each.workload for each in loaded.cases if each not in every]
+    assert len(plain) == len(set(plain))
+    assert not SIX & set(plain)
+    for name in SIX:
+        both, dtypes, own_modes = (each for each in every if each.workload == name)
+        assert (both.cpu, dtypes.accelerator, own_modes.accelerator) == ([], [], [])
+        assert dtypes.cpu == own_modes.cpu != []
+        assert set(both.dtype or []) == set(dtypes.dtype or []) == set(Dtype)
+        assert set(both.mode or []) == set(own_modes.mode or []) == modes
+        assert (dtypes.mode, own_modes.dtype) == (None, None)
+    assert len(every) == 3 * len(SIX)
     assert loaded.dtype == [Dtype.FLOAT32]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 from benchbench.backends._torch import TorchSession
@@ -53,6 +54,9 @@ class Torch(Backend):
     requirements = ("torch", "numpy")
     extra = "torch"
     start_up = StartUp(import_s=2.5, call_s=0.02, layer_s=0.0005, profile_s=0.8, profile_event_s=0.003)
+    mode_start_ups = MappingProxyType(
+        dict.fromkeys(COMPILED, StartUp(import_s=2.5, call_s=3.0, layer_s=0.6, kept=0.5, profile_s=2.0))
+    )
     spread = Spread.PROCESSES
 
     def join(self, world: World, device: str) -> None:
