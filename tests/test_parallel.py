@@ -33,6 +33,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.world import World
 from benchbench.plan import traffic
+from benchbench.plan.devices import offered_strategies
 from benchbench.running.verification import computed, references, replicas, verified
 from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
@@ -61,7 +62,7 @@ def divided_cases(
     return [
         training_case(backend, dtype, name, Placement(devices=devices, strategy=strategy), **params)
         for name in names
-        for strategy in EVERY[name].strategies(backend_named(backend).framework)
+        for strategy in offered_strategies(EVERY[name], backend_named(backend))
     ]
 
 

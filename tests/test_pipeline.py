@@ -21,7 +21,9 @@ from benchbench.model.measurement import Failure
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
+from benchbench.model.status import Status
 from benchbench.model.world import World
+from benchbench.plan.devices import undivided
 from benchbench.plan.traffic import Traffic, pipeline_traffic, scan_traffic, traffic
 from benchbench.worker.program import loss_of
 from benchbench.worker.verify import STEPS
@@ -92,6 +94,28 @@ def test_the_page_names_what_can_be_cut_into_stages() -> None:
     assert {name for name, (torch, _) in told.items() if "–" not in torch} == offering("torch")
     assert {name for name, (_, jax) in told.items() if "–" not in jax} == offering("jax")
     assert not offering("tensorflow")
+
+
+@pytest.mark.parametrize(
+    ("backend", "workload", "reason"),
+    [
+        ("tensorflow", "gpt2_train", "TensorFlow has no schedule of stages"),
+        ("torch_xla", "gpt2_train", "torch's stages need a process each, and in SPMD one drives all devices"),
+        (
+            "jax",
+            "convnet_train",
+            "it has no pipeline step on jax; there is data-parallel, fully-sharded, tensor-parallel",
+        ),
+        ("jax", "gpt2_train", None),
+        ("torch", "unet_train", "it has no pipeline step on torch; there is data-parallel, fully-sharded"),
+        ("torch", "convnet_train", None),
+    ],
+)
+def test_a_plan_says_why_a_step_has_no_stages(backend: str, workload: str, reason: str | None) -> None:
+    probe = a_probe(backend=backend)
+    case = a_case(workload=workload, params={}, phase=Phase.TRAIN, backend=backend, placement=STAGES)
+    told = undivided(case, EVERY[workload], probe, probe.devices[0])
+    assert told == (reason and (Status.UNSUPPORTED, reason))
 
 
 @pytest.mark.parametrize("stages", [2, 4, 12])

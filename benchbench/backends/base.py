@@ -21,6 +21,7 @@ from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import Note
+from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
@@ -299,6 +300,8 @@ class Backend(ABC):
     not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides
     framework: ClassVar[str]  # which builders it takes: build_<framework>
     spread: ClassVar[Spread] = Spread.NONE
+    # Strategy that its framework's programs may have, or others', and it has not → why.
+    undividable: ClassVar[Mapping[Strategy, str]] = MappingProxyType({})
     statistics_apart: ClassVar[bool] = True  # of each device's part of a batch, not of the whole
     world: World = ALONE  # of this process
     start_up: ClassVar[StartUp] = StartUp()  # for estimates, in the modes that `mode_start_ups` has not

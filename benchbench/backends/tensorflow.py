@@ -22,6 +22,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Memory
+from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
@@ -57,6 +58,7 @@ class TensorFlow(Backend):
     extra = "tensorflow"
     start_up = StartUp(import_s=4.0, call_s=0.06, layer_s=0.005, profile_s=0.4)
     spread = Spread.DEVICES
+    undividable = MappingProxyType({Strategy.PIPELINE: "TensorFlow has no schedule of stages"})
 
     def join(self, world: World, device: str) -> None:
         """The host as several logical devices, which TensorFlow must be told before it starts."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.backends._torch import TorchSession
@@ -15,6 +16,7 @@ from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Memory
+from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
@@ -54,6 +56,9 @@ class TorchXla(Backend):
         profile_s=2.0,
     )
     spread = Spread.DEVICES
+    undividable = MappingProxyType(
+        {Strategy.PIPELINE: "torch's stages need a process each, and in SPMD one drives all devices"}
+    )
     statistics_apart = False  # a sharded batch is one tensor
 
     def join(self, world: World, device: str) -> None:

@@ -134,6 +134,8 @@ def undivided(
         return None
     if backend.spread is Spread.NONE:
         return Status.UNSUPPORTED, f"{probe.target.name} is measured on one device only"
+    if reason := backend.undividable.get(placement.strategy):
+        return Status.UNSUPPORTED, reason
     offered = offered_strategies(workload, backend)
     if placement.strategy not in offered:
         known = f"; there is {', '.join(offered)}" if offered else ""
@@ -154,7 +156,8 @@ def undivided(
 def offered_strategies(workload: WorkloadKind, backend: type[Backend]) -> list[Strategy]:
     """A virtual backend pretends whatever any framework does."""
     frameworks = workload.frameworks() if backend.virtual else [backend.framework]
-    return list(dict.fromkeys(each for name in frameworks for each in workload.strategies(name)))
+    known = dict.fromkeys(each for name in frameworks for each in workload.strategies(name))
+    return [each for each in known if each not in backend.undividable]
 
 
 def backend_of(probe: Probe) -> type[Backend]:
