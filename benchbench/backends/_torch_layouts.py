@@ -31,7 +31,8 @@ TABLE = (
         frozenset(Dtype),
         channels_last=True,
         source="oneDNN reorders channels first for each convolution: "
-        "https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/",
+        "https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/; "
+        "measured: tests/studies/output/torch_layouts.md",
     ),
     Guidance(
         "cuda",

@@ -1,7 +1,8 @@
-"""torch's images channels first or last, on this CPU: `python -m tests.studies.torch_layouts [NAME …]`.
+"""torch's images channels first or last: `python -m tests.studies.torch_layouts THREADS [NAME …]`.
 
 Each workload is built twice by its own builder, and both are timed in turn; a ratio below 1 is for channels
-last. `output/torch_layouts.md` is what it printed.
+last. OMP_WAIT_POLICY=passive, so that waiting is no CPU time. In one thread torch computes 1 × 1 convolutions
+without oneDNN. `output/torch_layouts.md` is what it printed.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16)
 ROUNDS = 9
 
 
-def built(work: Workload, dtype: Dtype, *, channels_last: bool) -> Callable[[], object]:
+def built(work: Workload, dtype: Dtype, threads: int, *, channels_last: bool) -> Callable[[], object]:
     """A step of the program, in the layout that is asked for."""
-    session: Session = Torch().open("cpu", dtype, "eager", 2)
+    session: Session = Torch().open("cpu", dtype, "eager", threads)
     session.channels_last = channels_last
     program: Program = Torch().program(session, work, work.arrays(Draw(dtype)))
     return lambda: program.step(*program.inputs)
 
 
-def compared(name: str, dtype: Dtype) -> str:
+def compared(name: str, dtype: Dtype, threads: int) -> str:
     """A row of the table."""
     work = EVERY[name](**SIZES[name])
-    ways = {str(last): built(work, dtype, channels_last=last) for last in (False, True)}
+    ways = {str(last): built(work, dtype, threads, channels_last=last) for last in (False, True)}
     blocks = alternated(ways, ROUNDS)
     first, last = blocks["False"], blocks["True"]
     wall = ratio([each.wall_s for each in last], [each.wall_s for each in first])
@@ -63,11 +64,12 @@ def main() -> None:
     """Print a row for each workload and dtype."""
     import torch
 
-    print(f"torch {torch.__version__}, two threads: channels last / first, over {ROUNDS} rounds in turn\n")
+    threads, *names = int(sys.argv[1]), *sys.argv[2:]
+    print(f"torch {torch.__version__}, {threads} threads: channels last / first, {ROUNDS} rounds in turn\n")
     print("| workload | dtype | ratio | CPU ratio |\n| --- | --- | ---: | ---: |")
-    for name in sys.argv[1:] or SIZES:
+    for name in names or SIZES:
         for dtype in DTYPES:
-            print(compared(name, dtype), flush=True)
+            print(compared(name, dtype, threads), flush=True)
 
 
 if __name__ == "__main__":

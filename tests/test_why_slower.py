@@ -1,0 +1,82 @@
+"""The page that says why one framework is slower than another: its figures are those of the studies."""
+
+import re
+
+import pytest
+
+from tests.test_architecture import ROOT
+
+PAGE = (ROOT / "docs/why_slower.md").read_text()
+OUTPUT = ROOT / "tests/studies/output"
+BACKENDS = ("torch", "tensorflow", "jax", "onnxruntime")
+PASSIVE = "[env:OMP_WAIT_POLICY=passive]"
+
+
+def measured() -> dict[tuple[str, str], float]:
+    """(workload, backend) → CPU milliseconds; torch's with threads that wait passively."""
+    found = {}
+    for line in (OUTPUT / "operators.md").read_text().splitlines():
+        if case := re.match(r"\| (\w+)\(.*@(\w+):cpu(\S*) \| ([0-9.]+) \|", line):
+            work, backend, suffix, milliseconds = case.groups()
+            if (backend == "torch") == (suffix == PASSIVE):
+                found[work, backend] = float(milliseconds)
+    return found
+
+
+def documented() -> dict[tuple[str, str], str]:
+    """The same, as the page shows it."""
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE)
+    cells = {
+        (work, backend): cell
+        for work, row in rows
+        for backend, cell in zip(BACKENDS, row.split(" | "), strict=True)
+    }
+    return {key: cell for key, cell in cells.items() if cell != "–"}
+
+
+def test_the_table_has_every_measured_case() -> None:
+    assert documented().keys() == measured().keys()
+
+
+@pytest.mark.parametrize("key", documented(), ids="-".join)
+def test_a_figure_of_the_table_is_the_study_s(key: tuple[str, str]) -> None:
+    assert float(documented()[key]) == pytest.approx(measured()[key], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("quoted", "study", "row"),
+    [
+        (r"NCHW takes ([0-9.]+) times", "jax_convolutions.md", "NCHW, OIHW"),
+        (r"a product ([0-9.]+) times\n", "jax_convolutions.md", "patches and a product"),
+        (r"takes ([0-9.]+) times as long here", "jax_convolutions.md", "the same without YNN"),
+        (
+            r"takes ([0-9.]+) times as long as the convolution",
+            "jax_convolutions.md",
+            "convolution, gradient of the filters",
+        ),
+        (r"as a product ([0-9.]+) times", "jax_convolutions.md", "product, gradient of the filters"),
+        (r"once, and takes ([0-9.]+) times", "other_forms.md", "filters constant"),
+        (r"Keras' order of axes ([0-9.]+) times", "other_forms.md", "heads behind the length, as in Keras"),
+        (
+            r"pixels takes ([0-9.]+) times as long with weights",
+            "other_forms.md",
+            "weights in oneDNN's layout",
+        ),
+    ],
+)
+def test_a_ratio_of_the_text_is_the_study_s(quoted: str, study: str, row: str) -> None:
+    text = (OUTPUT / study).read_text()
+    (shown,) = re.findall(quoted, PAGE)
+    first = next(line for line in text.splitlines() if line.startswith(f"| {row} |"))
+    assert float(shown) == pytest.approx(float(first.split("|")[5].split("±")[0]), abs=0.06)
+
+
+def test_the_gain_of_products_is_the_study_s() -> None:
+    rows = (OUTPUT / "checkouts.md").read_text().splitlines()
+    for work, quoted in (
+        ("resnet50_train", r"takes ([0-9.]+) times the CPU time"),
+        ("resnet50_infer", r"that of `resnet50_infer` ([0-9.]+) times"),
+    ):
+        (shown,) = re.findall(quoted, PAGE)
+        ratio = next(line for line in rows if line.startswith(f"| {work}")).split("|")[-2]
+        assert float(shown) == pytest.approx(float(ratio.split("[")[0]), abs=0.006)
