@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 from scipy.stats import binom
 
 from benchbench.backends.base import HostTimer
@@ -229,6 +228,8 @@ def test_row_5_mean_and_spread_of_noisy_work_are_recovered(spread: float, seed: 
 
 def noise(source: np.random.Generator, count: int, spread: float, phi: float = 0.2) -> Series:
     """Log-normal, autocorrelated, one block in a hundred up to twice as long."""
+    from scipy.signal import lfilter  # a second to import
+
     drawn, gain = source.normal(0, 1, count), math.sqrt(1 - phi * phi)
     correlated, _ = lfilter([gain], [1, -phi], drawn, zi=[(1 - gain) * drawn[0]])  # the first as it is drawn
     spikes = 1 + (source.random(count) < 0.01) * source.uniform(0, 1, count)

@@ -20,7 +20,12 @@ from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
 from benchbench.model.run import Settings
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.real  # what is tested imports torch
+
+
+@pytest.fixture(autouse=True)
+def torch() -> Any:
+    return pytest.importorskip("torch")
 
 
 class Xla:
@@ -270,7 +275,6 @@ def test_a_cast_the_runtime_inserted_fails_a_float16_case(
         session._check_kernels(Path("model.onnx"), Path())
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "FP32"), (Dtype.FLOAT16, "FP16")])
 def test_tensorrt_is_given_the_saved_step_its_precision_and_its_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, precision: str

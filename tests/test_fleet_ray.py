@@ -25,7 +25,6 @@ from benchbench.validating.files import validate_path
 from tests.fleets import Told
 from tests.program import accelbench, environment, mentioning, started, wait_for
 
-pytest.importorskip("ray")
 # One process with the other tests of fleets: none of them may take another's process for one that is left.
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("fleet")]
 
@@ -55,6 +54,11 @@ TYPED = (
     "--rounds",
     "2",
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ray() -> Any:
+    return pytest.importorskip("ray")
 
 
 class Machines:

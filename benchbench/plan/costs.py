@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Dtype
+from benchbench.model.measurement import Cost
+from benchbench.model.placement import Placement
 from benchbench.workloads.base import Workload
 
 
 def footprint_bytes(case: Case) -> int:
     """At least what the case's tensors take: everything its cost counts, once."""
-    return instance(case).cost(case.computes_in).bytes
+    return cost_of(case).bytes
+
+
+def cost_of(case: Case) -> Cost:
+    """What a step counts, on the case's devices."""
+    sized = instance(case)
+    if not isinstance(sized, Workload):
+        return sized.cost(case.computes_in)
+    return _counted(sized, sized.placement, case.computes_in)
+
+
+@lru_cache(maxsize=4096)
+def _counted(sized: Workload, _placement: Placement, dtype: Dtype) -> Cost:
+    """Once for all targets and modes. Workloads are equal on whatever devices."""
+    return sized.cost(dtype)
 
 
 def instance(case: Case) -> SizedWorkload:

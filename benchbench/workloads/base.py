@@ -224,7 +224,7 @@ class Workload(ABC):
 
     def __post_init__(self) -> None:
         """Raise UsageError for a parameter no tensor can have."""
-        for name in self.fields():
+        for name in _fields(type(self)):
             value = getattr(self, name)
             least = self.least.get(name, 0 if name in self.may_be_zero else 1)
             if type(value) is int and value < least:
@@ -252,18 +252,17 @@ class Workload(ABC):
     @property
     def params(self) -> dict[str, Scalar]:
         """Name → value, in the order of the fields; without what was `added` and has its default."""
-        added = {name for kind in type(self).__mro__ for name in vars(kind).get("added", ())}
+        added = _added(type(self))
         return {
             name: getattr(self, name)
-            for name, default in self.fields().items()
+            for name, default in _fields(type(self)).items()
             if name not in added or getattr(self, name) != default
         }
 
     @classmethod
     def fields(cls) -> dict[str, Scalar]:
         """Parameter → default."""
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # each subclass is a dataclass
-        return {field.name: cast(Scalar, field.default) for field in fields}
+        return dict(_fields(cls))
 
     @abstractmethod
     def cost(self, dtype: Dtype) -> Cost:
@@ -307,6 +306,17 @@ class Workload(ABC):
     def frameworks(cls) -> list[str]:
         """The frameworks it has builders for."""
         return list(_frameworks(cls))
+
+
+@cache  # a plan asks thousands of times
+def _fields(kind: type[Workload]) -> dict[str, Scalar]:
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # each subclass is a dataclass
+    return {field.name: cast(Scalar, field.default) for field in fields}
+
+
+@cache
+def _added(kind: type[Workload]) -> frozenset[str]:
+    return frozenset(name for each in kind.__mro__ for name in vars(each).get("added", ()))
 
 
 @cache
