@@ -6,10 +6,12 @@ from functools import lru_cache
 
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload
-from benchbench.model.case import Case, Dtype
+from benchbench.model.case import Case, Dtype, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Placement
 from benchbench.workloads.base import Workload
+
+KEPT = 4096  # instances, and counts of them: a plan asks again for each target, mode and dtype
 
 
 def footprint_bytes(case: Case) -> int:
@@ -25,7 +27,7 @@ def cost_of(case: Case) -> Cost:
     return _counted(sized, sized.placement, case.computes_in)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KEPT)
 def _counted(sized: Workload, _placement: Placement, dtype: Dtype) -> Cost:
     """Once for all targets and modes. Workloads are equal on whatever devices."""
     return sized.cost(dtype)
@@ -33,5 +35,12 @@ def _counted(sized: Workload, _placement: Placement, dtype: Dtype) -> Cost:
 
 def instance(case: Case) -> SizedWorkload:
     """The workload at the case's parameters, on its devices."""
-    sized = catalogue.workload_at(case.workload, case.params)
-    return sized.divided(case.placement) if isinstance(sized, Workload) else sized
+    kind = catalogue.workload_named(case.workload)
+    if isinstance(kind, type):
+        return _shipped(kind, tuple(case.params.items()), case.placement)
+    return kind(**case.params)
+
+
+@lru_cache(maxsize=KEPT)
+def _shipped(kind: type[Workload], params: tuple[tuple[str, Scalar], ...], placement: Placement) -> Workload:
+    return kind(**dict(params)).divided(placement)

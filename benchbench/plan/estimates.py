@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from benchbench.backends.base import Backend
 from benchbench.model.case import Case, Dtype, Phase
 from benchbench.model.device import DeviceClass, Probe
+from benchbench.model.placement import Placement
 from benchbench.model.run import Policy
 from benchbench.model.startup import StartUp
-from benchbench.plan.costs import instance
+from benchbench.plan.costs import KEPT, cost_of, instance
 from benchbench.registry import load_class
 from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads.base import Training
@@ -123,7 +125,7 @@ def _timing_s(case: Case, step: float, policy: Policy) -> float:
 
 
 def _step_s(case: Case, device_class: DeviceClass) -> float:
-    cost = instance(case).cost(case.computes_in)
+    cost = cost_of(case)
     flops, moved = cost.flops / FLOPS[device_class], cost.bytes / BYTES[device_class]
     slower = SLOWER.get(case.computes_in, 1.0) if device_class is DeviceClass.CPU else 1.0
     network = NETWORK if _layers(case) else 1.0
@@ -184,7 +186,7 @@ def _layers(case: Case) -> float:
     """That a step applies, each as often as its forward pass's work is done: three times in training."""
     sized = instance(case)
     if isinstance(sized, Network):
-        return sum(times for times, _ in sized.passes())
+        return _passes(sized, sized.placement)
     if isinstance(sized, Recurrent) and start_up(case).unrolls:
         return sized.length
     return 0
@@ -194,14 +196,25 @@ def _weight_bytes(case: Case) -> float:
     sized = instance(case)
     if not isinstance(sized, Network):
         return 0
-    return case.computes_in.itemsize * sum(math.prod(each.shape) for each in sized.weights().values())
+    return case.computes_in.itemsize * _weights(sized, sized.placement)
+
+
+# Networks are equal on whatever devices.
+@lru_cache(maxsize=KEPT)
+def _passes(network: Network, _placement: Placement) -> float:
+    return sum(times for times, _ in network.passes())
+
+
+@lru_cache(maxsize=KEPT)
+def _weights(network: Network, _placement: Placement) -> int:
+    return sum(math.prod(each.shape) for each in network.weights().values())
 
 
 def _drawn_bytes(case: Case) -> float:
     sized = instance(case)
     if isinstance(sized, Training) and (parameters := sized.held(case.computes_in)[0]):
         return parameters
-    return _weight_bytes(case) or sized.cost(case.computes_in).bytes / 2  # the rest: what is written
+    return _weight_bytes(case) or cost_of(case).bytes / 2  # the rest: what is written
 
 
 def _class_of(case: Case, classes: Classes) -> DeviceClass:
