@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchbench import api
 from benchbench.errors import UnreadableInput
@@ -25,7 +26,7 @@ from benchbench.store import codec, runs
 from benchbench.store.checksum import sealed
 from benchbench.validating.files import validate_path
 from benchbench.validating.json_text import checksum_fault, parsed
-from benchbench.validating.schema import numbers, schema_faults
+from benchbench.validating.schema import numbers, schema_faults, validator_of
 from tests import published_schemas
 from tests.factories import a_case, a_failure, a_left_out, a_record, a_run, some_rounds
 from tests.program import accelbench
@@ -62,6 +63,23 @@ def test_every_schema_is_one() -> None:
         schema = json.loads(path.read_text())
         Draft202012Validator.check_schema(schema)
         assert schema["$id"] == f"urn:accelbench:{path.stem}"
+
+
+some_values = st.lists(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text())
+
+
+@given(some_values, st.sampled_from(["number", "integer", "string"]), st.none() | st.integers(-2, 2))
+def test_numbers_are_as_a_schema_asks_whether_they_are_looked_at_one_by_one_or_together(
+    values: list[Any], kind: str, least: int | None
+) -> None:
+    from jsonschema import Draft202012Validator
+
+    asked = {"type": "array", "items": {"type": kind} | ({} if least is None else {"minimum": least})}
+    together, one_by_one = (
+        [(error.json_path, error.message) for error in made(asked).iter_errors(values)]
+        for made in (validator_of, Draft202012Validator)
+    )
+    assert together == one_by_one
 
 
 @pytest.mark.parametrize("kind", ["run", "record", "end", "baseline", "report", "suite"])
