@@ -208,3 +208,48 @@ def test_all_that_a_torch_builder_makes_is_on_the_session_s_device(
     output = program.step(*program.state, *program.inputs)
     tensors = [*(output if isinstance(output, tuple) else [output]), *program.inputs, *program.held]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+def rebuilt(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
+    """As `Module._apply`, by parameters that are new: those of FakeTensorMode cannot be swapped in place."""
+    from torch.nn import Parameter
+
+    for child in module.children():
+        child._apply(function)
+    for name, each in module._parameters.items():
+        if each is not None:
+            module._parameters[name] = Parameter(function(each.detach()), each.requires_grad)
+    for name, each in module._buffers.items():
+        if each is not None:
+            module._buffers[name] = function(each)
+    return module
+
+
+# Gradients, embeddings of places, and choices by value need CUDA's part of torch.
+WITHOUT_CUDA_S_PART = [
+    name
+    for name in NAMES
+    if not name.endswith(("_backward", "_train"))
+    and not name.startswith(("bert", "encoder_decoder", "gpt2", "gru", "llama", "moe", "speech", "input_"))
+    and not tiny(name).refused_on_cpu
+]
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+@pytest.mark.parametrize("name", WITHOUT_CUDA_S_PART)
+def test_what_a_torch_builder_makes_for_cuda_is_traced_as_cuda_s(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FakeTensorMode has tensors of CUDA without a GPU: their device, shapes and layouts, and no data."""
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(torch.nn.Module, "_apply", rebuilt)
+    work = tiny(name)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        session = CudaSession("cuda:0", Dtype.FLOAT32, "eager")
+        program = Torch().program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
+        output = program.step(*program.state, *program.inputs)
+    tensors = [*(output if isinstance(output, tuple) else [output]), *program.inputs, *program.held]
+    assert {str(tensor.device) for tensor in tensors} == {"cuda:0"}

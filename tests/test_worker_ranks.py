@@ -75,7 +75,7 @@ def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign
     reply = run_ranks(job(tmp_path), run)
     assert said(reply) == ("crashed", f"rank 1 of 2: killed by {sign.name}")
     assert time.monotonic() - start < 10
-    assert children() == before
+    assert not children() - before
 
 
 def test_what_a_death_does_to_the_others_is_not_what_is_told(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_rank_that_hangs_is_named_when_its_time_is_over(tmp_path: Path) -> Non
     before = children()
     reply = run_ranks(job(tmp_path, 3, timeout_s=1.0), run)
     assert said(reply) == ("timeout", "rank 2 of 3 did not come back; the others waited")
-    assert children() == before
+    assert not children() - before
 
 
 def test_a_deadlock_names_all_ranks(tmp_path: Path) -> None:
@@ -207,4 +207,4 @@ def test_what_one_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(
     outcomes = {record.case.params["fault"]: record.outcome for record in run.records}
     assert {name: str(outcome.status) for name, outcome in outcomes.items()} == {fault: status, "none": "ok"}
     assert getattr(outcomes[fault], "message", "").startswith(told)
-    assert children() == before
+    assert not children() - before

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,17 +32,9 @@ CASES, BLOCKS, DIFFERENT = 100, 20, 10
 MARK = 0.123456789  # where blocks come
 DAY_S = 86_400.0
 FIRST = 1_790_000_000.0
-MANY = {
-    "list runs": ("list", "runs"),
-    "report": ("report",),
-    "compare": ("compare", "latest~1", "latest"),
-    "history": ("history",),
-    "validate": ("validate", "results"),
-}
-SINGLE = {
-    "report": ("report",),
-    "report --format json": ("report", "--format", "json"),
-    "compare": ("compare", "latest", "latest"),
+VERBS = {
+    "many runs": (("list", "runs"), ("history",), ("validate", "results")),
+    "one run": (("report", "--format", "json"), ("compare", "latest", "latest"), ("validate", "results")),
 }
 
 
@@ -100,20 +92,19 @@ def study(shape: str, size: int) -> Iterator[str]:
                 keep(folder / "results", number, CASES, OF_A_RUN // CASES)
         else:
             keep(folder / "results", 0, CASES, size // CASES)
-        for verb, arguments in (MANY if shape == "many runs" else SINGLE).items():
+        for arguments in VERBS[shape]:
             code, seconds, mib = measured(folder, arguments)
-            yield f"| {shape} | {size:,} | {verb} | {code} | {seconds:.1f} | {mib:.0f} |"
+            yield f"| {shape} | {size:,} | {' '.join(arguments)} | {code} | {seconds:.1f} | {mib:.0f} |"
 
 
-def main(most: int) -> None:
+def main(shapes: Sequence[str], most: int) -> None:
     print("| store | records | command | exit code | processor s | MiB |")
     print("| --- | ---: | --- | ---: | ---: | ---: |")
-    for shape in ("many runs", "one run"):
-        for size in SIZES:
-            if size <= most:
-                for line in study(shape, size):
-                    print(line, flush=True)
+    for shape in shapes:
+        for size in (each for each in SIZES if each <= most):
+            for line in study(shape, size):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else SIZES[-1])
+    main(tuple(VERBS), int(sys.argv[1]) if len(sys.argv) > 1 else SIZES[-1])
