@@ -135,6 +135,16 @@ def test_a_world_by_name_leaves_out_what_is_not_there_with_the_reason() -> None:
     assert (device, reason) == ("cuda:0", "not installed → pip install")
 
 
+def test_ranks_of_a_launcher_may_have_devices_that_the_first_does_not_see() -> None:
+    entry = Entry(workload="all_reduce", world=[4])
+    alone = a_probe("torch", devices=(CPU, GPUS[0]))
+    for launched, planned_cases in ((False, 0), (True, 1)):
+        selection = Selection(launched=launched)
+        found = plan(select([Suite(description="d", cases=[entry])], selection), selection, [alone])
+        assert len(found.cases) == planned_cases
+    assert found.cases[0].device == "cuda:0"
+
+
 def test_other_names_of_a_kind_mean_its_devices() -> None:
     tensorflow = a_probe("tensorflow", devices=(CPU, a_device("gpu:0"), a_device("gpu:1"), a_device("gpu:2")))
     (case,) = planned("cuda:0+cuda:2", probe=tensorflow).cases
