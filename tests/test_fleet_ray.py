@@ -86,8 +86,9 @@ class Machines:
             self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
 
     def only(self, **kinds: str) -> None:
-        """Afterwards there are these machines, and the cluster knows of no other: for some seconds it takes
-        one whose power was cut for one that is there.
+        """Afterwards there are these machines, and the cluster lists no other.
+
+        One whose power was cut was still listed as alive 17 s later.
         """
         for name in [name for name in self._nodes if self._kinds[name] != kinds.get(name)]:
             self.remove(name)
