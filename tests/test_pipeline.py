@@ -199,22 +199,20 @@ def test_a_schedule_is_compared_with_one_device_which_has_none() -> None:
     assert [each.alone.case for each in scalings(run, rows(run))] == [alone]
 
 
-def pipelines(backend: str, *names: str, **params: Any) -> list[Case]:
-    return [training_case(backend, Dtype.FLOAT32, name, STAGES, **{"batch": 8, **params}) for name in names]
-
-
+# Beside these, tests/test_parallel.py verifies every strategy of three networks, and exhaustively of all.
 @pytest.mark.real
 def test_both_schedules_of_torch_are_verified() -> None:
     pytest.importorskip("torch")
+    staged: dict[str, Any] = {"batch": 8, "schedule": "1f1b"}
     errors = errors_of(
         [
-            *pipelines("torch", "convnet_train", "gpt2_train", "resnet50_train", schedule="1f1b"),
-            *pipelines("torch", "llama_train", "speech_encoder_train", "transformer_train", "vgg16_train"),
+            training_case("torch", Dtype.FLOAT32, "gpt2_train", STAGES, **staged),
+            training_case("torch", Dtype.FLOAT32, "convnet_train", in_stages(3), optimizer="adamw", **staged),
+            training_case("torch", Dtype.FLOAT32, "llama_train", STAGES, batch=8),
             training_case("torch", Dtype.AMP_BF16, "gpt2_train", STAGES, batch=8),
-            training_case("torch", Dtype.FLOAT32, "convnet_train", in_stages(3), optimizer="adamw"),
         ]
     )
-    assert len(errors) == 9
+    assert len(errors) == 4
     assert not wrong(errors)
 
 
@@ -223,13 +221,12 @@ def test_equal_blocks_are_verified_in_jax() -> None:
     pytest.importorskip("jax")
     errors = errors_of(
         [
-            *pipelines("jax", "gpt2_train", "llama_train", "speech_encoder_train", "transformer_train"),
-            training_case("jax", Dtype.AMP_BF16, "gpt2_train", STAGES, batch=8),
-            training_case("jax", Dtype.AMP_FP16, "gpt2_train", STAGES, batch=8),
             training_case("jax", Dtype.FLOAT32, "gpt2_train", in_stages(4), batch=8, optimizer="momentum"),
+            training_case("jax", Dtype.FLOAT32, "llama_train", STAGES, batch=8),
+            training_case("jax", Dtype.AMP_BF16, "gpt2_train", STAGES, batch=8),
         ]
     )
-    assert len(errors) == 7
+    assert len(errors) == 3
     assert not wrong(errors)
 
 
