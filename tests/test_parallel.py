@@ -33,7 +33,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, Settings
 from benchbench.model.world import World
 from benchbench.plan import traffic
-from benchbench.plan.devices import offered_strategies
+from benchbench.plan.devices import offered_strategies, undivided
 from benchbench.running.verification import computed, references, replicas, verified
 from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
@@ -347,6 +347,18 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_reason() -> None:
     assert ConvnetTrain(batch=3, accumulate=2).refuses(Dtype.FLOAT32) == (
         "a batch of 3 cannot be divided into 2 micro-batches"
     )
+
+
+def test_a_plan_says_that_torch_compile_takes_no_layers_divided_among_ranks() -> None:
+    probe, placement = a_probe(), Placement(devices=2, strategy=Strategy.TENSOR_PARALLEL)
+    compiled, eager = (
+        a_case(workload="gpt2_train", params={}, mode=mode, phase=Phase.TRAIN, placement=placement)
+        for mode in ("compile", "eager")
+    )
+    told = undivided(compiled, EVERY["gpt2_train"], probe, probe.devices[0])
+    assert told is not None
+    assert "torch.compile cannot trace" in told[1]
+    assert undivided(eager, EVERY["gpt2_train"], probe, probe.devices[0]) is None
 
 
 def test_two_updates_of_one_module_are_not_divided() -> None:

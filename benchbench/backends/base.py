@@ -302,6 +302,7 @@ class Backend(ABC):
     spread: ClassVar[Spread] = Spread.NONE
     # Strategy that its framework's programs may have, or others', and it has not → why.
     undividable: ClassVar[Mapping[Strategy, str]] = MappingProxyType({})
+    undividable_modes: ClassVar[Mapping[tuple[Strategy, str], str]] = MappingProxyType({})  # and mode → why
     statistics_apart: ClassVar[bool] = True  # of each device's part of a batch, not of the whole
     world: World = ALONE  # of this process
     start_up: ClassVar[StartUp] = StartUp()  # for estimates, in the modes that `mode_start_ups` has not

@@ -20,6 +20,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
+from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
@@ -58,6 +59,12 @@ class Torch(Backend):
         dict.fromkeys(COMPILED, StartUp(import_s=2.5, call_s=3.0, layer_s=0.6, kept=0.5, profile_s=2.0))
     )
     spread = Spread.PROCESSES
+    undividable_modes = MappingProxyType(
+        dict.fromkeys(
+            ((Strategy.TENSOR_PARALLEL, mode) for mode in COMPILED),
+            "torch.compile cannot trace a step of layers that parallelize_module divided: ask for eager",
+        )
+    )
 
     def join(self, world: World, device: str) -> None:
         """NCCL between CUDA devices, gloo between CPU processes; they meet at a file, so no port is taken."""

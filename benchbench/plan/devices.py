@@ -134,7 +134,8 @@ def undivided(
         return None
     if backend.spread is Spread.NONE:
         return Status.UNSUPPORTED, f"{probe.target.name} is measured on one device only"
-    if reason := backend.undividable.get(placement.strategy):
+    by_mode = backend.undividable_modes.get((placement.strategy, case.mode))
+    if reason := backend.undividable.get(placement.strategy) or by_mode:
         return Status.UNSUPPORTED, reason
     offered = offered_strategies(workload, backend)
     if placement.strategy not in offered:
