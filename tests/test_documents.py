@@ -477,7 +477,7 @@ class Org(Exporter):
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with one file more, and two runs."""
     folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "benchbench", folder / "benchbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # compiled as it is
     (folder / "benchbench/exporters/org.py").write_text(ORG)
     for number, seconds in enumerate((0.001, 0.002)):
         info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
