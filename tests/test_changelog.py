@@ -10,7 +10,8 @@ from tests.test_architecture import ROOT
 
 
 def rises(text: str) -> set[tuple[str, int]]:
-    return {(name, int(number)) for name, number in re.findall(r"`(\w+)` is version (\d+)", text)}
+    named = re.findall(r"[Vv]ersion (\d+)\s+of\s+(`\w+`(?:(?:,|\s+and)\s+`\w+`)*)", text)
+    return {(name, int(number)) for number, names in named for name in re.findall(r"`(\w+)`", names)}
 
 
 def due(versions: dict[str, int]) -> set[tuple[str, int]]:
@@ -30,4 +31,5 @@ def test_every_rise_of_a_workloads_version_is_in_the_changelog() -> None:
 
 def test_a_rise_that_is_not_named_is_noticed() -> None:
     assert due({"gemm": 3, "copy": 1}) == {("gemm", 2), ("gemm", 3)}
-    assert rises("- `gemm` is version 2: it counts its bias.") == {("gemm", 2)}
+    assert rises("- Version 2 of `gemm`: it counts its bias.") == {("gemm", 2)}
+    assert rises("version 3 of `copy`, `add`\n  and `relu`.") == {("copy", 3), ("add", 3), ("relu", 3)}
