@@ -28,7 +28,7 @@ class TorchSession(Session):
         self.device = torch.device(device)
         self.dtype = getattr(torch, dtype.storage.value)
         self.compute = getattr(torch, dtype.compute.value) if dtype in AMP else None
-        self.channels_last = lie_channels_last(self.device.type, dtype)
+        self.channels_last = lie_channels_last(str(device).partition(":")[0], dtype)
         self._fp32 = "tf32" if dtype is Dtype.TF32 else "ieee"
         self._clearing: Any = None
 
