@@ -13,7 +13,7 @@ def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
     """In as many dimensions as the layer has, with its bias where there is one.
 
     One pixel wide, on the CPU, as the product that it is: for the gradient of a convolution's filters XLA
-    transposes the images, and training ResNet-50 takes 0.65 times as long by products (docs/why_slower.md).
+    transposes the images, and training ResNet-50 takes 0.63 times as long by products (docs/why_slower.md).
     """
     import jax
     from jax import lax
