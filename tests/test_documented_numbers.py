@@ -7,6 +7,7 @@ import pytest
 from benchbench.analyse import drift, launch_bound, metrics, plausible, roofline
 from benchbench.backends import base
 from benchbench.comparing import common, match, verdicts
+from benchbench.gate import priors, session_variance, spread
 from benchbench.machine import conditions, neighbours, sampler
 from benchbench.plan import schedule
 from benchbench.profiling import tables
@@ -48,6 +49,11 @@ QUOTED = [
     ("measuring", f"% and {NUMBER} standard errors, so a neighbour", steadiness.WANDER_ERRORS),
     ("measuring", f"They are {WORD} blocks long at least", steadiness.LEAST_WINDOW),
     ("measuring", f"long at least and {WORD} in\\s+a row", steadiness.LEAST_WINDOWS),
+    ("checking", f"kurtosis of normal values .p ≥ {NUMBER}, Anscombe", session_variance.ALIKE_P),
+    ("checking", f"chance has it\\s+.p < {NUMBER}", priors.OUTLYING_P),
+    ("checking", f"at least {NUMBER} of the case's own", priors.OWN_SHARE),
+    ("checking", f"p < {NUMBER} with five sessions", session_variance.HEAVY_P),
+    ("checking", f"with t of {NUMBER} degrees\\s+of freedom: a further", spread.ENOUGH - 1),
     ("measuring", f"when the {NUMBER} % interval of the median", 100 * sampling.CONFIDENCE),
     ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
     ("measuring", f"more than {NUMBER} times as long in every pair", sampling.PREMATURE),

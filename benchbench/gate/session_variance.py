@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from benchbench.analyse.digest import DISTURBED
 from benchbench.comparing.variance import VariancePrior, variance_prior
 from benchbench.gate.match import BaselineMatch
-from benchbench.gate.spread import ENOUGH, LEAST, day_means
+from benchbench.gate.normality import Places, alike_p, moments, normal_p
+from benchbench.gate.priors import CommonVariance, HeavyTails
+from benchbench.gate.spread import ENOUGH, LEAST, SessionPrior, day_means
 from benchbench.model.options import Variance
-from benchbench.stats import deviation, mean
+from benchbench.stats import deviation
 
-HEAVY_P = 0.003  # of normal sessions: less likely ones are said to have heavy tails
-DOUBTFUL_P = 0.05  # less likely ones do not tell of each other's cases
-
-Places = Sequence[float]  # of a case: the mean logarithm of each day
+ALIKE_P = 0.05  # of cases that differ by the same: of less likely ones each differs by an amount of its own
+HEAVY_P = 0.15  # of five normal sessions where cases are not alike, less of more of them: they tell better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class SessionVariance:
     tell where a further one may be. What is slower than those is provisional.
     """
 
-    prior: VariancePrior | None = None
+    prior: SessionPrior | None = None
     heavy_tails: bool = False
 
 
@@ -38,17 +38,34 @@ ALONE = SessionVariance()
 def session_variance(matches: Sequence[BaselineMatch], variance: Variance) -> SessionVariance:
     """By the cases that have sessions of `ENOUGH` days: fewer stand on an assumption of their own."""
     tested = [each for each in matches if each.verdict is None and len(each.days) >= ENOUGH]
-    if variance is Variance.OWN or not tested:
+    if variance is Variance.OWN or len(tested) < 2:
         return ALONE
     places = [day_means(each.days) for each in tested]
     alike = likeness([each.dates for each in tested], places)
-    normal = normal_p(places, alike) if tested[0].metric.name in DISTURBED else 1.0
-    if normal < HEAVY_P:
-        return SessionVariance(heavy_tails=True)
-    if normal < DOUBTFUL_P or len(tested) < 2:
-        return ALONE
+    if tested[0].metric.name not in DISTURBED:  # memory: what differs at all differs by steps
+        return SessionVariance(prior=_prior(places, alike))
+    return told_by_all(places, alike)
+
+
+def told_by_all(places: Sequence[Places], alike: float) -> SessionVariance:
+    """Of two cases or more and their `likeness`: whether they are alike, have heavy tails, or differ."""
+    cases = [moments(each) for each in places]
+    degrees = [each.count - 1 for each in cases]
+    squares = [max(each.square * each.count / (each.count - 1), LEAST**2) for each in cases]
+    common = math.fsum(map(operator.mul, squares, degrees)) / sum(degrees)
+    if alike_p(cases, alike) >= ALIKE_P:
+        known = sum(degrees) / (1 + (len(places) - 1) * alike)
+        return SessionVariance(prior=CommonVariance(common, known))
+    days = max(each.count for each in cases)
+    if normal_p(cases, alike) < HEAVY_P / (days - ENOUGH + 1):
+        return SessionVariance(prior=HeavyTails(common), heavy_tails=True)
+    return SessionVariance(prior=_prior(places, alike))
+
+
+def _prior(places: Sequence[Places], alike: float) -> VariancePrior:
+    """Of cases whose sessions differ by more in some than in others (Smyth 2004)."""
     squares = [max(deviation(each), LEAST) ** 2 for each in places]
-    return SessionVariance(prior=variance_prior(squares, [len(each) - 1 for each in places], alike))
+    return variance_prior(squares, [len(each) - 1 for each in places], alike)
 
 
 def likeness(dates: Sequence[tuple[int, ...]], places: Sequence[Places]) -> float:
@@ -69,24 +86,3 @@ def likeness(dates: Sequence[tuple[int, ...]], places: Sequence[Places]) -> floa
         return 0.0
     square = (float(((units.T @ units) ** 2).sum()) - count) / (count * (count - 1))
     return max(0.0, (square - chance) / (1 - chance))
-
-
-def normal_p(places: Sequence[Places], alike: float) -> float:
-    """How likely normal sessions are to have as large a kurtosis, in the mean over the cases.
-
-    Of K normal values it has the mean 3 (K − 1)/(K + 1), and a variance that is exact too (Fisher 1930).
-    """
-    spread = [each for each in places if deviation(each) > LEAST]
-    excess = math.fsum(_kurtosis(each) - 3 * (len(each) - 1) / (len(each) + 1) for each in spread)
-    variance = math.fsum(_kurtosis_variance(len(each)) for each in spread) * (1 + (len(spread) - 1) * alike)
-    return NormalDist().cdf(-excess / math.sqrt(variance)) if spread else 1.0
-
-
-def _kurtosis(values: Places) -> float:
-    squares = [(value - mean(values)) ** 2 for value in values]
-    return mean([square**2 for square in squares]) / mean(squares) ** 2
-
-
-def _kurtosis_variance(count: int) -> float:
-    k = count
-    return 24 * k * (k - 2) * (k - 3) / ((k + 1) ** 2 * (k + 3) * (k + 5))

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
-from benchbench.comparing.variance import VariancePrior
 from benchbench.stats import Difference, deviation, mean
 
 HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
@@ -21,6 +21,13 @@ LEAST = 1e-4  # a standard deviation: equal values must not make every differenc
 ASSUMED_MEMORY = 0.02  # at most: what a program allocates hardly depends on who else works on the machine
 
 Hours = Sequence[Sequence[float]]  # of one day: the logarithms of the processes of each hour
+
+
+class SessionPrior(Protocol):
+    """What the sessions of all cases tell of how much those of one differ."""
+
+    def posterior(self, own: float, degrees: float) -> tuple[float, float]:
+        """Of a case with variance `own`, known with `degrees`: what is taken for both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class SessionDeviation:
 
 
 def session_deviation(
-    days: Sequence[Hours], new: Sequence[float], assumed: float, prior: VariancePrior | None = None
+    days: Sequence[Hours], new: Sequence[float], assumed: float, prior: SessionPrior | None = None
 ) -> SessionDeviation:
     """`new` against sessions, as one hour of one further day.
 
@@ -84,7 +91,7 @@ def day_means(days: Sequence[Hours]) -> list[float]:
     return [mean([mean(logs) for logs in day]) for day in days]
 
 
-def _filled(variance: float, count: int, assumed: float, prior: VariancePrior | None) -> tuple[float, float]:
+def _filled(variance: float, count: int, assumed: float, prior: SessionPrior | None) -> tuple[float, float]:
     """The variance between `count` days, and its degrees of freedom.
 
     Days missing to `ENOUGH` are taken to differ as assumed. Their degrees of freedom are those of `ENOUGH`
