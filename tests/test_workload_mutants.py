@@ -186,11 +186,15 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
 FORWARD = {type(work).numpy for *_, work in WORKS if isinstance(work, Inference)}
 
 
-def is_repeated(name: str, work: Workload) -> bool:
+def is_repeated(name: str) -> bool:
     """Whether inference has the same forward function; the way back is derived from it."""
-    if isinstance(work, TrainingStep) and type(work).numpy in FORWARD:
-        return True
     return name.endswith("_train") and f"{name.removesuffix('_train')}_infer" in NAMES
+
+
+def marks(work: Workload) -> list[pytest.MarkDecorator]:
+    """A training whose forward function another workload has under another name is rarely altered."""
+    is_shared = isinstance(work, TrainingStep) and type(work).numpy in FORWARD
+    return [pytest.mark.exhaustive] if is_shared else []
 
 
 def is_of_chance(work: Workload) -> bool:
@@ -199,9 +203,9 @@ def is_of_chance(work: Workload) -> bool:
 
 
 MUTATED = [
-    pytest.param(work, id=id_)
+    pytest.param(work, id=id_, marks=marks(work))
     for id_, name, work in WORKS
-    if not is_repeated(name, work) and not is_of_chance(work)
+    if not is_repeated(name) and not is_of_chance(work)
 ]
 
 
