@@ -190,7 +190,9 @@ def test_nor_where_sessions_are_slow_in_all_cases_together(share: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("sessions", "weather"), [(5, heavy), (5, stormy), (10, heavy), (10, stormy)], ids=str
+    ("sessions", "weather"),
+    [(5, heavy), (5, stormy), (10, heavy), (10, stormy)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_heavy_tails_seldom_end_an_unchanged_suite_with_10(
     sessions: int, weather: Callable[..., Array]
