@@ -352,6 +352,7 @@ TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021",
     [
         ["torchrun", "--standalone", "--nproc-per-node=2"],
         ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable],
+        ["srun", "--ntasks", "2", "--immediate=30", sys.executable],
     ],
     ids=lambda launcher: launcher[0],
 )
@@ -360,6 +361,8 @@ def test_the_launchers_of_the_docs_start_it(launcher: list[str], tmp_path: Path)
     program = shutil.which(launcher[0], path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         pytest.skip(f"{launcher[0]} is not installed")
+    if launcher[0] == "srun" and subprocess.run(["sinfo"], capture_output=True, check=False).returncode:
+        pytest.skip("no Slurm controller answers")
     command = [
         program,
         *launcher[1:],
