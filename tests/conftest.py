@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -29,7 +31,10 @@ THREADS = 2  # of TensorFlow, in every test of this process: they cannot be chan
 
 
 class WithThreads(Loader):
-    """Imports TensorFlow, and sets its threads before any test can use it."""
+    """Imports TensorFlow, and sets its threads before any test can use it.
+
+    Triton, which torch.compile imports, comes before it: loaded later its LLVM ends the process.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -41,6 +46,8 @@ class WithThreads(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        with suppress(ImportError):
+            importlib.import_module("triton")
         self._loader.exec_module(module)
         module.config.threading.set_intra_op_parallelism_threads(THREADS)
 

@@ -14,6 +14,7 @@ from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.workloads.base import Draw, Program
+from tests.conftest import THREADS
 from tests.factories import a_measurement, a_record, a_run
 from tests.tiny import tiny
 
@@ -52,7 +53,7 @@ def test_a_row_says_how_images_lay_and_nothing_of_work_without_images() -> None:
 
 
 def built(backend: Backend, mode: str, name: str, *, channels_last: bool = True) -> Program:
-    session: Session = backend.open("cpu", Dtype.FLOAT32, mode, 1)
+    session: Session = backend.open("cpu", Dtype.FLOAT32, mode, THREADS)
     session.channels_last = channels_last
     work = tiny(name)
     return backend.program(session, work, work.arrays(Draw(Dtype.FLOAT32)))
