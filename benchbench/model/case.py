@@ -110,8 +110,10 @@ class Case:
     doubles: str = ""  # the parameter that is doubled from one case of a sequence to the next
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot be an environment variable."""
+        """Raise ValueError for what cannot be an environment variable, or be doubled."""
         check_environment(self.environment)
+        if self.doubles and not isinstance(self.params.get(self.doubles), int):
+            raise ValueError(f"doubles: {self.doubles!r} is no parameter with a size")
 
     @property
     def computes_in(self) -> Dtype:

@@ -31,7 +31,7 @@ def sequence(case: Case) -> str:
     if not case.doubles:
         return case.id
     params = {name: value for name, value in case.params.items() if name != case.doubles}
-    return dataclasses.replace(case, params=params).id
+    return dataclasses.replace(case, params=params, doubles="").id
 
 
 def swept_size(case: Case) -> Scalar:

@@ -56,7 +56,7 @@ def summary(name: str, seconds: int, folder: Path) -> tuple[str, bool]:
     command = [sys.executable, "-m", "tests.studies.fuzzing", name, str(seconds), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(folder)})
     counted = re.findall(r"^(?:Done |#)([0-9]+)", done.stderr, re.MULTILINE)
-    faults = re.findall(r"=== Uncaught Python exception: ===\n(.*)", done.stderr)
+    faults = re.findall(r"=== Uncaught Python exception: ===\n(.*)", done.stdout + done.stderr)
     good = done.returncode == 0 and bool(counted) and not faults
     ending = "; ".join(faults) or ("no fault" if good else f"exit code {done.returncode}")
     return f"{name:<10} {counted[-1] if counted else 'no':>10} executions  {ending}", good
