@@ -23,4 +23,10 @@ ENCODER_LAYER = {  # of nn.TransformerEncoderLayer: its modules, where attention
     "linear1": Division.COLUMNS,
     "linear2": Division.ROWS,
 }
+CAUSAL_LAYERS: DivisionPlan = {  # of a decoder whose queries, keys and values are one weight
+    "layers.*.qkv": Division.HEADS,
+    "layers.*.out": Division.ROWS,
+    "layers.*.up": Division.COLUMNS,
+    "layers.*.down": Division.ROWS,
+}
 ENCODER_LAYERS = {f"layers.*.{name}": division for name, division in ENCODER_LAYER.items()}

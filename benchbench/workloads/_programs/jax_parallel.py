@@ -48,6 +48,13 @@ def mesh_of(context: DeviceContext) -> Any:
     return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
 
 
+def sharding_along(mesh: Any, axis: int | None) -> Any:
+    """An array divided among the devices along that axis; None: the same on every device."""
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return NamedSharding(mesh, PartitionSpec(*([None] * axis + [AXIS] if axis is not None else [])))
+
+
 class Shardings:
     """Of a batch, and of what the program holds, by shape."""
 
@@ -71,9 +78,7 @@ class Shardings:
         return self._along(last if last in axes else None)
 
     def _along(self, axis: int | None) -> Any:
-        from jax.sharding import NamedSharding, PartitionSpec
-
-        return NamedSharding(self._mesh, PartitionSpec(*([None] * axis + [AXIS] if axis is not None else [])))
+        return sharding_along(self._mesh, axis)
 
 
 def staying(step: Callable[..., Any], where: tuple[Any, ...]) -> Callable[..., Any]:

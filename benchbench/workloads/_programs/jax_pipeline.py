@@ -16,7 +16,7 @@ from benchbench.workloads import _amp as amp
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads._programs.jax import apply_rule, counter_of, put
-from benchbench.workloads._programs.jax_parallel import mesh_of, staying
+from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along, staying
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.chain import BlockChain
 
@@ -152,9 +152,7 @@ class Stages:
 
     def sharding(self, *, divided: bool) -> Any:
         """Along the first axis, or the same on every device."""
-        from jax.sharding import NamedSharding, PartitionSpec
-
-        return NamedSharding(self.mesh, PartitionSpec(*[AXIS] * divided))
+        return sharding_along(self.mesh, 0 if divided else None)
 
     def output(self, parameters: Weights, tables: Weights, inputs: Any) -> Any:
         """Of the whole batch."""

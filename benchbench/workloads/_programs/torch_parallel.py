@@ -146,7 +146,6 @@ def _normalise_across_ranks(norm: Any, x: Any) -> Any:
 
     axes, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
     real = torch.promote_types(x.dtype, torch.float32)
-
     ranks = dist.get_world_size()
 
     def mean(values: Any) -> Any:

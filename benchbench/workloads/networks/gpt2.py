@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._division import Division, DivisionPlan
+from benchbench.workloads._division import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._programs import (
     jax_generation,
@@ -43,10 +43,7 @@ class Gpt2(Decoder):
 
     tensor_parallel: ClassVar[DivisionPlan] = {
         "tokens": Division.VOCABULARY,
-        "layers.*.qkv": Division.HEADS,
-        "layers.*.out": Division.ROWS,
-        "layers.*.up": Division.COLUMNS,
-        "layers.*.down": Division.ROWS,
+        **CAUSAL_LAYERS,
         "logits": Division.LOGITS,
     }
     added = frozenset({"width", "depth", "heads", "vocabulary", "context"})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._division import Division, DivisionPlan
+from benchbench.workloads._division import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
@@ -43,10 +43,7 @@ class Transformer(BlockChain):
     head_counts = ("heads",)
     tensor_parallel: ClassVar[DivisionPlan] = {
         "tokens": Division.VOCABULARY,
-        "layers.*.qkv": Division.HEADS,
-        "layers.*.out": Division.ROWS,
-        "layers.*.up": Division.COLUMNS,
-        "layers.*.down": Division.ROWS,
+        **CAUSAL_LAYERS,
         "head": Division.LOGITS,
     }
 
