@@ -242,10 +242,17 @@ class OnnxSession(TorchSession):
             options.profile_file_prefix = str(trace)
         if self._memory != "cpu":
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        session = onnxruntime.InferenceSession(path, options, providers=self._providers())
+        session = onnxruntime.InferenceSession(
+            path, options, providers=self._providers(), disabled_optimizers=self._inexact_fusions
+        )
         if session.get_providers()[0] != self._provider:
             raise Unsupported(f"{self._provider} did not start; ONNX Runtime fell back to the CPU")
         return session
+
+    @property
+    def _inexact_fusions(self) -> list[str]:
+        """A product's scale becomes an attribute, which is float32 whatever the product is computed in."""
+        return ["MatMulScaleFusion"] if self.case_dtype is Dtype.FLOAT64 else []
 
     def _providers(self) -> list[Any]:
         """The device's own; CUDA also for what TensorRT has no layer for. Nothing falls back to the CPU."""

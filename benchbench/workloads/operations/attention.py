@@ -24,9 +24,9 @@ class Attention(ScaledDotProduct):
     added = frozenset({"kv_heads"})
 
     def tiny(self) -> Self:
-        """Odd length, distinct sizes."""
+        """Odd length, distinct sizes, a width whose root no float has."""
         heads = 6 if self.kv_heads else 3
-        return replace(self, batch=2, heads=heads, length=37, dim=16, kv_heads=2 if self.kv_heads else 0)
+        return replace(self, batch=2, heads=heads, length=37, dim=24, kv_heads=2 if self.kv_heads else 0)
 
 
 @dataclass(frozen=True)

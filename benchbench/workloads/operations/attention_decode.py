@@ -27,4 +27,4 @@ class AttentionDecode(ScaledDotProduct):
 
     def tiny(self) -> Self:
         """Odd length, groups of three."""
-        return replace(self, batch=2, heads=6, kv_heads=2, length=37, dim=16)
+        return replace(self, batch=2, heads=6, kv_heads=2, length=37, dim=24)
