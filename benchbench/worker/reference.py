@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_result
-from benchbench.worker.tolerance import tolerance
+from benchbench.worker.tolerance import accumulation, tolerance
 from benchbench.worker.verify import (
     SPARED,
     STEPS,
@@ -75,7 +75,7 @@ def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) 
     return Reference(
         expected=output(Draw(dtype, standard=standard)),
         tolerance=(
-            drawn_tolerance(workload.rounding_size(), dtype, standard)
+            drawn_tolerance(workload, dtype, standard)
             if drawn
             else dict.fromkeys(indices, tolerance(workload, dtype)) | by_chance
         ),
@@ -85,12 +85,14 @@ def _of_operation(workload: Operation, dtype: Dtype, standard: Standard | None) 
 
 
 def drawn_tolerance(workload: Operation, dtype: Dtype, standard: Standard | None) -> dict[str, float]:
-    """Output → how far rounding takes it."""
+    """Output → how far rounding takes it: at `rounding_size`, and the longer sums of the size itself."""
+    added = accumulation(workload.longest_sum, dtype)
+    workload = workload.rounding_size()
     arrays, indices = workload.arrays(Draw(dtype, standard=standard)), sample_indices(workload)
     exact = workload.references(arrays, indices, Ops())
     draws = [workload.references(arrays, indices, ops) for ops in rounding_draws(dtype)]
     errors = {name: [relative_error(draw[name], exact[name]) for draw in draws] for name in exact}
-    return {name: tolerated(errors[name], workload.draws_tolerated, dtype) for name in exact}
+    return {name: tolerated(errors[name], workload.draws_tolerated, dtype) + added for name in exact}
 
 
 def _cached(workload: Training, dtype: Dtype, standard: Standard | None) -> Reference:

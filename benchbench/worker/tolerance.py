@@ -37,11 +37,16 @@ def tolerance(workload: Workload, dtype: Dtype) -> float:
     """
     if dtype is Dtype.INT8:
         return _quantised(workload)
-    accumulator = dtype if dtype is Dtype.FLOAT64 else Dtype.FLOAT32
-    accumulated = LAMBDA * math.sqrt(workload.reduction) * UNIT_ROUNDOFF[accumulator]
     rounded = math.sqrt(workload.roundings) * UNIT_ROUNDOFF[dtype.compute]
     rounded *= CUT if dtype is Dtype.TF32 else 1
-    return (accumulated + rounded) * (2 if dtype is Dtype.FLOAT64 else 1)
+    return accumulation(workload.reduction, dtype) + rounded * (2 if dtype is Dtype.FLOAT64 else 1)
+
+
+def accumulation(terms: int, dtype: Dtype) -> float:
+    """λ√n·uₐ: the relative error that adding up so many terms explains; in float64 twice, as above."""
+    wide = dtype is Dtype.FLOAT64
+    accumulator = Dtype.FLOAT64 if wide else Dtype.FLOAT32
+    return LAMBDA * math.sqrt(terms) * UNIT_ROUNDOFF[accumulator] * (2 if wide else 1)
 
 
 def _quantised(workload: Workload) -> float:

@@ -53,6 +53,11 @@ class Recurrent(Operation):
         """Odd sizes, none equal."""
         return replace(self, length=7, batch=3, inputs=11, hidden=5)
 
+    @property
+    def longest_sum(self) -> int:
+        """A gradient of the weights sums over all steps of all sequences."""
+        return self.batch * self.length if self.differentiated else 0
+
     def rounding_size(self) -> Self:
         """One sequence, of steps enough: each forgets about half of what was before."""
         usual = {"length": 32, "batch": 1, "inputs": 512, "hidden": 256}

@@ -285,6 +285,11 @@ class Workload(ABC):
         raise NotImplementedError
 
     @property
+    def longest_sum(self) -> int:
+        """Terms of the longest sum where draws tell the tolerance; 0: no more than at `rounding_size`."""
+        return 0
+
+    @property
     def roundings(self) -> int:
         """Times a value is rounded to the case's dtype on its way from input to output."""
         return 1

@@ -66,6 +66,11 @@ class Moe(Operation):
         return EXPERTS, CHOSEN * self.tokens // EXPERTS, self.width
 
     @property
+    def longest_sum(self) -> int:
+        """Over the width, an expert's hidden units, or, for the router's gradient, the tokens."""
+        return max(self.width, self.hidden, self.tokens if self.differentiated else 0)
+
+    @property
     def roundings(self) -> int:
         """Gate, its sigmoid, two products of it, down, weighted."""
         return 6

@@ -1,0 +1,30 @@
+"""How far rounding may take a result: what is drawn at a small size, and what longer sums add."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchbench.model.case import Dtype
+from benchbench.worker.reference import drawn_tolerance
+from benchbench.worker.tolerance import accumulation
+from benchbench.workloads.operations.lstm import LstmBackward
+
+
+def test_rounding_draws_are_widened_by_the_longer_sums_of_the_measured_size() -> None:
+    small = LstmBackward(length=32, batch=1, inputs=3, hidden=4)
+    large = replace(small, length=100, batch=64)
+    drawn, measured = (drawn_tolerance(workload, Dtype.FLOAT32, None) for workload in (small, large))
+    longer = accumulation(6400, Dtype.FLOAT32) - accumulation(32, Dtype.FLOAT32)
+    assert {name: measured[name] - drawn[name] for name in drawn} == pytest.approx(
+        dict.fromkeys(drawn, longer)
+    )
+
+
+def test_a_long_sum_in_float32_taken_term_by_term_is_within_what_is_added() -> None:
+    terms = np.random.default_rng(0).standard_normal((6400, 256)).astype(np.float32)
+    exact, taken = terms.sum(0, dtype=np.float64), np.cumsum(terms, 0, dtype=np.float32)[-1]
+    error = np.linalg.norm(taken - exact) / np.linalg.norm(exact)
+    assert 1e-6 < error < accumulation(6400, Dtype.FLOAT32)
