@@ -44,6 +44,7 @@ LATER = (
     "rank_spread",
     "entry_skew_s",
     "communication_share",
+    "idle_share",
     "layout",
 )  # columns that reports of before do not have
 SCALAR = {"type": ["number", "string", "boolean"]}

@@ -87,6 +87,19 @@ def test_a_range_in_which_a_rank_waits_hides_nothing() -> None:
     assert kind("FSDP::all_gather (conv1)") is Kind.OTHER
 
 
+def test_what_runs_beside_and_apart_from_communication_is_computing() -> None:
+    def computing(*spans: Span) -> float | None:
+        found = summarise(spans, WINDOW).communication
+        return found.computing_s if found else None
+
+    waiting = a_span("Forward", 0, 12)
+    receiving, sent = a_span("gloo:recv", 1, 5, "gloo"), a_span("gloo:send", 8, 14, "gloo")
+    ones, twos = a_span("aten::mm", 5, 9), a_span("aten::add", 16, 18)
+    assert computing(waiting, receiving, sent, ones, twos) == 6
+    assert computing(receiving, ones, a_span("aten::relu", 6, 11, "other")) == 6
+    assert computing(waiting, receiving) == 0
+
+
 def test_what_a_collective_runs_as_it_ends_is_not_passing() -> None:
     """TensorFlow goes on with the next operators in the event of the collective that they waited for."""
     assert passed(a_span("CollectiveReduceV2", 2, 9), a_span("MatMul", 5, 9)) == (3, 3)
@@ -139,6 +152,16 @@ def test_the_slowest_rank_is_the_one_that_waits_least() -> None:
     assert (found.communication_s, found.exposed_s) == pytest.approx((0.006, 0.003))
 
 
+def test_a_table_tells_how_long_each_rank_computed_where_that_was_noted() -> None:
+    profile = of_stages(0.08, 0.05)
+    table = operator_table(a_profiled(profile), profile, 0.01)
+    assert [each.computing_s for each in table.ranks] == pytest.approx([0.008, 0.005])
+    assert columns_of(profile_document([table], 5, Path("R")), 1)["computing"] == (
+        "8.00 ms (80.0 %)",
+        "5.00 ms (50.0 %)",
+    )
+
+
 def test_a_table_tells_the_share_and_each_rank() -> None:
     assert rendered(profile_document([of_ranks(0.05, 0.01)], 5, Path("R"))) == snapshot("""\
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu[devices=2,strategy=data-parallel]
@@ -172,17 +195,43 @@ def test_one_process_has_a_share_and_no_ranks() -> None:
 
 def test_a_run_keeps_the_share_of_each_case_that_was_profiled(tmp_path: Path) -> None:
     other = a_case(workload="other")
-    for case, outcome in (
-        (a_case(), replace(a_profile(), communication=Communication(total_s=0.04, exposed_s=0.01))),
-        (other, a_profile()),
-    ):
-        found = a_profiled(outcome, case=case)
-        assert isinstance(found.outcome, Profile)
-        for name, content in artifacts.profile_files(found, {}).items():
-            path = tmp_path / artifacts.ARTIFACTS / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
-    assert artifacts.profile_facts(tmp_path) == ({}, {a_case().id: 0.04 / 0.1})
+    keep(tmp_path, a_case(), replace(a_profile(), communication=Communication(total_s=0.04, exposed_s=0.01)))
+    keep(tmp_path, other, a_profile())
+    facts = artifacts.profile_facts(tmp_path)
+    assert facts == artifacts.ProfileFacts({}, {a_case().id: 0.04 / 0.1}, {})
+
+
+def keep(folder: Path, case: Case, outcome: Profile) -> None:
+    """In a run's folder."""
+    for name, content in artifacts.profile_files(a_profiled(outcome, case=case), {}).items():
+        path = folder / artifacts.ARTIFACTS / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+
+
+def of_stages(*computing_s: float | None) -> Profile:
+    """Of 0.1 s, in which each stage computed so long."""
+    ranks = [
+        RankProfile(
+            device="cpu",
+            wall_s=0.1,
+            busy_s=0.09,
+            communication=Communication(total_s=0.04, exposed_s=0.01, computing_s=each),
+        )
+        for each in computing_s
+    ]
+    return replace(a_profile(), ranks=tuple(ranks))
+
+
+def test_a_run_keeps_how_long_the_stages_of_a_pipeline_computed_nothing(tmp_path: Path) -> None:
+    """Not where an earlier version did not note it, nor of other strategies, which have no stages."""
+    staged = replace(a_case(), placement=Placement(devices=2, strategy=Strategy.PIPELINE))
+    before = replace(staged, params={"n": 1})
+    keep(tmp_path, staged, of_stages(0.08, 0.05))
+    keep(tmp_path, before, of_stages(0.08, None))
+    keep(tmp_path, a_case(placement=TWO), of_stages(0.08, 0.05))
+    idle = artifacts.profile_facts(tmp_path).idle
+    assert idle == {staged.id: pytest.approx((0.2 + 0.5) / 2)}
 
 
 def test_ranks_are_profiled_together_and_all_their_traces_kept(

@@ -60,7 +60,7 @@ def test_columns_are_those_of_the_documented_row_in_its_order() -> None:
         "latency_high_s, latency_min_s, latency_p50_s, latency_p90_s, latency_p99_s, cold_s, warm_s, "
         "compilations, items_per_s, item, flops, bytes, flops_per_s, bytes_per_s, flops_per_byte, bound, "
         "attainable_flops_per_s, roof, flops_of_ceiling, flops_of_datasheet, bytes_of_ceiling, "
-        "bytes_of_datasheet, link_bytes_per_s, rank_spread, entry_skew_s, communication_share, "
+        "bytes_of_datasheet, link_bytes_per_s, rank_spread, entry_skew_s, communication_share, idle_share, "
         "peak_device_bytes, peak_host_bytes, relative_error, energy_j, items_per_j, "
         "hidden_share, waiting_share, price_per_hour, currency, items_per_cost, notes"
     )
@@ -350,7 +350,7 @@ def test_every_empty_column_of_a_measured_case_has_a_note() -> None:
     row = the_row(a_measurement(cost=a_cost(flops=0, bytes=0), relative_error=None, compile_cache="warm"))
 
     of_parts = {"hidden_share", "waiting_share"}  # of steps whose parts are timed alone
-    of_devices = {"link_bytes_per_s", "rank_spread", "entry_skew_s", "communication_share"}  # of several
+    of_devices = {"link_bytes_per_s", "rank_spread", "entry_skew_s", "communication_share", "idle_share"}
     empty = {name for name in COLUMNS if row[name] is None} - of_parts - of_devices
     assert {note.partition(":")[0] for note in row["notes"]} == empty | {"1 of 3 rounds"}
 

@@ -12,14 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench.analyse.columns import flatten
 from benchbench.analyse.rows import rows
 from benchbench.analyse.scaling import scalings
 from benchbench.documents.plan import plan_document
+from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
 from benchbench.model.case import Case, Dtype, Phase
 from benchbench.model.measurement import Failure
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
+from benchbench.model.ranks import combined
 from benchbench.model.run import Run
 from benchbench.model.status import Status
 from benchbench.model.world import World
@@ -33,7 +36,8 @@ from benchbench.workloads.networks.gpt2 import Gpt2Train
 from benchbench.workloads.networks.llama import LlamaTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Train
 from benchbench.workloads.pipeline import PipelinedTraining
-from tests.factories import a_case, a_measurement, a_probe, a_record, a_run_info
+from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run, a_run_info
+from tests.rendering import columns_of
 from tests.test_architecture import ROOT
 from tests.test_parallel import errors_of, training_case, wrong
 from tests.tiny import EVERY
@@ -175,6 +179,19 @@ def test_a_row_says_how_much_of_a_step_a_stage_waits() -> None:
     assert told.text == (
         "8 micro-batches pass through 2 stages: stages that take equally long wait 11.1 % of a step"
     )
+
+
+def test_a_report_has_what_stages_were_idle_beside_the_bubble() -> None:
+    told = note(NoteKind.PIPELINE, stages=2, micro_batches=8, share=1 / 9)
+    staged = a_case(placement=STAGES)
+    measured = combined(a_cost(), [(0, "cpu", a_measurement(notes=(told,))) for _ in range(2)])
+    run = replace(a_run([a_record(measured, case=staged)]), idle={staged.id: 0.25})
+    (row,) = rows(run)
+    assert row.notes[-1].text.startswith("a stage computed nothing for 25.0 % of a profiled step")
+    assert flatten(row)["idle_share"] == 0.25
+    document = report_document(run)
+    shown = columns_of(document, [table.title for table in document.tables].index("Ranks"))
+    assert (shown["bubble"], shown["idle"]) == (("11.1 %",), ("25.0 %",))
 
 
 @pytest.mark.parametrize(

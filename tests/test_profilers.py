@@ -76,6 +76,17 @@ def test_torch_s_ranks_are_profiled_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_of_torch_s_pipeline_each_stage_tells_how_long_it_computed(tmp_path: Path) -> None:
+    stages = ("--world", "2", "--strategy", "pipeline", "-p", "batch=4", "-p", "accumulate=2")
+    found, _ = profiled(tmp_path, "torch", "-w", "convnet_train", *stages)
+    assert calls(found)["Forward"] == calls(found)["Backward"] == 2
+    assert all(0 < each["computing_s"] < each["step_s"] for each in found["ranks"])
+    (row,) = rows(tmp_path)
+    computing = [each["computing_s"] / each["step_s"] for each in found["ranks"]]
+    assert row["idle_share"] == pytest.approx(1 - sum(computing) / 2)
+
+
+@pytest.mark.real
 def test_tensorflow_profiler(tmp_path: Path) -> None:
     found = trained(tmp_path, "tensorflow")
     assert has_calls(found, "Conv2DBackpropFilter", 2)

@@ -62,6 +62,27 @@ def test_the_work_of_gloo_goes_on_in_threads_of_its_own_beside_torch_s_operators
     assert operators(found)["gloo:all_reduce"].host_self_s == pytest.approx(5.25e-3)
 
 
+def test_a_stage_that_waits_for_a_micro_batch_computes_nothing() -> None:
+    """As torch 2.13 names the parts of a pipeline's step; they are one operator, whichever micro-batch."""
+    events = (
+        x("Forward 0", 0, 4, "user_annotation"),
+        x("c10d::recv_", 0.5, 0.5),
+        x("aten::mm", 3, 1),
+        x("Forward 1", 4, 2, "user_annotation"),
+        x("aten::mm", 5, 1),
+        x("Backward 1", 6, 3, "user_annotation"),
+    )
+    found = chrome.parse_profile(torch_trace(*events), RECORDING, {})
+    assert {name: each.calls for name, each in operators(found).items()} == {
+        "Forward": 2,
+        "Backward": 1,
+        "c10d::recv_": 1,
+        "aten::mm": 2,
+    }
+    assert found.communication
+    assert found.communication.computing_s == pytest.approx(2e-3)
+
+
 def ort(name: str, start: int, length: int, category: str = "Session", **args: Any) -> dict[str, Any]:
     """An event of ONNX Runtime's trace, in microseconds from its start on."""
     where = {"cat": category, "pid": 70, "tid": 70, "ph": "X", "name": name}

@@ -142,7 +142,10 @@ _BEHIND: Mapping[str, Mapping[str, _Column]] = {
         "bytes": _count(lambda row: row.cost.bytes if row.cost else 0),
     },
     "bytes_per_s": {name: partial(_position, name) for name in roofline.FIELDS},
-    "entry_skew_s": {"communication_share": _fact(lambda row: row.communication.value)},
+    "entry_skew_s": {
+        "communication_share": _fact(lambda row: row.communication.value),
+        "idle_share": _fact(lambda row: row.idle.value),
+    },
     "items_per_j": {name: partial(_share, name) for name in SHARES},
     "peak_host_bytes": {"relative_error": lambda row: (row.relative_error.value, row.relative_error.reason)},
 }
@@ -166,7 +169,7 @@ UNITS: Mapping[str, str] = {
     "attainable_flops_per_s": "FLOP/s",
     **dict.fromkeys(("flops_of_ceiling", "flops_of_datasheet"), "%"),
     **dict.fromkeys(("bytes_of_ceiling", "bytes_of_datasheet"), "%"),
-    **dict.fromkeys((*SHARES, "communication_share"), "%"),
+    **dict.fromkeys((*SHARES, "communication_share", "idle_share"), "%"),
     "price_per_hour": "currency/h",
     "items_per_cost": "item/currency",
 }  # of numbers; `item` and `currency` stand for the row's

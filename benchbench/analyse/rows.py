@@ -51,8 +51,8 @@ class Row:
     `metrics`: by name, of all in `METRICS`; without any, as `steps`, `position` and `price`, where the case
     is not ok. `cost`: of a step, None where no round was measured. `layout`: of images in memory.
     `relative_error`: the worst, of failed rounds too. `shares`: by name, of `SHARES`, where a step has parts.
-    `communication`: of a profiled step, the share in which something passed between devices. `rounds`: those
-    measured; `samples`: their blocks.
+    `communication`: of a profiled step, the share in which something passed between devices; `idle`: of a
+    pipeline's, in which a stage computed nothing. `rounds`: those measured; `samples`: their blocks.
     """
 
     case: Case
@@ -71,6 +71,7 @@ class Row:
     price: CasePrice = field(default_factory=CasePrice)
     shares: Mapping[str, Value] = field(default_factory=dict)
     communication: Value = UNKNOWN
+    idle: Value = UNKNOWN
     notes: tuple[Note, ...] = ()
 
     @property
@@ -139,9 +140,13 @@ class _Context:
 
 
 def _with_profile(row: Row, run: Run) -> Row:
-    row = replace(row, communication=Value(run.communication.get(row.case.id)))
-    reason = run.unprofiled.get(row.case.id)
-    return replace(row, notes=(*row.notes, note(NoteKind.NOT_PROFILED, reason=reason))) if reason else row
+    name, notes = row.case.id, list(row.notes)
+    if (idle := run.idle.get(name)) is not None:
+        notes.append(note(NoteKind.STAGES_IDLE, share=idle))
+    if reason := run.unprofiled.get(name):
+        notes.append(note(NoteKind.NOT_PROFILED, reason=reason))
+    communication = run.communication.get(name)
+    return replace(row, communication=Value(communication), idle=Value(idle), notes=tuple(notes))
 
 
 def _left_out(info: RunInfo, left_out: LeftOut) -> Row:

@@ -99,11 +99,12 @@ def _ranks(table: OperatorTable) -> Iterator[Table]:
             "communication": _part(rank.communication_s, rank.step_s),
             "exposed": _part(rank.exposed_s, rank.step_s),
             "not waiting": number(rank.own_s, "s"),
+            "computing": _part(rank.computing_s, rank.step_s) if rank.computing_s is not None else None,
         }
         for rank in table.ranks
     ]
     told = f"slowest: rank {table.slowest.rank}, {fmt.seconds(table.slowest.own_s)} of a step not waiting"
-    yield document.table(rows, title=f"{table.case}, by rank", facts=[told])
+    yield document.table(document.without_empty(rows), title=f"{table.case}, by rank", facts=[told])
 
 
 def _row_cells(row: OperatorRow, table: OperatorTable) -> Cells:

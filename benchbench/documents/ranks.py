@@ -8,6 +8,7 @@ from benchbench.analyse.rows import Row, by_case, case_key
 from benchbench.documents import document
 from benchbench.documents.document import Content, Table, number
 from benchbench.model.measurement import Measurement, RankSamples
+from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.stats import median
 
@@ -33,8 +34,16 @@ def _line(row: Row, measured: Measurement) -> dict[str, Content]:
         "spread": number(row.value("rank_spread"), "×"),
         "entry skew": number(row.value("entry_skew_s"), "s"),
         "communication": number(row.communication.value, "%"),
+        "bubble": number(_bubble(row), "%"),
+        "idle": number(row.idle.value, "%"),
         "memory": number(_largest_peak(measured.ranks), "B"),
     }
+
+
+def _bubble(row: Row) -> float | None:
+    """Of a pipeline whose stages take equally long; of what is measured idle it is a part."""
+    shares = [float(each.data["share"]) for each in row.notes if each.kind is NoteKind.PIPELINE]
+    return shares[0] if shares else None
 
 
 def _largest_peak(ranks: Sequence[RankSamples]) -> int | None:

@@ -49,6 +49,7 @@ class NoteKind(StrEnum):
     DRIFTED = "drifted"
     NOT_PROFILED = "not_profiled"
     SIDE_BY_SIDE = "side_by_side"
+    STAGES_IDLE = "stages_idle"
 
 
 CONTENTION = (NoteKind.OTHER_PROCESSES, NoteKind.STOLEN_TIME, NoteKind.SHARED_GPU)
@@ -146,6 +147,8 @@ CLAUSES = {
     NoteKind.NOT_PROFILED: "{reason}",
     NoteKind.SIDE_BY_SIDE: "{hidden} of the shorter of its two parts is hidden behind the longer; "
     "{waiting} of a step is waiting",
+    NoteKind.STAGES_IDLE: "a stage computed nothing for {share} of a profiled step, in the mean: the bubble, "
+    "what passes between stages, waiting for slower ones, and Python between operators",
 }
 
 

@@ -44,10 +44,14 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """Seconds in which something passed between devices. `exposed_s`: while nothing else ran beside it."""
+    """Seconds in which something passed between devices. `exposed_s`: while nothing else ran beside it.
+
+    `computing_s`: in which anything else ran, whether something passed or not; None where that was not noted.
+    """
 
     total_s: float
     exposed_s: float
+    computing_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,12 @@ class RankProfile:
     wall_s: float
     busy_s: float
     communication: Communication
+
+    @property
+    def idle_share(self) -> float | None:
+        """Of a step, in which it computed nothing: it waited, or was in Python between operators."""
+        computing_s = self.communication.computing_s
+        return None if computing_s is None else max(1 - computing_s / self.wall_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +100,13 @@ class Profile:
         if self.ranks:
             return mean([each.communication.total_s / each.wall_s for each in self.ranks])
         return self.communication.total_s / self.wall_s if self.communication else None
+
+    @property
+    def idle_share(self) -> float | None:
+        """Of a step, in which a rank computed nothing: the mean of the ranks. None where not all noted it."""
+        idle = [rank.idle_share for rank in self.ranks]
+        known = [share for share in idle if share is not None]
+        return mean(known) if known and len(known) == len(idle) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,3 +102,4 @@ class Run:
     ended: bool = True  # False: it was interrupted, or is still being measured
     unprofiled: dict[str, str] = field(default_factory=dict)  # case id → why it has no profile
     communication: dict[str, float] = field(default_factory=dict)  # case id → share of its profiled step
+    idle: dict[str, float] = field(default_factory=dict)  # likewise, in which a pipeline's stage did nothing

@@ -43,7 +43,8 @@ class OperatorRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
     """A rank in one step: means over the steps. `exposed_s` is the part of `communication_s` beside which
-    nothing else ran there, `own_s` all of the step but that.
+    nothing else ran there, `own_s` all of the step but that. `computing_s`: in which an operator ran that
+    passes nothing; None where that was not noted.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class RankRow:
     step_s: float
     communication_s: float
     exposed_s: float
+    computing_s: float | None = None
 
     @property
     def own_s(self) -> float:
@@ -187,12 +189,14 @@ def rank_rows(profile: Profile) -> tuple[RankRow, ...]:
 
 
 def _rank_row(rank: int, profile: RankProfile, steps: int) -> RankRow:
+    computing_s = profile.communication.computing_s
     return RankRow(
         rank=rank,
         device=profile.device,
         step_s=profile.wall_s / steps,
         communication_s=profile.communication.total_s / steps,
         exposed_s=profile.communication.exposed_s / steps,
+        computing_s=None if computing_s is None else computing_s / steps,
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from benchbench.errors import UnreadableInput
 from benchbench.model.measurement import Failure
+from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile, Profiled
 from benchbench.model.record import SCHEMA
 from benchbench.model.status import Status
@@ -65,15 +66,32 @@ def read_profiles(run: Path) -> tuple[list[Profiled], list[str]]:
     return sorted(found, key=lambda each: each.case.id), damaged
 
 
-def profile_facts(run: Path) -> tuple[dict[str, str], dict[str, float]]:
-    """Case id → why it has no profile, where it was to have one; and → its share of communication."""
-    reasons, shares = {}, {}
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProfileFacts:
+    """What rows tell of profiles, by case id: why there is none where there was to be one, and shares.
+
+    `communication`: of a step, in which something passed between devices; `idle`: of a pipeline's, in which
+    a stage computed nothing.
+    """
+
+    unprofiled: dict[str, str]
+    communication: dict[str, float]
+    idle: dict[str, float]
+
+
+def profile_facts(run: Path) -> ProfileFacts:
+    """Of the profiles in a run's folder."""
+    facts = ProfileFacts({}, {}, {})
     for each in read_profiles(run)[0]:
-        if isinstance(each.outcome, Failure):
-            reasons[each.case.id] = each.outcome.message
-        elif (share := each.outcome.communication_share) is not None:
-            shares[each.case.id] = share
-    return reasons, shares
+        name, outcome = each.case.id, each.outcome
+        if isinstance(outcome, Failure):
+            facts.unprofiled[name] = outcome.message
+            continue
+        if outcome.communication_share is not None:
+            facts.communication[name] = outcome.communication_share
+        if each.case.placement.strategy is Strategy.PIPELINE and outcome.idle_share is not None:
+            facts.idle[name] = outcome.idle_share
+    return facts
 
 
 def profile_outcome(raw: object) -> Profile | Failure:

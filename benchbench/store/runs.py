@@ -226,14 +226,15 @@ def read_run(path: Path) -> Run:
         if records.setdefault(key, record) is not record:
             damaged.append(f"line {number}: another line has round {record.round + 1} of {record.case.id}")
     ended, missing = _end(path, lines) if checksums else (True, [])
-    unprofiled, communication = profile_facts(path)
+    profiles = profile_facts(path)
     return Run(
         info=info,
         records=tuple(records.values()),
         damaged=(*damaged, *missing),
         ended=ended,
-        unprofiled=unprofiled,
-        communication=communication,
+        unprofiled=profiles.unprofiled,
+        communication=profiles.communication,
+        idle=profiles.idle,
     )
 
 

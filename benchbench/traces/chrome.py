@@ -16,8 +16,11 @@ from benchbench.traces.timeline import Allocation, memory, summarise
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 MARKS = re.compile(r"ProfilerStep#\d+|accelbench \w+")
-# Numbers and hashes that differ from one process to the next, or between calls of one thing.
-CHANGING = re.compile(r"## Call (CompiledFxGraph) \w+ ##|(Torch-Compiled Region): \S+")
+# Numbers and hashes that differ from one process to the next, or between calls of one thing; of a pipeline
+# the numbers of micro-batches.
+CHANGING = re.compile(
+    r"## Call (CompiledFxGraph) \w+ ##|(Torch-Compiled Region): \S+|^(Forward|Backward) \d+$"
+)
 
 Event = Mapping[str, Any]
 
@@ -80,7 +83,7 @@ def _span(event: Event, origin: float) -> Span | None:
     identity = event.get("args", {}).get("External id")
     start = event["ts"] - origin
     return Span(
-        name=CHANGING.sub(r"\1\2", name),
+        name=CHANGING.sub(r"\1\2\3", name),
         lane=f"{event['pid']}/{event['tid']}",
         start_s=start / 1e6,
         end_s=(start + event["dur"]) / 1e6,

@@ -18,7 +18,8 @@ PASSING = re.compile(
     r"|psum|ppermute|cross.?replica",
     re.IGNORECASE,
 )
-AROUND = re.compile(r"FSDP::|DistributedDataParallel")  # ranges, in which a rank computes and waits
+# Ranges, in which a rank computes and waits: the last two of torch's pipelines, a micro-batch each.
+AROUND = re.compile(r"FSDP::|DistributedDataParallel|(Forward|Backward)$")
 
 Stretch = tuple[float, float]
 
@@ -49,8 +50,13 @@ def communication_in(spans: Sequence[Span], pieces: Iterable[Piece]) -> Communic
     if not passing:
         return None
     total_s = sum(end - start for start, end in _joined(passing))
-    hidden_s = _common_s(_joined(passing), _joined(others))
-    return Communication(total_s=total_s, exposed_s=max(total_s - hidden_s, 0.0))
+    computing = _joined(others)
+    hidden_s = _common_s(_joined(passing), computing)
+    return Communication(
+        total_s=total_s,
+        exposed_s=max(total_s - hidden_s, 0.0),
+        computing_s=sum(end - start for start, end in computing),
+    )
 
 
 def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
