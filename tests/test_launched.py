@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from benchbench import api
 from benchbench.errors import UsageError
 from benchbench.launch import followers
 from benchbench.launch.channel import Channel
@@ -251,13 +252,18 @@ def assert_ranked(tmp_path: Path) -> None:
         assert len(record.outcome.ranks) == 2
 
 
-def test_two_processes_make_one_run(tmp_path: Path) -> None:
-    arguments = ["-w", "all_reduce", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1"]
+def test_two_processes_make_one_run_and_its_profiles(tmp_path: Path) -> None:
+    """Of which the first process keeps the trace: those of others may be on other hosts."""
+    arguments = ["-w", "imbalanced", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "--profile"]
     processes = [start(tmp_path, rank, *arguments) for rank in range(2)]
     told = [each.communicate(timeout=120) for each in processes]
     assert [each.returncode for each in processes] == [0, 0], told
     assert "2 processes on 1 host" in told[0][1]
     assert_ranked(tmp_path)
+    (found,) = api.profile(results=tmp_path / "results")
+    assert [each.communication_s for each in found.ranks] == pytest.approx([3e-3, 2e-3])
+    assert [name.rpartition("-")[2].split(".")[1] for name in found.traces] == ["rank0"]
+    assert len([*(tmp_path / "results").rglob("*.trace.json.gz")]) == 1
 
 
 def test_a_world_that_was_not_started_is_refused_by_all(tmp_path: Path) -> None:
@@ -344,6 +350,7 @@ def running_in_or_below(folder: Path) -> list[str]:
 
 
 TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021", "--quick", "--rounds", "1"]
+TORCH += ["--profile"]
 
 
 @pytest.mark.real
@@ -383,3 +390,5 @@ def test_the_launchers_of_the_docs_start_it(launcher: list[str], tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert {record.case.workload for record in run_of(tmp_path).records} == {"all_reduce", "barrier"}
     assert_ranked(tmp_path)
+    profiles = api.profile(results=tmp_path / "results")
+    assert [len(each.ranks) for each in profiles] == [2, 2]

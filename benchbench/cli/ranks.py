@@ -26,6 +26,9 @@ def measure_ranks(
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Then profile each case, in a pass of its own.")
+    ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
@@ -46,7 +49,8 @@ def measure_ranks(
     from benchbench.running.measure import measure_launched
 
     with signals():
-        made = measure_launched(where, options, results, Lines(report="report"))
+        shown = Lines(report="profile" if profile else "report")
+        made = measure_launched(where, options, results, shown, profile=profile)
     if format != TERMINAL:
         print_document(api.report(made), format)
     raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)

@@ -22,8 +22,9 @@ from benchbench.model.run import Settings
 from benchbench.model.world import Spread
 from benchbench.registry import load_class
 
-ENDING_S = 1.0  # for a worker to say how its job ended, after its rank has replied
-LATE_S = 8.0  # and for another process to say so
+ENDING_S = 1.0  # for a worker to say how its job ended, once a rank has failed
+LEAVING_S = 5.0  # likewise once all ranks have replied: files that the job left, as traces, are read
+LATE_S = 8.0  # for another process to say so
 
 
 class RankTransport:
@@ -114,7 +115,9 @@ class RankedWorker(Worker):
         if self._meeting is None:
             return self._own.collect(timeout_s)
         endings = _Endings(self._own, self._group.followers, self._number, self._meeting)
-        reply, log = self._meeting.held(endings.of), endings.log
+        reply = self._meeting.held(endings.of)
+        endings.limit_s = ENDING_S if "outcome" in reply else LEAVING_S
+        log = endings.log
         self._meeting = None
         if "outcome" in reply:
             return Answer(reply, log=log)
@@ -143,6 +146,7 @@ class _Endings:
         self._followers = followers
         self._number = number
         self._meeting = meeting
+        self.limit_s = ENDING_S
 
     def of(self, rank: int) -> str:
         """Why a rank gave no reply."""
@@ -154,8 +158,8 @@ class _Endings:
         """Of the first rank."""
         self._meeting.close()
         for follower in self._followers:
-            follower.tell({"do": "collect", "worker": self._number, "timeout_s": ENDING_S})
-        return self._worker.collect(ENDING_S)
+            follower.tell({"do": "collect", "worker": self._number, "timeout_s": self.limit_s})
+        return self._worker.collect(self.limit_s)
 
     @cached_property
     def _others(self) -> list[Message]:

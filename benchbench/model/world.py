@@ -35,6 +35,11 @@ class World:
     gather: Callable[[Any], list[Any]] = lambda value: [value]
     shared: memoryview[int] | None = None  # a number of each process that all see; None: a launcher's
 
+    @property
+    def is_launched(self) -> bool:
+        """Whether a launcher started the processes, which then may be on several hosts."""
+        return self.processes > 1 and self.shared is None
+
     def numbers(self, first: int) -> list[int]:
         """Which devices of their kind compute together: those named, else as many from `first` on."""
         if self.names:

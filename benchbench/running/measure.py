@@ -47,7 +47,14 @@ def measure_suite(
     return runs.read_run(results / runs.RUNS / info.id)
 
 
-def measure_launched(where: Launched, options: MeasureOptions, results: Path, observer: RunObserver) -> Run:
+def measure_launched(
+    where: Launched,
+    options: MeasureOptions,
+    results: Path,
+    observer: RunObserver,
+    *,
+    profile: bool = False,
+) -> Run:
     """The same by the processes of a launcher, of which this is the first: a step of all their devices.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
@@ -65,7 +72,7 @@ def measure_launched(where: Launched, options: MeasureOptions, results: Path, ob
             ready(targets, asked.wait_s, results, observer),
             prepared(spread, targets, observer, transport) as (pool, info),
         ):
-            record_runs([pool], [info], results, observer)
+            record_runs([pool], [info], results, observer, profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
 
 

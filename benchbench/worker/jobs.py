@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -221,13 +222,18 @@ def profile_case(backend: Backend, job: Message) -> Message:
 def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], folder: Path) -> Profile:
     """The profile of (iterations, count) blocks, its traces in `folder`, under names that tell the rank.
 
+    Launched ranks may be on several hosts: none but the first one's folder is read, so they keep no traces.
     Raises Unsupported, Unread.
     """
-    if session.world.processes == 1:
+    world = session.world
+    if world.processes == 1:
         return session.profile(runner.step, *blocks, folder)
-    own = folder / f"rank{session.world.rank}"
+    own = folder / f"rank{world.rank}"
     own.mkdir()
     profile = session.profile(runner.step, *blocks, own)
+    if world.is_launched and world.rank:
+        shutil.rmtree(own)
+        return dataclasses.replace(profile, traces=())
     names = {name: f"{own.name}.{name}" for name in profile.traces}
     for name, told in names.items():
         (own / name).rename(folder / told)
