@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -79,7 +80,7 @@ def effective_count(values: Sequence[float]) -> float:
         return float(count)
     total = 0.0
     for lag in range(1, count // 2):
-        rho = math.fsum(centred[i] * centred[i + lag] for i in range(count - lag)) / variance
+        rho = math.fsum(map(operator.mul, centred, centred[lag:])) / variance
         if rho <= 0:
             break
         total += rho

@@ -41,7 +41,7 @@ from tests.factories import (
     a_run,
     some_rounds,
 )
-from tests.program import WORKLOADS, accelbench, paced_by, rows
+from tests.program import accelbench, paced_by, rows
 from tests.rendering import rendered
 
 Pairs = list[tuple[Case, Case]]
@@ -266,10 +266,14 @@ def repository(tmp_path: Path) -> Path:
             from __future__ import annotations
             from dataclasses import dataclass
             from benchbench.workloads.base import Program
-            from benchbench.workloads.honest import Honest
+            from benchbench.workloads.operations.gemm import Gemm
 
             @dataclass(frozen=True)
-            class Stepping(Honest):
+            class Stepping(Gemm):
+                m: int = 16
+                n: int = 16
+                k: int = 16
+
                 summary = "as long as a module says"
 
                 def build_fake(self, place, arrays):
@@ -327,7 +331,7 @@ def measured(*arguments: str, cwd: Path, code: int = 0, **more: Any) -> dict[str
 
 def test_two_revisions_are_measured_in_turn_and_kept_as_two_runs(repository: Path) -> None:
     places: dict[str, Any] = {
-        "ACCELBENCH_WORKLOADS": f"{WORKLOADS}{os.pathsep}{repository / 'bench'}",
+        "ACCELBENCH_WORKLOADS": str(repository / "bench"),
         "PYTHONPATH": os.pathsep.join(
             [str(repository / "src"), *sys.path[:1], os.environ.get("PYTHONPATH", "")]
         ),

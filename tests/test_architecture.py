@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,19 @@ HEAVY = {
 PRINTING = {"print", "exit", "quit"}
 
 
+@cache
 def sources() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parsed(path)))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +82,7 @@ def test_a_worker_needs_the_standard_library_and_numpy_only() -> None:
 def test_only_the_command_line_prints_or_exits(path: Path) -> None:
     if "cli" in path.relative_to(PACKAGE).parts:
         return
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
     assert not {call.id for call in calls if isinstance(call, ast.Name)} & PRINTING
     assert "sys.exit" not in {ast.unparse(call) for call in calls}
 
@@ -81,7 +93,7 @@ UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "__import
 
 def test_x10_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 modules = [getattr(node, "module", None), *(each.name for each in node.names)]
                 assert not UNSAFE_MODULES & {part for each in modules for part in (each or "").split(".")}, (
@@ -112,7 +124,7 @@ def test_x8_only_known_places_can_unpack_anything() -> None:
 def imported_modules(path: Path) -> set[str]:
     """Their top names; none of which only the checksum is imported."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {each.name.partition(".")[0] for each in node.names}
         elif isinstance(node, ast.ImportFrom) and [each.name for each in node.names] != ["crc32"]:
@@ -133,9 +145,7 @@ def test_x18_nothing_is_shipped_that_is_a_script_of_others_or_runs_when_it_is_in
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)
 def test_commands_print_in_one_place_which_makes_text_safe(path: Path) -> None:
-    calls = {
-        ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
-    }
+    calls = {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
     printing = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
     assert path.name == "screen.py" or not calls & printing
 
@@ -164,7 +174,7 @@ MOST_PARAMETERS = 8
 def test_no_function_hands_many_options_on_by_hand() -> None:
     """A function that defines options, for the command line or for Python, may have more."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if not isinstance(node, ast.FunctionDef):
                 continue
             defines = {"command", "takes_keywords"}
@@ -204,7 +214,7 @@ SAME_MEANING = {
 def test_a_public_name_means_one_thing() -> None:
     places: dict[str, list[Path]] = {}
     for path in sources():
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path.relative_to(PACKAGE))
     shared = {name: paths for name, paths in places.items() if len(paths) > 1 and name not in SAME_MEANING}

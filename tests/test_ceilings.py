@@ -12,6 +12,7 @@ from benchbench.documents.doctor import ceilings_document
 from benchbench.errors import UnreadableInput
 from benchbench.model.case import Dtype
 from benchbench.model.record import Record
+from benchbench.store import runs
 from tests.factories import (
     CPU,
     a_case,
@@ -20,6 +21,7 @@ from tests.factories import (
     a_machine,
     a_measurement,
     a_record,
+    a_run,
     a_run_info,
     a_telemetry,
     a_watched,
@@ -210,14 +212,11 @@ def test_ceilings_are_measured_kept_and_used_by_reports(tmp_path: Path) -> None:
     assert {row["flops_of_ceiling"] for row in rows(tmp_path)} == {None}  # of another cache
 
 
-def test_a_report_does_without_ceilings_that_cannot_be_read(tmp_path: Path) -> None:
-    own = str(tmp_path / "cache")
-    fake = ("-b", "fake", "-d", "cpu")
-    accelbench("doctor", "--ceilings", *fake, "--dtype", "float32", cwd=tmp_path, ACCELBENCH_CACHE=own)
-    (path,) = (tmp_path / "cache/ceilings").iterdir()
+def test_a_report_does_without_ceilings_that_cannot_be_read(cache: Path) -> None:
+    path = keep(a_ceiling())
     path.write_text("{")
-    accelbench("run", *fake, "--quick", "-w", "gemm", cwd=tmp_path, ACCELBENCH_CACHE=own)
-    assert f"warning: {path}" in accelbench("report", cwd=tmp_path, ACCELBENCH_CACHE=own).stderr
+    runs.keep(cache / "results", a_run())
+    assert f"warning: {path}" in accelbench("report", cwd=cache, ACCELBENCH_CACHE=str(cache)).stderr
 
 
 def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import importlib.util
 import math
+import os
 from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -163,6 +164,7 @@ def test_a_backward_pass_costs_two_or_three_times_its_forward_pass() -> None:
     assert backward
 
 
+EXAMPLES = 100 if os.environ.get("CI") else 25  # of each workload: of all together thousands
 SIZES = st.integers(0, 300) | st.integers(0, 9).map(lambda power: 2**power)
 VALUES = {
     bool: st.booleans(),
@@ -174,6 +176,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
+@settings(max_examples=EXAMPLES)
 def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject) -> None:
     kind: Any = registry.load_class("benchbench.workloads", name, Workload)
     drawn = {key: data.draw(VALUES[type(default)], key) for key, default in kind.fields().items()}

@@ -72,6 +72,20 @@ def bench(template: Path, tmp_path: Path) -> Bench:
     return Bench(Path(shutil.copytree(template, tmp_path / "bench")))
 
 
+@pytest.fixture(scope="module")
+def slower_template(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Bench(Path(shutil.copytree(template, tmp_path_factory.mktemp("slower") / "bench")))
+    made.pace("0.0012 0.001")
+    made.run(*FAKE)
+    return made.folder
+
+
+@pytest.fixture
+def slower(slower_template: Path, tmp_path: Path) -> Bench:
+    """The same with a newer run, in which one case is slower, and its pace."""
+    return Bench(Path(shutil.copytree(slower_template, tmp_path / "slower")))
+
+
 def test_unchanged_code_measured_now_passes_and_is_a_run(bench: Bench) -> None:
     found = bench.check()
     assert found["endings"] == []
@@ -105,36 +119,30 @@ def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
     assert [each["run"] for each in listed][-1] == found["run"]["id"]
 
 
-def test_a_slow_hour_that_is_over_is_not_confirmed(bench: Bench) -> None:
-    bench.pace("0.0012 0.001")
-    bench.run(*FAKE)
-    bench.pace("0.001 0.001")
-    found = bench.check("latest")
+def test_a_slow_hour_that_is_over_is_not_confirmed(slower: Bench) -> None:
+    slower.pace("0.001 0.001")
+    found = slower.check("latest")
     assert found["findings"][0]["flagged"]
     assert found["findings"][0]["verdict"] == "same"
     assert "not confirmed" in found["findings"][0]["reason"]
 
 
-def test_without_confirmation_one_stage_decides(bench: Bench) -> None:
-    bench.pace("0.0012 0.001")
-    bench.run(*FAKE)
-    bench.pace("0.001 0.001")
-    found = bench.check("latest", "--no-confirm", code=10)
+def test_without_confirmation_one_stage_decides(slower: Bench) -> None:
+    slower.pace("0.001 0.001")
+    found = slower.check("latest", "--no-confirm", code=10)
     assert found["stages"] == 1
     assert found["confirmation"] is None
 
 
-def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(bench: Bench) -> None:
-    bench.pace("0.0012 0.001")
-    bench.run(*FAKE)
+def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(slower: Bench) -> None:
     hardware = r'("cpu":) ?"[^"]*"(, ?\n? *"cores")'
-    for path in (bench.folder / "results").rglob("*.json"):
+    for path in (slower.folder / "results").rglob("*.json"):
         text = re.sub(hardware, r'\1 "Other CPU"\2', path.read_text())
         path.write_bytes(resealed(text.encode()) if "crc32" in text else text.encode())
-    own = json.loads((next((bench.folder / "results/runs").iterdir()) / "run.json").read_text())["machine"]
+    own = json.loads((next((slower.folder / "results/runs").iterdir()) / "run.json").read_text())["machine"]
     assert own["cpu"] == "Other CPU"
-    bench.session.parent.rename(bench.session.parent.with_name(fingerprint_of(own)))
-    found = bench.check("latest", code=10)
+    slower.session.parent.rename(slower.session.parent.with_name(fingerprint_of(own)))
+    found = slower.check("latest", code=10)
     assert "not measured again" in found["note"]
     assert found["stages"] == 1
 
@@ -146,9 +154,8 @@ def fingerprint_of(fields: dict[str, Any]) -> str:
     return fingerprint(Machine(**{**fields, "accelerators": tuple(fields["accelerators"])}))
 
 
-def test_exit_zero_tells_a_regression_and_fails_nothing(bench: Bench) -> None:
-    bench.pace("0.0012 0.001")
-    found = bench.check("--exit-zero")
+def test_exit_zero_tells_a_regression_and_fails_nothing(slower: Bench) -> None:
+    found = slower.check("latest", "--exit-zero")
     assert found["endings"] == ["regressed"]
     assert found["counts"]["slower"] == 1
 
@@ -160,11 +167,9 @@ def test_a_case_that_no_longer_works_ends_with_4_and_is_no_regression(bench: Ben
     assert "ValueError" in found["findings"][0]["reason"]
 
 
-def test_a_case_that_breaks_while_measured_again_ends_with_4(bench: Bench) -> None:
-    bench.pace("0.0012 0.001")
-    bench.run(*FAKE)
-    bench.pace("broken")
-    assert bench.check("latest", code=4)["findings"][0]["verdict"] == "broken"
+def test_a_case_that_breaks_while_measured_again_ends_with_4(slower: Bench) -> None:
+    slower.pace("broken")
+    assert slower.check("latest", code=4)["findings"][0]["verdict"] == "broken"
 
 
 def test_a_missing_baseline_ends_with_11_before_anything_is_measured(bench: Bench) -> None:

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.columns import COLUMNS, data_frame, flatten
-from benchbench.analyse.metrics import FARTHEST_APART, METRICS, disagreement, geometric_mean
+from benchbench.analyse.metrics import (
+    FARTHEST_APART,
+    METRICS,
+    Metric,
+    Sampled,
+    disagreement,
+    geometric_mean,
+)
 from benchbench.analyse.rows import P99_SAMPLES, rows
 from benchbench.model.measurement import Failure, Measurement, Memory
 from benchbench.model.note import plain
@@ -164,6 +171,17 @@ def test_processes_that_disagree_have_no_headline_and_no_rate() -> None:
 )
 def test_processes_disagree_from_a_factor_of_two_on(seconds: tuple[float, ...], reason: str) -> None:
     assert disagreement(seconds) == reason
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@pytest.mark.parametrize("values", [(1.0,), (1.0, 1.5, 2.0), (1.0, 1.5, 2.5), (5.0, 1.0)])
+def test_the_reason_why_processes_have_no_value_in_common_is_that_of_their_pool(
+    metric: Metric, values: tuple[float, ...]
+) -> None:
+    source = metric.source if isinstance(metric.source, Sampled) else metric.source.divisor.source
+    assert isinstance(source, Sampled)
+    pooled = source.pool(values)
+    assert source.disagreement(values) == (pooled.reason if pooled.value is None else "")
 
 
 @given(st.lists(st.floats(1.0, FARTHEST_APART), min_size=5, max_size=40))

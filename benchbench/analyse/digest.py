@@ -78,10 +78,10 @@ class CaseDigest:
 
     def disagreement(self, metric: Metric) -> str:
         """Why the processes have no value in common; empty where they have one, or none at all."""
-        measured = metric.source.divisor if isinstance(metric.source, Rate) else metric
-        known = [value for value in self.of(measured) if value is not None and 0 < value < math.inf]
-        pooled = measured.source.pool(known) if known else None
-        return pooled.reason if pooled and pooled.value is None else ""
+        if isinstance(metric.source, Rate):
+            return self.disagreement(metric.source.divisor)
+        known = [value for value in self.of(metric) if value is not None and 0 < value < math.inf]
+        return metric.source.disagreement(known) if known else ""
 
     def disturbance(self, metric: Metric) -> str:
         """`contended: …`: what others took of the device meanwhile, where it matters to the metric."""
@@ -140,8 +140,9 @@ def digest(run: Run) -> Digest:
     records: dict[str, list[Record]] = {case.id: [] for case in info.plan}
     cases = {case.id: case for case in info.plan}
     for record in run.records:
-        records.setdefault(record.case.id, []).append(record)
-        cases.setdefault(record.case.id, record.case)
+        name = record.case.id
+        records.setdefault(name, []).append(record)
+        cases.setdefault(name, record.case)
     return Digest(
         id=info.id,
         started=info.started,

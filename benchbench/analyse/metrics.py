@@ -43,10 +43,15 @@ class Pool(Protocol):
 Count = Callable[[Cost], int]
 
 
+def _always_agree(_values: Sequence[float], /) -> str:
+    """Of a metric whose pool has a value whatever those of its processes."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
     """Measured: `process` gives the value of one process, or why it has none; `pool` one value of
-    several, or why they have none.
+    several, or why they have none; `disagreement` is that reason alone, empty where they have one.
 
     `settled`: it means nothing while a process still warms up. `once`: it has one value a run, whatever the
     number of processes.
@@ -54,6 +59,7 @@ class Sampled:
 
     process: Process
     pool: Pool
+    disagreement: Callable[[Sequence[float]], str] = _always_agree
     settled: bool = False
     once: bool = False
 
@@ -229,7 +235,7 @@ LATENCY = Metric(
     better="lower",
     meaning="time of a step",
     pooled_by="geometric mean of the processes' medians",
-    source=Sampled(process=_latency, pool=geometric_mean, settled=True),
+    source=Sampled(process=_latency, pool=geometric_mean, disagreement=disagreement, settled=True),
     series="latency_seconds",
 )
 ENERGY = Metric(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 from benchbench.gate.significance import Estimate, Family
 from benchbench.gate.spread import ENOUGH, SessionDeviation
@@ -51,11 +52,14 @@ def _sessions(estimate: Estimate, deviation: SessionDeviation, family: Family) -
 def _rounds(estimate: Estimate, deviation: SessionDeviation, family: Family) -> str:
     """Where the processes explain the error, and more of them would make it small enough."""
     floor = deviation.further * math.sqrt(1 + 1 / deviation.days)
-    for rounds in range(estimate.processes + 1, MOST_ROUNDS + 1):
+
+    def tells(rounds: int) -> bool:
         error = max(floor, _processes_error(deviation, rounds))
-        if _tells(estimate, error, estimate.difference.degrees, family):
-            return f"about {rounds} rounds would tell"
-    return SPREAD_TOO_LARGE
+        return _tells(estimate, error, estimate.difference.degrees, family)
+
+    counts = range(estimate.processes + 1, MOST_ROUNDS + 1)
+    first = bisect_left(counts, True, key=tells)  # the error only falls with their number
+    return f"about {counts[first]} rounds would tell" if first < len(counts) else SPREAD_TOO_LARGE
 
 
 def _processes_error(deviation: SessionDeviation, rounds: int) -> float:

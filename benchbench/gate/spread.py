@@ -68,7 +68,7 @@ def session_deviation(
         raise ValueError("a session without a value")
     count = len(days)
     hours = [[mean(logs) for logs in day] for day in days]
-    places = day_means(days)
+    places = [mean(day) for day in hours]
     between = deviation(places) ** 2 if count > 1 else 0.0
     averaged = _pooled(hours)[0] * (1 - mean([1 / len(day) for day in days]))
     filled, known = _filled(between, count, assumed, prior)

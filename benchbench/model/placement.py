@@ -76,6 +76,8 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 def suffix(placement: Placement, environment: Mapping[str, str]) -> str:
     """The end of an id; empty at the defaults."""
+    if placement == ONE_DEVICE and not environment:
+        return ""
     items = {
         "hosts": str(placement.hosts) if placement.hosts > 1 else "",
         "devices": str(placement.devices) if placement.devices > 1 else "",

@@ -91,6 +91,6 @@ def _parts(blocks: Sequence[float], size: int) -> list[Sequence[float]]:
 
 def _median_error(parts: Sequence[Sequence[float]]) -> float:
     """Standard error of the median of one of `parts`, all as long, by what their medians leave."""
-    rest = [block - median(part) for part in parts for block in part]
+    rest = [block - middle for part in parts for middle in (median(part),) for block in part]
     count = len(parts[0]) * effective_count(rest) / len(rest)
     return MEDIAN_ERROR * TO_DEVIATION * mad(rest) / math.sqrt(count)
