@@ -176,7 +176,7 @@ def test_the_bound_of_dropouts_zeros_is_six_standard_deviations_of_their_share()
 def test_what_the_documentation_says_of_dropout_is_what_is_done() -> None:
     assert (COUNTED, SIGMAS) == (4096, 6)
     page = " ".join((ROOT / "docs/measuring.md").read_text().split())
-    assert "Of `dropout`, which chance enters, 4096 elements are read" in page
+    assert "| `dropout` | 4096 elements: each must be 0 or the scaled input" in page
     assert "the share of zeros within six standard deviations" in page
 
 
