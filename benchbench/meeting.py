@@ -1,6 +1,6 @@
-"""Where the ranks of a case meet: each is told what all gave, and of failures the one that explains them.
+"""Where the ranks of a case meet: each gets the values of all, and of several failures the cause is reported.
 
-Used on both sides of a worker, so it needs the standard library only. A message is a line, a JSON object.
+Parent and workers use it, so it needs the standard library only. Messages are JSON objects, one per line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Message = dict[str, Any]
 
 
 def deadline_of(timeout_s: float) -> float:
-    """When those that have not come back are told late, on the monotonic clock."""
+    """When ranks that have not come back count as late, on the monotonic clock."""
     return time.monotonic() + max(timeout_s - MARGIN_S, timeout_s / 2)
 
 
@@ -39,7 +39,10 @@ class Member:
         self._lines = channel.makefile("rwb")
 
     def gather(self, value: Any) -> list[Any]:
-        """What all ranks gave, in their order, once they have. Raises ConnectionError where they ended."""
+        """The values of all ranks, in their order, once all have given one.
+
+        Raises ConnectionError where the others have ended.
+        """
         self.send({"value": value})
         answer = self._lines.readline()
         if not answer:
@@ -48,28 +51,29 @@ class Member:
         return values
 
     def send(self, message: Message) -> None:
-        """Any message: `reply` is the last."""
+        """Send a message; a `reply` is the rank's last."""
         self._lines.write(json.dumps(message, allow_nan=False).encode() + b"\n")
         self._lines.flush()
 
 
 @dataclass
 class Rank:
-    """A rank as the meeting sees it. `death` says how one that gave no reply ended."""
+    """A rank as the meeting sees it. `death()`: how it ended, where it gave no reply."""
 
     number: int
     channel: socket.socket
     death: Callable[[], str] = lambda: "its connection ended"
     received: bytes = b""
-    given: list[Any] = field(default_factory=list)  # the value it waits with; empty: it does not wait
+    given: list[Any] = field(default_factory=list)  # the value of the gather that it waits in, else empty
     reply: Message | None = None
     ended: bool = False
 
 
 def meet(ranks: Sequence[Rank], deadline: float) -> Message:
-    """The replies of all ranks, `{"ranks": […]}`, or the failure of the one that explains the rest.
+    """The replies of all ranks, `{"ranks": […]}`, or the failure that explains the others'.
 
-    Until every rank has ended, or `GRACE_S` after the first failed, or the deadline on the monotonic clock.
+    Lasts until every rank has ended, until `GRACE_S` after the first failure, or until the deadline on the
+    monotonic clock.
     """
     with selectors.DefaultSelector() as waiting:
         for rank in ranks:
@@ -88,8 +92,8 @@ def meet(ranks: Sequence[Rank], deadline: float) -> Message:
 
 
 def _receive(rank: Rank) -> None:
-    """What has come, or the end."""
-    with suppress(ConnectionError):
+    """Take in what the rank has sent, or that it has ended."""
+    with suppress(OSError):  # reset, or no route to its host any longer
         if data := rank.channel.recv(2**16):
             *lines, rank.received = (rank.received + data).split(b"\n")
             for line in lines:
@@ -106,12 +110,12 @@ def _answer(ranks: Sequence[Rank]) -> None:
     values = json.dumps([rank.given[0] for rank in ranks]).encode() + b"\n"
     for rank in ranks:
         rank.given = []
-        with suppress(ConnectionError):  # it died: its end is read next
+        with suppress(OSError):  # it died: its end is read next
             rank.channel.sendall(values)
 
 
 def _failure(rank: Rank) -> Failure | None:
-    """What ended it, if not its answer."""
+    """How the rank failed, if it did."""
     if rank.reply is None:
         return Failure(status=Status.CRASHED, message="") if rank.ended else None
     outcome = rank.reply.get("outcome", {})
@@ -125,11 +129,9 @@ def _together(ranks: Sequence[Rank]) -> Message:
     failures = [(rank, failure) for rank in ranks if (failure := _failure(rank))]
     if failures:
         rank, failure = min(failures, key=lambda each: _gravity(each[1].status))
-        what = failure.message if rank.reply is not None else rank.death()
-        told = f"rank {rank.number} of {len(ranks)}: {what}"
-        return failure_reply(
-            Failure(status=failure.status, message=told, relative_error=failure.relative_error)
-        )
+        cause = failure.message if rank.reply is not None else rank.death()
+        message = f"rank {rank.number} of {len(ranks)}: {cause}"
+        return failure_reply(dataclasses.replace(failure, message=message))
     if behind := [rank for rank in ranks if rank.reply is None]:
         return failure_reply(Failure(status=Status.TIMEOUT, message=_late(behind, len(ranks))))
     return {"ranks": [rank.reply for rank in ranks]}
@@ -147,17 +149,17 @@ def _gravity(status: Status) -> int:
 
 
 def devices_of(job: Message) -> int:
-    """Of the case that the job is about; 1 where it is about none."""
+    """How many devices the job's case has; 1 where it is about no case."""
     return int(job["case"]["placement"]["devices"]) if "case" in job else 1
 
 
 def names_of(job: Message) -> tuple[str, ...]:
-    """Of the case's devices, where they are not those that follow its device."""
+    """The names of the case's devices, where one does not follow the other; else empty."""
     return tuple(job["case"]["placement"].get("names", ()))
 
 
 def of_all(reply: Message) -> Message:
-    """What ranks answer together; a measurement or a profile is made of theirs by who asked."""
+    """One reply of several ranks. Measurements and profiles stay apart: whoever asked combines them."""
     if "ranks" not in reply or {"outcome", "profile"} & (first := reply["ranks"][0]).keys():
         return reply
     if "verified" not in first:
@@ -167,7 +169,7 @@ def of_all(reply: Message) -> Message:
 
 
 def cores_of(number: int, size: int, allowed: Sequence[int]) -> list[int]:
-    """The cores of a rank: no other's, unless there are fewer cores than ranks."""
+    """The cores of rank `number` of `size`: no other rank's, unless there are fewer cores than ranks."""
     share = len(allowed) // size
     if not share:
         return [allowed[number % len(allowed)]]
@@ -175,11 +177,14 @@ def cores_of(number: int, size: int, allowed: Sequence[int]) -> list[int]:
 
 
 def first_message(channel: socket.socket, limit_s: float = 5.0) -> Message:
-    """How somebody who connected introduces itself; empty where it does not. Nothing beyond it is read."""
-    channel.settimeout(limit_s)
-    line = b""
+    """How whoever connected introduces itself; empty where it does not within `limit_s`.
+
+    Nothing beyond the first line is read.
+    """
+    deadline, line = time.monotonic() + limit_s, b""
     try:
         while not line.endswith(b"\n") and len(line) < LONGEST:
+            channel.settimeout(max(deadline - time.monotonic(), 0.001))
             byte = channel.recv(1)
             if not byte:
                 return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -24,10 +25,13 @@ from benchbench.launch import followers
 from benchbench.launch.channel import Channel
 from benchbench.launch.followers import Group, LaunchedProcess, follow, gather_followers
 from benchbench.launch.launched import PORT, Launched, first_host, launched
-from benchbench.model.measurement import Failure, Measurement
+from benchbench.launch.transport import Answer
+from benchbench.meeting import Rank, first_message, meet
+from benchbench.model.measurement import Failure, Measurement, Window
+from benchbench.running.answers import decoded
 from benchbench.running.rounds import shuffled
 from benchbench.store import runs
-from tests.factories import a_case
+from tests.factories import a_case, a_measurement
 from tests.program import environment, wait_for
 
 VARIABLES = {
@@ -70,6 +74,12 @@ def test_every_launcher_tells_rank_size_and_where_the_first_is(launcher: str) ->
     assert where.address == ADDRESSES[launcher]
 
 
+@pytest.mark.parametrize("tasks", ["2(x3),1", "2,1(x2)", "2"])
+def test_slurms_list_of_tasks_begins_with_those_of_the_first_node(tasks: str) -> None:
+    """srun(1), SLURM_TASKS_PER_NODE, has the first of these."""
+    assert launched({**VARIABLES["srun"], "SLURM_TASKS_PER_NODE": tasks}, 7).address == ("node07", PORT)
+
+
 def test_on_one_host_the_first_leaves_its_port_in_a_file_of_its_user() -> None:
     variables = {**VARIABLES["mpirun"], "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     del variables["ACCELBENCH_ADDRESS"]
@@ -84,6 +94,7 @@ def test_on_one_host_the_first_leaves_its_port_in_a_file_of_its_user() -> None:
         ("node[07-09,12],x", "node07"),
         ("a,b", "a"),
         ("rack1-[3]-gpu", "rack1-3-gpu"),
+        ("rack[1-2]node[4,6],x", "rack1node4"),
         ("", ""),
         ("only", "only"),
     ],
@@ -152,6 +163,7 @@ def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(t
         stranger.sendall(json.dumps({"member": member, "token": "guessed"}).encode() + b"\n")
         thread.join()
     assert "did not come" in str(caught[0])
+    assert not where.file.exists()  # a later launcher's process of that id would connect to nobody
 
 
 def test_processes_of_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,13 +192,22 @@ def a_group(*members: tuple[str, tuple[int, ...]]) -> Group:
 
 def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> None:
     free = a_group(("a", (0, 1, 2, 3)), ("a", (0, 1, 2, 3)), ("b", (4, 5)))
-    assert [free.cores(rank) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
-    assert not any(free.oversubscribed(rank) for rank in range(3))
+    assert free.cores == {0: [0, 1], 1: [2, 3], 2: [4, 5]}
+    assert not free.oversubscribed
     bound = a_group(("a", (0,)), ("a", (3,)))
-    assert [bound.cores(rank) for rank in range(2)] == [[0], [3]]
+    assert bound.cores == {0: [0], 1: [3]}
     few = a_group(("a", (0,)), ("a", (0,)))
-    assert all(few.oversubscribed(rank) for rank in range(2))
+    assert few.oversubscribed
     assert (free.hosts, few.hosts) == (2, 1)
+    apart = a_group(("a", (0,)), ("b", (0,)))
+    assert not apart.oversubscribed  # cores of one number, on two hosts
+
+
+def test_hosts_are_numbered_from_the_first_rank_and_may_have_unequal_numbers_of_ranks() -> None:
+    cyclic = a_group(("b", (0,)), ("a", (0,)), ("b", (1,)), ("a", (1,)))
+    assert [cyclic.host_number(rank) for rank in range(4)] == [0, 1, 0, 1]
+    assert cyclic.is_even
+    assert not a_group(("a", (0,)), ("a", (1,)), ("a", (2,)), ("b", (0,))).is_even
 
 
 def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
@@ -224,6 +245,72 @@ def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
         silent.hear(0.01)
     assert not there.recv(1)  # a late answer would be taken for the next one
     there.close()
+
+
+class Unreachable(socket.socket):
+    """An end of a connection to a host that has lost its network."""
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+
+def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
+    here, there = socket.socketpair()
+    follower = followers.Follower(
+        LaunchedProcess(1, "a", (0,), "1"), Channel(Unreachable(fileno=here.detach()))
+    )
+    follower.tell({"do": "close"})
+    with pytest.raises(ConnectionError, match="its process has ended"):
+        follower.hear(1.0)
+    there.close()
+
+
+def test_a_rank_whose_host_cannot_be_reached_any_longer_is_named() -> None:
+    here, there = socket.socketpair()
+    there.sendall(b"{}")  # there is something to read
+    with Unreachable(fileno=here.detach()) as lost:
+        reply = meet([Rank(0, lost)], time.monotonic() + 5.0)
+    there.close()
+    assert reply["outcome"]["message"] == "rank 0 of 1: its connection ended"
+
+
+def test_who_introduces_itself_too_slowly_is_nobody_however_steadily_it_sends() -> None:
+    here, there = socket.socketpair()
+
+    def drip() -> None:
+        with suppress(OSError):
+            for byte in b'{"rank": 0, "token": "known"}\n':
+                there.sendall(bytes([byte]))
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    assert first_message(here, limit_s=0.1) == {}
+    here.close()
+    thread.join()
+    there.close()
+
+
+@pytest.mark.parametrize(("hosts", "is_joint"), [((0, 0), True), ((0, 1), False)])
+def test_windows_of_hosts_whose_clocks_differ_are_not_joined(hosts: tuple[int, int], is_joint: bool) -> None:
+    windows = [Window(began_s=began, ended_s=began + 1, cpu_s=1.0) for began in (5.0, 90_000.0)]
+    ranks = [
+        {
+            "outcome": dataclasses.asdict(a_measurement(window=window)),
+            "stages_s": {},
+            "device": "cpu",
+            "host": n,
+        }
+        for n, window in zip(hosts, windows, strict=True)
+    ]
+    made = decoded(Answer({"ranks": ranks}), {})
+    assert isinstance(made, Measurement)
+    assert [rank.host for rank in made.ranks] == list(hosts)
+    assert [rank.window for rank in made.ranks] == windows
+    assert (made.window is not None) == is_joint
 
 
 MODULE = [sys.executable, "-m", "benchbench.ranks"]

@@ -23,9 +23,9 @@ class Channel:
         self._received = bytearray()
 
     def send(self, message: Message) -> None:
-        """What was not read before is dropped: it answers nothing that is asked now."""
+        """Send a message. What came before and was not read is dropped: it answers nothing asked now."""
         self._drain()
-        with suppress(BrokenPipeError, ConnectionResetError):  # the reader will find out
+        with suppress(OSError):  # its process or its host is gone: `receive` will tell
             self._socket.settimeout(None)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
@@ -64,7 +64,9 @@ class Channel:
     def _read(self) -> bool:
         try:
             chunk = self._socket.recv(65536)
-        except ConnectionResetError:
+        except TimeoutError:
+            raise
+        except OSError:  # reset, or no route to its host any longer
             return False
         self._received += chunk
         if len(self._received) > MOST_BYTES:

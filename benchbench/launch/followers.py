@@ -1,7 +1,7 @@
-"""The processes of a launcher work together: the first has the others start workers and give them jobs.
+"""The processes that a launcher started: the first has the others, its followers, start workers and run jobs.
 
-A message is a JSON object, a line each, over TCP. Who reaches the first one's port can have it measure
-nonsense, and the others run what it asks: use it in networks that you trust, as torch.distributed.
+Messages are JSON objects, one per line, over TCP. Whoever reaches the first process's port can falsify its
+measurements, and the followers run whatever it asks: as with torch.distributed, use a network that you trust.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import msgspec
 
@@ -31,7 +33,8 @@ from benchbench.model.device import Target
 from benchbench.model.run import Settings
 
 JOIN_S = 60.0  # for all processes to be there
-PAUSE_S = 0.05
+INTRODUCTION_S = 5.0  # for a process that has connected to say which it is
+PAUSE_S = 0.05  # between attempts to reach the first process
 NO_LIMIT_S = 10 * 86_400.0  # a follower waits for as long as the first process lives
 
 
@@ -61,16 +64,16 @@ class Follower:
 
     @property
     def ended(self) -> bool:
-        """Whether its process has, as far as is known now."""
+        """Whether its process has ended, as far as is known now."""
         return bool(self.lost) or self.channel.ended
 
     def tell(self, message: Message) -> None:
-        """Without an answer."""
+        """Send a message, and wait for no answer."""
         if not self.lost:
             self.channel.send(message)
 
     def hear(self, timeout_s: float) -> Message:
-        """Its answer. Raises ConnectionError where it is gone or says nothing in time: then it is lost."""
+        """Its next answer. Raises ConnectionError where it has ended or is late: then it is lost for good."""
         if self.lost:
             raise ConnectionError(self.lost)
         try:
@@ -86,60 +89,77 @@ class Follower:
         raise ConnectionError(self.lost)
 
     def _lose(self, reason: str) -> None:
-        """A late answer would be taken for the next one."""
-        self.lost = reason
+        self.lost = reason  # and close: a late answer would be taken for the next one
         self.channel.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
-    """All processes, in the order of ranks: this one, the first, and those that follow."""
+    """All processes of the launcher: this one, which is the first, and those that follow it."""
 
-    host: str  # by which all reach this one
+    host: str  # the name or address by which all reach this process
     own: LaunchedProcess
     followers: Sequence[Follower]
 
-    @property
+    @cached_property
     def members(self) -> list[LaunchedProcess]:
         """In the order of ranks."""
         return [self.own, *(follower.member for follower in self.followers)]
 
+    @cached_property
+    def ranks_by_host(self) -> dict[str, list[int]]:
+        """Host → the ranks on it; the first rank's host comes first."""
+        ranks: dict[str, list[int]] = {}
+        for rank, member in enumerate(self.members):
+            ranks.setdefault(member.host, []).append(rank)
+        return ranks
+
     @property
     def hosts(self) -> int:
-        """Different ones."""
-        return len({member.host for member in self.members})
+        """How many hosts the processes run on."""
+        return len(self.ranks_by_host)
 
-    def local(self, rank: int) -> tuple[int, int]:
-        """Which of the processes of its host a rank is, and how many there are."""
-        here = [n for n, each in enumerate(self.members) if each.host == self.members[rank].host]
-        return here.index(rank), len(here)
+    @property
+    def is_even(self) -> bool:
+        """Whether every host runs equally many processes."""
+        return len({len(ranks) for ranks in self.ranks_by_host.values()}) == 1
+
+    def host_number(self, rank: int) -> int:
+        """The host of a rank, counted from 0, the first rank's."""
+        return list(self.ranks_by_host).index(self.members[rank].host)
 
     def device(self, rank: int) -> int:
-        """Which of the accelerators that it sees is a rank's: those that see the same divide them."""
+        """The index of a rank's accelerator among those it sees: ranks that see the same ones divide them."""
         own = self.members[rank]
-        same = [n for n, each in enumerate(self.members) if (each.host, each.gpus) == (own.host, own.gpus)]
+        same = [n for n in self.ranks_by_host[own.host] if self.members[n].gpus == own.gpus]
         return same.index(rank)
 
-    def cores(self, rank: int) -> list[int]:
-        """Of a rank: those its launcher bound it to, else its share of those that all on its host have."""
-        own = self.members[rank]
-        here = [each for each in self.members if each.host == own.host]
-        if len({each.cores for each in here}) > 1:
-            return list(own.cores)
-        return cores_of(*self.local(rank), own.cores)
+    @cached_property
+    def cores(self) -> dict[int, list[int]]:
+        """Rank → its cores: those its launcher bound it to, else an equal share of its host's."""
+        return {
+            rank: cores
+            for ranks in self.ranks_by_host.values()
+            for rank, cores in zip(ranks, _shared_cores([self.members[n] for n in ranks]), strict=True)
+        }
 
-    def oversubscribed(self, rank: int) -> bool:
-        """Whether others on its host have its cores, too."""
-        own = set(self.cores(rank))
-        others = [
-            n for n, each in enumerate(self.members) if n != rank and each.host == self.members[rank].host
-        ]
-        return any(own & set(self.cores(other)) for other in others)
+    @cached_property
+    def oversubscribed(self) -> bool:
+        """Whether two ranks of a host share a core."""
+        taken = [(self.members[rank].host, core) for rank, cores in self.cores.items() for core in cores]
+        return len(set(taken)) < len(taken)
 
     def close(self) -> None:
-        """The others end."""
+        """End the followers: each ends when its connection does."""
         for follower in self.followers:
             follower.channel.close()
+
+
+def _shared_cores(members: Sequence[LaunchedProcess]) -> list[list[int]]:
+    """The cores of each process of one host."""
+    if len({member.cores for member in members}) > 1:  # their launcher has divided them
+        return [list(member.cores) for member in members]
+    return [cores_of(place, len(members), member.cores) for place, member in enumerate(members)]
 
 
 def this_member(where: Launched) -> LaunchedProcess:
@@ -154,23 +174,28 @@ def this_member(where: Launched) -> LaunchedProcess:
 
 
 def installed_version() -> str:
-    """What must be alike in all of them."""
+    """What must be the same in all processes."""
     return f"accelbench {__version__}, Python {platform.python_version()}"
 
 
 def gather_followers(where: Launched, limit_s: float = JOIN_S) -> Group:
-    """Wait for the others, as the first. Raises UsageError: a port is taken, one is missing or differs."""
+    """As the first process, wait for the others.
+
+    Raises UsageError where the port is taken, or a process does not come or has other versions.
+    """
     host, port = where.address or ("127.0.0.1", 0)
     token = secrets.token_hex(16)
     with closing(_listening("" if where.address else host, port, where.size)) as listener:
-        if where.address is None:
-            _leave(where, {"port": listener.getsockname()[1], "token": token})
-        joined = _joined(where, listener, "" if where.address else token, limit_s)
+        if where.address is not None:
+            joined = _joined(where, listener, "", limit_s)
+        else:
+            with _announced(where.file, {"port": listener.getsockname()[1], "token": token}):
+                joined = _joined(where, listener, token, limit_s)
     group = Group(host, this_member(where), joined)
     if odd := [each for each in group.members if each.version != group.own.version]:
         group.close()
-        told = f"Rank {odd[0].rank} on {odd[0].host} has {odd[0].version}, this one {group.own.version}."
-        raise UsageError(told, "Install the same in all places.")
+        message = f"Rank {odd[0].rank} on {odd[0].host} has {odd[0].version}, this one {group.own.version}."
+        raise UsageError(message, "Install the same in all places.")
     return group
 
 
@@ -182,40 +207,47 @@ def _listening(host: str, port: int, backlog: int) -> socket.socket:
         raise UsageError(f"Port {port} cannot be listened on: {error.strerror}.", hint) from error
 
 
-def _leave(where: Launched, told: Message) -> None:
-    """Where the others look for it; nobody else may read it."""
-    part = where.file.with_suffix(".part")
+@contextmanager
+def _announced(file: Path, address: Message) -> Iterator[None]:
+    """Where this process listens, in a file that its user alone can read, until the others have come."""
+    part = file.with_suffix(".part")
     part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(told, file)
-    part.replace(where.file)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        json.dump(address, opened)
+    part.replace(file)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def _joined(where: Launched, listener: socket.socket, token: str, limit_s: float) -> list[Follower]:
-    deadline, found = time.monotonic() + limit_s, dict[int, Follower]()
-    while len(found) < where.size - 1:
+    """The other processes, in the order of ranks. Raises UsageError for those that do not come in time."""
+    deadline, joined = time.monotonic() + limit_s, dict[int, Follower]()
+    while missing := sorted({*range(1, where.size)} - {*joined}):
         listener.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             connection, _ = listener.accept()
         except TimeoutError:
-            for follower in found.values():
+            for follower in joined.values():
                 follower.channel.close()
-            missing = sorted({*range(1, where.size)} - {*found})
-            names = ", ".join(map(str, missing))
-            raise UsageError(
-                f"Ranks that did not come within {limit_s:.0f} s: {names}.", "See what the launcher printed."
-            ) from None
-        channel = Channel(connection)
-        try:
-            told = channel.receive(PAUSE_S + 5.0)
-            member = msgspec.convert((told or {})["member"], LaunchedProcess)
-            if (told or {}).get("token") != token or not 0 < member.rank < where.size:
-                raise ValueError("a stranger")
-        except (ValueError, KeyError, TimeoutError):
-            channel.close()
-            continue
-        found[member.rank] = Follower(member, channel)
-    return [found[rank] for rank in sorted(found)]
+            ranks = ", ".join(map(str, missing))
+            message = f"Ranks that did not come within {limit_s:.0f} s: {ranks}."
+            raise UsageError(message, "See what the launcher printed.") from None
+        if introduced := _introduced(Channel(connection), where.size, token):
+            joined[introduced.member.rank] = introduced
+    return [joined[rank] for rank in sorted(joined)]
+
+
+def _introduced(channel: Channel, size: int, token: str) -> Follower | None:
+    """The process at the other end; None, and the connection closed, where it is none of the launcher's."""
+    with suppress(ValueError, KeyError, TimeoutError):
+        message = channel.receive(INTRODUCTION_S) or {}
+        member = msgspec.convert(message["member"], LaunchedProcess)
+        if message.get("token") == token and 0 < member.rank < size:
+            return Follower(member, channel)
+    channel.close()
+    return None
 
 
 def follow(where: Launched, limit_s: float = JOIN_S) -> None:
@@ -228,21 +260,29 @@ def follow(where: Launched, limit_s: float = JOIN_S) -> None:
 
 
 def _connected(where: Launched, limit_s: float) -> tuple[socket.socket, str]:
+    """A connection to the first process, and the token it wants to see. Raises UsageError."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
-            told: Message = {"port": 0, "token": ""} if where.address else json.loads(where.file.read_bytes())
-            place = where.address or ("127.0.0.1", int(told["port"]))
-            connection = socket.create_connection(place, timeout=limit_s)
+            address, token = _announcement(where)
+            connection = socket.create_connection(address, timeout=limit_s)
             connection.settimeout(None)
-            return connection, str(told["token"])
-        except (OSError, ValueError, KeyError) as error:  # it is not there yet, or an older one's file is
+            return connection, token
+        except (OSError, ValueError, KeyError) as error:  # it is not there yet, or the file is an older run's
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"The first process cannot be reached: {error}.",
                     f"Set {ADDRESS}=HOST:PORT in every process.",
                 ) from error
             time.sleep(PAUSE_S)
+
+
+def _announcement(where: Launched) -> tuple[tuple[str, int], str]:
+    """The first process's address and token. Raises OSError, ValueError, KeyError where it left none."""
+    if where.address:
+        return where.address, ""
+    announced: Message = json.loads(where.file.read_bytes())
+    return ("127.0.0.1", int(announced["port"])), str(announced["token"])
 
 
 class _Workers:
@@ -261,7 +301,7 @@ class _Workers:
         }
 
     def serve(self) -> None:
-        """Until the first process is gone."""
+        """Do what the first process asks, until it is gone."""
         try:
             while (message := self._channel.receive(NO_LIMIT_S)) is not None:
                 answer = self._tasks[message["do"]](message)
@@ -295,7 +335,7 @@ class _Workers:
 
 
 def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
-    """Of the worker that was asked for last. A process that is gone has a broken one."""
+    """The greeting of the worker that was asked for last; `broken` where its process is gone."""
     try:
         return msgspec.convert(follower.hear(timeout_s), Greeting)
     except (ConnectionError, msgspec.ValidationError) as error:
@@ -303,7 +343,7 @@ def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
 
 
 def ended_job(follower: Follower, timeout_s: float) -> Message:
-    """How the job of its worker ended, `end`, `message` and `log`, or why that is not known."""
+    """How its worker's job ended, as `end`, `message` and `log`; `crashed` where its process is gone."""
     try:
         return {"end": "", "message": "", "log": "", **follower.hear(timeout_s)}
     except ConnectionError as error:

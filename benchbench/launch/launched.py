@@ -1,7 +1,7 @@
-"""Processes that a launcher started: torchrun, srun or mpirun. Which one this is, and where the first one is.
+"""Which of a launcher's processes this is, and where the first of them is: torchrun, srun, mpirun, mpiexec.
 
-The names of the variables: torchrun's documentation; srun(1), OUTPUT ENVIRONMENT VARIABLES; mpirun(1) of Open
-MPI; MPICH's Hydra, which Intel MPI shares.
+They say it in environment variables. Sources of the names: torchrun's documentation; srun(1), OUTPUT
+ENVIRONMENT VARIABLES; mpirun(1) of Open MPI; MPICH's Hydra, which Intel MPI shares.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchbench.errors import UsageError
 
-ADDRESS = "ACCELBENCH_ADDRESS"  # HOST:PORT of the first process, where nothing else tells it
+ADDRESS = "ACCELBENCH_ADDRESS"  # HOST:PORT of the first process, where no launcher says it
 PORT = 29781  # of the first process, where there are several hosts
 MOST_PROCESSES = 1024
 # Launcher → variables of the rank, of how many there are, and of how many of them are on its host.
@@ -30,7 +30,10 @@ HINT = "torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_redu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """One process of `size`. `address`: of the first; None: it is on this host and leaves it in `file`."""
+    """One process of `size`.
+
+    `address`: of the first process; None where all are on one host: the first leaves its address in `file`.
+    """
 
     rank: int
     size: int
@@ -39,14 +42,14 @@ class Launched:
 
 
 def launched(environ: Mapping[str, str], parent: int) -> Launched:
-    """Which process this is. `parent`: the launcher's on this host. Raises UsageError."""
+    """Which process this is. `parent`: the id of the launcher's process on this host. Raises UsageError."""
     for launcher, names in LAUNCHERS.items():
         if names[0] in environ and names[1] in environ:
-            return _of(launcher, environ, parent)
+            return _launched_by(launcher, environ, parent)
     raise UsageError("No launcher started this: there is no RANK nor another's variable.", HINT)
 
 
-def _of(launcher: str, environ: Mapping[str, str], parent: int) -> Launched:
+def _launched_by(launcher: str, environ: Mapping[str, str], parent: int) -> Launched:
     rank, size, local_size = (
         _number(environ, name, default)
         for name, default in zip(LAUNCHERS[launcher], (None, None, 0), strict=True)
@@ -65,23 +68,28 @@ def _of(launcher: str, environ: Mapping[str, str], parent: int) -> Launched:
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None) -> int:
-    """SLURM_TASKS_PER_NODE is `2(x3)` for three nodes of two."""
-    found = re.fullmatch(
-        r"(\d{1,9})(\(x\d+\)|,.*)?", environ.get(name, "" if default is None else str(default))
-    )
-    if found is None:
+    """The variable's number. SLURM_TASKS_PER_NODE may be `2(x3),1`: of that list, the first.
+
+    Raises UsageError.
+    """
+    text = environ.get(name, "" if default is None else str(default))
+    number = re.fullmatch(r"(\d{1,9})([(,].*)?", text)
+    if number is None:
         raise UsageError(f"{name} is no number.", "Unset it, or start the command with a launcher.")
-    return int(found[1])
+    return int(number[1])
 
 
 def _address(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Of the first process: as told, or on torch's or Slurm's first host. Raises UsageError."""
-    told = (
+    """The first process's host and port: as set by the user, else torch's or Slurm's first host.
+
+    Raises UsageError.
+    """
+    address = (
         environ.get(ADDRESS)
         or environ.get("MASTER_ADDR")
         or first_host(environ.get("SLURM_STEP_NODELIST", ""))
     )
-    host, _, port = told.partition(":")
+    host, _, port = address.partition(":")
     if not host or (port and not port.isdigit()):
         raise UsageError(
             "Nothing says on which host the first process is.", f"Set {ADDRESS}=HOST:PORT for all of them."
@@ -90,7 +98,5 @@ def _address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def first_host(nodes: str) -> str:
-    """`node07` of `node[07-09,12],other`."""
-    found = re.match(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\])?([^,]*)", nodes)
-    assert found
-    return f"{found[1]}{found[2] or ''}{found[3] if found[2] else ''}"
+    """The first of Slurm's list of hosts: `node07` of `node[07-09,12],other`."""
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes).partition(",")[0]

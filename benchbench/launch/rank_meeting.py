@@ -1,4 +1,4 @@
-"""Where the ranks of one job meet that a launcher's processes compute: a port of the first."""
+"""Where the ranks of one job meet when a launcher started their processes: a port of the first process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOMENT_S = 1.0  # between looks at whether one of the processes has ended
 
 
 class Meeting:
-    """Where the ranks of one job meet: a port of this process."""
+    """A port of this process, where the ranks of one job connect."""
 
     def __init__(self, group: Group, timeout_s: float) -> None:
         self._group = group
@@ -32,8 +32,8 @@ class Meeting:
         self._folder = tempfile.TemporaryDirectory(prefix="accelbench-meeting-")
         self._ranks: dict[int, Rank] = {}
 
-    def told(self, rank: int) -> dict[str, Any]:
-        """What a rank needs to come."""
+    def invitation(self, rank: int) -> dict[str, Any]:
+        """What a rank is told before it connects: which rank it is, on what it runs, and where to connect."""
         group = self._group
         return {
             "rank": rank,
@@ -43,21 +43,24 @@ class Meeting:
             "host": group.host,
             "port": self._listener.getsockname()[1],
             "token": self._token,
-            "cores": group.cores(rank),
-            "oversubscribed": any(group.oversubscribed(each) for each in range(len(group.members))),
+            "cores": group.cores[rank],
+            "oversubscribed": group.oversubscribed,
             "meeting": self._url,
         }
 
     @cached_property
     def _url(self) -> str:
-        """Where the framework's own processes meet: a file on one host, else a port that is free now."""
+        """Where the framework's process group meets: a file on one host, else a port that is free now."""
         if self._group.hosts == 1:
             return f"file://{Path(self._folder.name) / 'meeting'}"
         with socket.create_server(("", 0)) as free:
             return f"tcp://{self._group.host}:{free.getsockname()[1]}"
 
-    def held(self, death: Callable[[int], str]) -> Message:
-        """What the ranks say together, or who did not come. `death`: how one that gave no reply ended."""
+    def hold(self, death: Callable[[int], str]) -> Message:
+        """Let the ranks connect and meet: their replies, or the failure that explains the others.
+
+        `death(rank)`: how a rank that gave no reply ended.
+        """
         size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
         while len(self._ranks) < size:
             if connection := self._next(deadline):
@@ -69,7 +72,7 @@ class Meeting:
         return meet([self._ranks[rank] for rank in range(size)], self._deadline)
 
     def _next(self, deadline: float) -> socket.socket | None:
-        """Who connects; None: nobody for a moment."""
+        """The next connection; None where nobody connects for a moment."""
         self._listener.settimeout(min(max(deadline - time.monotonic(), 0.001), MOMENT_S))
         try:
             return self._listener.accept()[0]
@@ -77,16 +80,16 @@ class Meeting:
             return None
 
     def _admit(self, connection: socket.socket, death: Callable[[int], str]) -> None:
-        """As a rank, if it is one."""
-        told = first_message(connection)
-        if told.get("token") == self._token and told.get("rank") in range(len(self._group.members)):
-            number = int(told["rank"])
+        """Take a connection for a rank's, or close it where it is not."""
+        introduction = first_message(connection)
+        number = introduction.get("rank", -1)
+        if introduction.get("token") == self._token and number in range(len(self._group.members)):
             self._ranks[number] = Rank(number, connection, partial(death, number))
         else:
             connection.close()
 
     def close(self) -> None:
-        """Nobody waits here any more."""
+        """Stop listening, and close the connections of all ranks."""
         for rank in self._ranks.values():
             rank.channel.close()
         self._listener.close()

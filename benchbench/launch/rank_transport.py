@@ -1,4 +1,4 @@
-"""Workers of every process that a launcher started, as one: a job of several devices is a rank's in each."""
+"""A worker in every process that a launcher started, used as one: a job on all devices is a rank in each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATE_S = 8.0  # for another process to say so
 
 
 class RankTransport:
-    """This machine's workers, and of frameworks with a process for each device those of the others."""
+    """This process's workers and, of frameworks with a process per device, those of the other processes."""
 
     def __init__(self, group: Group, settings: Settings, code: UserCode | None = None) -> None:
         self._group = group
@@ -37,7 +37,7 @@ class RankTransport:
         self._numbers = count()
 
     def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
-        """One worker on every rank; of other frameworks here alone."""
+        """A worker in every process, or where the framework drives all devices from one, here alone."""
         own = self._local.start(target, environment)
         backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
         if backend.spread is not Spread.PROCESSES:
@@ -57,20 +57,20 @@ class RankTransport:
         return RankedWorker(own, self._group, number)
 
     def spare_workers(self) -> int:
-        """None: nobody knows how much memory the others have left."""
+        """0: how much memory the other hosts have left is not known."""
         return 0
 
     def watch(self, case: Case) -> Sampler:
-        """Samples of this machine; the others' are not watched."""
+        """Samples of this machine: other hosts are not watched."""
         return self._local.watch(case)
 
     def close(self) -> None:
-        """End the workers here; the others' end with the connection."""
+        """End this process's workers; the others' end when the connection does."""
         self._local.close()
 
 
 class RankedWorker(Worker):
-    """One worker on every rank."""
+    """A worker in every process, each of which runs one rank of a job on all devices."""
 
     def __init__(self, own: Worker, group: Group, number: int) -> None:
         self._own = own
@@ -80,7 +80,7 @@ class RankedWorker(Worker):
         self._lost = ""
 
     def ready(self, timeout_s: float = IMPORT_TIMEOUT_S) -> Greeting:
-        """Of all: the first's, unless another is not ready or differs."""
+        """The first worker's greeting, or `broken` where another is not ready or has another version."""
         self._tell({"do": "ready", "timeout_s": timeout_s})
         greeting = self._own.ready(timeout_s)
         for follower in self._group.followers:
@@ -95,7 +95,7 @@ class RankedWorker(Worker):
         return greeting
 
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        """To every rank what is about all devices, and to the first what is about one."""
+        """Give a job on all devices to every worker, and a job on one device to the first."""
         self._lost = ""
         if devices_of(job) != len(self._group.members):
             self._own.post(job, files, fork=fork)
@@ -104,32 +104,34 @@ class RankedWorker(Worker):
         else:
             self._meeting = Meeting(self._group, float(job["timeout_s"]))
             for follower in self._group.followers:
-                own = {**job, "launched": self._meeting.told(follower.member.rank)}
+                own = {**job, "launched": self._meeting.invitation(follower.member.rank)}
                 follower.tell({"do": "post", "worker": self._number, "job": own, "fork": fork})
-            self._own.post({**job, "launched": self._meeting.told(0)}, files, fork=fork)
+            self._own.post({**job, "launched": self._meeting.invitation(0)}, files, fork=fork)
 
     def collect(self, timeout_s: float) -> Answer:
-        """What all ranks say together."""
+        """One answer for all ranks."""
         if self._lost:
             return Answer(None, JobEnd.CRASHED, self._lost)
         if self._meeting is None:
             return self._own.collect(timeout_s)
         endings = _Endings(self._own, self._group.followers, self._number, self._meeting)
-        reply = self._meeting.held(endings.of)
+        reply = self._meeting.hold(endings.of)
         endings.limit_s = ENDING_S if "outcome" in reply else LEAVING_S
         log = endings.log
         self._meeting = None
         if "outcome" in reply:
             return Answer(reply, log=log)
-        return dataclasses.replace(endings.own, reply=of_all(reply), end=JobEnd.ANSWERED, message="")
+        ranks = [{**own, "host": self._group.host_number(rank)} for rank, own in enumerate(reply["ranks"])]
+        reply = of_all({"ranks": ranks})
+        return dataclasses.replace(endings.own, reply=reply, end=JobEnd.ANSWERED, message="")
 
     @property
     def alive(self) -> bool:
-        """Whether the first can take another job."""
+        """Whether the first worker can take another job."""
         return self._own.alive
 
     def close(self) -> None:
-        """End all."""
+        """End all of them."""
         self._own.close()
         self._tell({"do": "close"})
 
@@ -139,7 +141,7 @@ class RankedWorker(Worker):
 
 
 class _Endings:
-    """How the ranks' jobs ended: all are asked once, after the meeting, and those that go on are ended."""
+    """How the ranks' jobs ended: each worker is asked once, after the meeting, and ends what goes on."""
 
     def __init__(self, own: Worker, followers: Sequence[Follower], number: int, meeting: Meeting) -> None:
         self._worker = own
@@ -150,12 +152,12 @@ class _Endings:
 
     def of(self, rank: int) -> str:
         """Why a rank gave no reply."""
-        told = self._others[rank - 1]["message"] if rank else self.own.message
-        return told or "its connection ended"
+        message = self._others[rank - 1]["message"] if rank else self.own.message
+        return message or "its connection ended"
 
     @cached_property
     def own(self) -> Answer:
-        """Of the first rank."""
+        """The first rank's answer."""
         self._meeting.close()
         for follower in self._followers:
             follower.tell({"do": "collect", "worker": self._number, "timeout_s": self.limit_s})
@@ -163,7 +165,7 @@ class _Endings:
 
     @cached_property
     def _others(self) -> list[Message]:
-        _ = self.own  # which has asked the others, too
+        _ = self.own  # asks the others, too
         return [ended_job(follower, LATE_S) for follower in self._followers]
 
     @property

@@ -28,13 +28,16 @@ def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:
 
 
 def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
-    """One measurement of all; a stage lasts as long as in the slowest rank."""
+    """One measurement of all ranks; a stage lasts as long as in the slowest one.
+
+    `host`, in a reply: the number of the rank's host, where a launcher started it.
+    """
     ranks = []
     for reply in replies:
         outcome = outcome_of(reply["outcome"])
         if not isinstance(outcome, Measurement):
             raise ValueError("a rank failed, and the others did not")
-        ranks.append((0, str(reply["device"]), outcome))
+        ranks.append((int(reply.get("host", 0)), str(reply["device"]), outcome))
         for name, seconds in _seconds(reply["stages_s"]).items():
             stages[name] = max(seconds, stages.get(name, 0.0))
     return combined(ranks[0][2].cost, ranks)

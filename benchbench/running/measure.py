@@ -55,14 +55,14 @@ def measure_launched(
     *,
     profile: bool = False,
 ) -> Run:
-    """The same by the processes of a launcher, of which this is the first: a step of all their devices.
+    """The same under a launcher, as the first of its processes: steps are divided among the devices of all.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
     selectors.follow_stored(results)
     asked, targets = request.request_on_targets(request.on_ranks(options, where.size))
     with closing(gather_followers(where)) as group:
-        if where.size % group.hosts:
+        if not group.is_even:
             hosts = f"{where.size} processes on {group.hosts} hosts"
             raise UsageError(f"{hosts} are not equally many on each.", "Start as many on every host.")
         observer.note(f"{where.size} processes on {group.hosts} host{'s' if group.hosts > 1 else ''}")
