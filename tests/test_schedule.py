@@ -16,6 +16,7 @@ from benchbench.cli.options import seconds_in
 from benchbench.errors import UsageError
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
+from benchbench.model.device import Target
 from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
@@ -23,7 +24,7 @@ from benchbench.model.status import Status
 from benchbench.plan.schedule import Standing, due, widest
 from benchbench.running import rounds
 from benchbench.timing.policy import POLICIES, half_width, in_words, rounds_of, within
-from tests.factories import a_case, a_measurement, a_run, a_run_info, some_rounds
+from tests.factories import a_case, a_measurement, a_probe, a_run, a_run_info, some_rounds
 from tests.program import accelbench
 from tests.program import rows as stored_rows
 
@@ -155,8 +156,8 @@ class Scripted:
         self.now_s = 0.0
         self.started: list[list[str]] = []
 
-    def reference(self, case: Case, **how: object) -> list[float]:
-        return []
+    def reference(self, case: Case, **how: object) -> dict[str, Any]:
+        return {}
 
     def ask_together(self, jobs: Any, meanwhile: Callable[[], None]) -> dict[str, Answer]:
         meanwhile()
@@ -203,6 +204,29 @@ def test_noisy_cases_are_measured_in_as_many_rounds_again_and_steady_ones_are_no
     records, _ = run(FIVE, [(steady, [1.0] * 5), (noisy, [*WIDE, *WIDE]), (broken, [1.0, None])])
     assert counts(records) == [5, 10, 2]
     assert [record.round for record in records if record.case == noisy] == list(range(10))
+
+
+def test_a_sequence_that_ends_on_one_side_ends_on_both() -> None:
+    """The sides' cases have ids of their own, as of two targets."""
+    sides = [[member(m, target) for m in (1, 2, 4, 8)] for target in ("torch", "torch@old")]
+    pools: list[Any] = [Scripted([(case, [1.0, 1.0]) for case in sides[0]])]
+    pools.append(Scripted([(case, [1.0, 1.0] if case.params["m"] == 1 else [None]) for case in sides[1]]))
+    policy = dataclasses.replace(POLICIES["quick"], rounds=2)
+    infos = [a_run_info(plan=tuple(cases), policy=policy, probes=(a_probe(), OLD)) for cases in sides]
+    made = [(side, record) for side, record in rounds.measure_rounds(pools, infos, lambda text: None)]
+    statuses = [(side, record.case.params["m"], str(record.outcome.status)) for side, record in made]
+    assert sorted(statuses) == [
+        *[(0, 1, "ok"), (0, 1, "ok"), (0, 2, "ok"), (0, 4, "skipped"), (0, 8, "skipped")],
+        *[(1, 1, "ok"), (1, 1, "ok"), (1, 2, "crashed"), (1, 4, "skipped"), (1, 8, "skipped")],
+    ]
+
+
+def member(m: int, target: str) -> Case:
+    """Of a sequence."""
+    return a_case(params={"m": m, "n": 64, "k": 64}, doubles="m", target=target)
+
+
+OLD = a_probe(target=Target(name="torch@old", backend="torch", python="python"))
 
 
 def test_rounds_that_are_missing_are_told_by_what_the_case_should_have_had() -> None:

@@ -116,14 +116,14 @@ class _Rounds:
         self._sides = {cases[0].id: cases for cases in zip(*(info.plan for info in infos), strict=True)}
         failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}
         self._pending = [case for case in infos[0].plan if case.id not in failed]
-        self._made = list(earlier)
+        self._made = [list(earlier), *([] for _ in infos[1:])]  # the records of each side
         self._earlier = {(record.case.id, record.round) for record in earlier}
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         importing_s, fresh = 0.0, True
         for number in count():
             left_s = (self._policy.budget_s or 0.0) - self._spent_s() - importing_s
-            if not (cases := due(self._policy, number, self._pending, self._made, left_s)):
+            if not (cases := due(self._policy, number, self._pending, self._made[0], left_s)):
                 return
             order = shuffled(cases, self._info.seed, number)
             if not (order := [case for case in order if (case.id, number) not in self._earlier]):
@@ -143,18 +143,23 @@ class _Rounds:
         return self._spent_s() - before
 
     def _measure(self, case: Case, number: int) -> Iterator[tuple[int, Record]]:
-        failed = False
+        failed, needless = False, self._why_needless(case)
         for side in sorted(range(len(self._pools)), reverse=number % 2 == 1):
             own = self._sides[case.id][side]
             self._announce(f"round {number + 1}: {own.id}")
-            needless = why_needless(own, self._made) if own.doubles else ""
             record = self._recorders[side].record(own, number, needless)
             failed |= isinstance(record.outcome, Failure)
-            if side == 0:
-                self._made.append(record)
+            self._made[side].append(record)
             yield side, record
         if failed:
             self._pending.remove(case)
+
+    def _why_needless(self, case: Case) -> str:
+        """Why a case is measured on no side: on one of them, the sequence that it belongs to has ended."""
+        if not case.doubles:
+            return ""
+        sides = zip(self._sides[case.id], self._made, strict=True)
+        return next(filter(None, (why_needless(own, made) for own, made in sides)), "")
 
 
 def _fixed(policy: Policy) -> Policy:
