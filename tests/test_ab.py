@@ -315,6 +315,12 @@ def test_a_revision_that_is_none_is_named(repository: Path, revision: str) -> No
         pass
 
 
+def test_a_revision_needs_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="git cannot be run"):
+        checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()
+
+
 def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs workloads in a git repository"):
         checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()

@@ -153,6 +153,7 @@ def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_
     ("changes", "message", "hint"),
     [
         ({"rouns": 3}, "rouns", "Known keys"),
+        ({"max-rounds": 3}, "max-rounds", "Known keys"),
         ({"descripton": "x"}, "descripton", "Did you mean 'description'?"),
         ({"cases": [{"workload": "gem"}]}, "cases 1: No workload named 'gem'", "Did you mean 'gemm'?"),
         ({"cases": [{"workload": "gemm", "cpus": []}]}, "cpus", "Did you mean 'cpu'?"),

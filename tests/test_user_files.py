@@ -125,6 +125,14 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert running_in(tmp_path) == [str(os.getpid())]
 
 
+def test_a_file_that_closes_the_connection_and_goes_on_is_ended(tmp_path: Path) -> None:
+    file = tmp_path / "closing.py"
+    file.write_text("import os, time\nos.closerange(3, 64)\ntime.sleep(60)\n")
+    process = user_files.UserFilesProcess(UserCode((), (str(tmp_path),)), start_s=0.1)
+    _, (mistake,) = user_files.described_workloads(file, "closing", process)
+    assert mistake.text.endswith("it closes the connection to the process that imports it")
+
+
 def test_a_file_that_hangs_is_not_waited_for_twice_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

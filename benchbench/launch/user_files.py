@@ -1,6 +1,6 @@
-"""The process that imports a user's workload files, asked and bound in time.
+"""Asks a process of its own what a user's workload files define, within a time limit.
 
-What exits, hangs or crashes there is told as a mistake of its file; the next question has a new process.
+A file that exits, hangs or crashes that process has a mistake; the next question is put to a new process.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Figures(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class FileMistake:
-    """What is wrong with a file or a folder, and the name of the file without its ending."""
+    """What is wrong with a file or a folder. `stem`: the file's name without its ending, "" for a folder."""
 
     text: str
     stem: str = ""
@@ -109,34 +109,34 @@ class UserWorkloadSize:
 class UserWorkload:
     """What a user's file says of one of its workloads, before parameters are chosen."""
 
-    __name__: str  # it stands where a class may stand
+    __name__: str  # it is used wherever a workload's class is
 
-    def __init__(self, told: _Workload, file: Path, process: UserFilesProcess) -> None:
-        self.name = self.__name__ = told.name
-        self.summary, self.phase = told.summary, told.phase
-        self.draws_tolerated = told.draws_tolerated
-        self.version, self.refused_on_cpu = told.version, told.refused_on_cpu
-        self.worlds, self.lacking = tuple(told.worlds), told.lacking
-        self._told, self._file, self._process = told, file, process
-        self._at = lru_cache(maxsize=None)(self._asked)
+    def __init__(self, facts: _Workload, file: Path, process: UserFilesProcess) -> None:
+        self.name = self.__name__ = facts.name
+        self.summary, self.phase = facts.summary, facts.phase
+        self.draws_tolerated = facts.draws_tolerated
+        self.version, self.refused_on_cpu = facts.version, facts.refused_on_cpu
+        self.worlds, self.lacking = tuple(facts.worlds), facts.lacking
+        self._facts, self._file, self._process = facts, file, process
+        self._at = lru_cache(maxsize=None)(self._ask_size)
 
     def fields(self) -> dict[str, Scalar]:
         """Parameter → default."""
-        return dict(self._told.defaults)
+        return dict(self._facts.defaults)
 
     def strategies(self, framework: str) -> tuple[Strategy, ...]:
         """How the framework's program can be divided among several devices; () if not at all."""
-        return tuple(self._told.divided_by.get(framework, ()))
+        return tuple(self._facts.divided_by.get(framework, ()))
 
     def frameworks(self) -> list[str]:
         """The frameworks it has builders for."""
-        return list(self._told.written_for)
+        return list(self._facts.written_for)
 
     def __call__(self, **params: Scalar) -> UserWorkloadSize:
-        """At these parameters. Raises UsageError, also for a mistake in the file."""
+        """The workload at these parameters. Raises UsageError, also for a mistake in the file."""
         return self._at(tuple(params.items()))
 
-    def _asked(self, params: tuple[tuple[str, Scalar], ...]) -> UserWorkloadSize:
+    def _ask_size(self, params: tuple[tuple[str, Scalar], ...]) -> UserWorkloadSize:
         question = {"workload": self.name, "params": dict(params), "file": str(self._file)}
         figures = self._process.ask(question, _Figures)
         if figures.refused:
@@ -148,25 +148,25 @@ class UserWorkload:
 
 
 class UserFilesProcess:
-    """One process after another, started when something is asked."""
+    """One process after another: each is started when something is asked, and serves until it fails."""
 
-    def __init__(self, code: UserCode, limit_s: float = LIMIT_S) -> None:
-        self._code, self._limit_s = code, limit_s
+    def __init__(self, code: UserCode, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
+        self._code, self._limit_s, self._start_s = code, limit_s, start_s
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Any = None
 
     def ask(self, question: dict[str, Any], kind: Any) -> Any:
-        """The answer as a `kind`, which has `mistakes`: how the process ended, if it gave none."""
+        """The answer as a `kind`, whose `mistakes` say how the process ended where it gave none."""
         try:
             channel = self._channel or self._started()
             channel.send(question)
-            answer = channel.receive(self._limit_s + START_S)
+            answer = channel.receive(self._limit_s + self._start_s)
             if answer is not None:
                 return msgspec.convert(answer, kind)
             text = self._ending()
         except TimeoutError:
-            text = f"no answer within {self._limit_s + START_S:g} s"
+            text = f"no answer within {self._limit_s + self._start_s:g} s"
         except ValueError as error:  # msgspec's are ones
             text = f"its answer cannot be read: {error}"
         except OSError as error:  # no more processes or descriptors
@@ -202,7 +202,10 @@ class UserFilesProcess:
 
     def _ending(self) -> str:
         assert self._process is not None
-        code = self._process.wait(START_S)
+        try:
+            code = self._process.wait(self._start_s)
+        except subprocess.TimeoutExpired:
+            return "it closes the connection to the process that imports it"
         if code == -signal.SIGALRM:
             return f"it {SLOW} {self._limit_s:g} s"
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -220,16 +223,19 @@ def described_workloads(
     file: Path, module: str, process: UserFilesProcess
 ) -> tuple[list[UserWorkload], Iterable[FileMistake]]:
     """The workloads that a file defines, and its mistakes."""
-    found = _known_slow(file) or process.ask({"module": module, "file": str(file)}, _Described)
-    if any(SLOW in each.text for each in found.mistakes):
+    described = _known_slow(file) or process.ask({"module": module, "file": str(file)}, _Described)
+    if any(SLOW in mistake.text for mistake in described.mistakes):
         _remember_slow(file)
-    mistakes = [*found.mistakes, *([_Mistake(found.refused, None)] if found.refused else [])]
-    told = [FileMistake(placed(file, each), module.rpartition(".")[2]) for each in mistakes]
-    return [UserWorkload(each, file, process) for each in found.workloads], told
+    mistakes = [*described.mistakes, *([_Mistake(described.refused, None)] if described.refused else [])]
+    stem = module.rpartition(".")[2]
+    return (
+        [UserWorkload(facts, file, process) for facts in described.workloads],
+        [FileMistake(placed(file, mistake), stem) for mistake in mistakes],
+    )
 
 
 def _known_slow(file: Path) -> _Described | None:
-    """What took too long is not waited for again by every command."""
+    """The mistake of a file that took too long lately, so that not every command waits for it again."""
     with suppress(OSError):
         if time() - _memory(file).stat().st_mtime < REMEMBERED_S:
             return _Described(mistakes=[_Mistake(f"{AGAIN}: it {SLOW} {LIMIT_S:g} s", None)])
@@ -237,7 +243,7 @@ def _known_slow(file: Path) -> _Described | None:
 
 
 def _remember_slow(file: Path) -> None:
-    """Where there is a cache."""
+    """So far as there is a cache to remember it in."""
     with suppress(OSError):
         memory = _memory(file)
         if not memory.exists():
@@ -246,7 +252,7 @@ def _remember_slow(file: Path) -> None:
 
 
 def _memory(file: Path) -> Path:
-    """Of the file as it is now. Raises OSError."""
+    """The cache's mark for the file as it is now. Raises OSError."""
     state = file.stat()
     content = f"{file.resolve()}\0{state.st_mtime_ns}\0{state.st_size}"
     return cache_folder("slow-workloads") / sha256(content.encode(errors="replace")).hexdigest()[:24]
@@ -259,6 +265,6 @@ def placed(file: Path, mistake: _Mistake) -> str:
 
 
 def shown(path: Path) -> str:
-    """Relative to the working folder where it lies below it."""
+    """The path, relative to the working folder where it lies below it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -23,7 +23,7 @@ def current_commit(folder: str = ".") -> str:
     status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
     try:
         done = _git(folder, *status, GIT_OPTIONAL_LOCKS="0")
-    except (OSError, subprocess.TimeoutExpired):  # no git, or none that answers
+    except UsageError:  # no git, or none that answers
         return ""
     found = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", done.stdout, re.MULTILINE)
     if done.returncode or not found:
@@ -42,7 +42,8 @@ def commit_tag() -> dict[str, str]:
 def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
     """`code` as of a revision: each folder that lies in a repository is taken from a checkout of all of it.
 
-    Raises UsageError where no folder of workloads lies in a repository, or it has no such revision.
+    Raises UsageError where no folder of workloads lies in a repository, that has no such revision, or git
+    cannot be run.
     """
     roots = {each: _root(each) for each in (*code.workloads, *code.python_path, *code.sources)}
     if not any(roots[each] for each in code.workloads):
@@ -93,11 +94,16 @@ def _tree(root: str, revision: str, place: Path) -> Path:
 
 
 def _git(where: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["git", "-C", where, *arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=GIT_TIMEOUT_S,
-        env={name: value for name, value in os.environ.items() if name not in POINTING} | environment,
-    )
+    """Raises UsageError where git cannot be started, or does not answer in time."""
+    own = {name: value for name, value in os.environ.items() if name not in POINTING}
+    try:
+        return subprocess.run(
+            ["git", "-C", where, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=GIT_TIMEOUT_S,
+            env=own | environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"git cannot be run in {where}: {error}", "Try git status there.") from error

@@ -154,7 +154,7 @@ def check_params(workload: WorkloadKind, axes: Mapping[str, list[Scalar] | Scala
 
 def _hint(message: str) -> str:
     """The nearest key to an unknown one."""
-    found = re.search(r"unknown field `(\w+)`(?: - at `([^`]*)`)?", message)
+    found = re.search(r"unknown field `([^`]+)`(?: - at `([^`]*)`)?", message)
     if found:
         kind = Entry if found[2] and "cases" in found[2] else Suite
         return unknown("keys", found[1], list(kind.__struct_fields__))
