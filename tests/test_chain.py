@@ -38,6 +38,10 @@ def test_the_longest_stage_is_as_short_as_any_cut_makes_it(data: st.DataObject) 
     assert max(sum(link.flops for link in stage) for stage in cut) == 2 * min(every)
 
 
+def test_of_equally_good_cuts_the_stages_before_the_last_are_even() -> None:
+    assert [len(stage) for stage in cut_chain(links_that_cost([1, 1, 1, 1, 10]), 3)] == [2, 2, 1]
+
+
 def test_a_stage_of_gpt2_with_the_logits_has_fewer_blocks() -> None:
     network = EVERY["gpt2_train"]()
     assert isinstance(network, Chain)

@@ -11,9 +11,9 @@ from benchbench.gate import priors, session_variance, spread
 from benchbench.machine import conditions, neighbours, sampler
 from benchbench.plan import schedule
 from benchbench.profiling import tables
-from benchbench.running import profile_pass, start
+from benchbench.running import start
 from benchbench.timing import sampling, steadiness
-from benchbench.timing.policy import POLICIES
+from benchbench.timing.policy import POLICIES, PROFILED_S
 from benchbench.trends import change_points, noise
 from benchbench.worker import check_inputs, reference, tolerance, verify
 from benchbench.workloads import _amp, steps
@@ -99,7 +99,7 @@ QUOTED = [
     ("comparing", f"of {WORD} or more compared cases", common.LEAST_CASES),
     ("api", r"threshold=(0\.[0-9]+), \*, variance", verdicts.THRESHOLD),
     ("profiling", f"differ by more than {NUMBER} % a note", 100 * tables.DISTURBED),
-    ("profiling", f"for {WORD} a second", profile_pass.PROFILED_S),
+    ("profiling", f"for {WORD} a second", PROFILED_S),
     ("history", f"p ≥ {NUMBER}", change_points.SIGNIFICANCE),
     ("history", f"segments of {WORD} or more runs", noise.SHORTEST),
     ("history", f"from the median of the {WORD} around it", 2 * noise.NEIGHBOURS + 1),

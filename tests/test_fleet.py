@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
-from benchbench.cluster.asking import Each
+from benchbench.cluster.asking import MachineChoice
 from benchbench.cluster.entry import run_on_node
 from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
 from benchbench.cluster.messages import (
@@ -75,9 +75,11 @@ def test_every_machine_has_a_run_of_its_own_filed_under_the_fleet(tmp_path: Path
 
 def test_one_machine_of_each_type_measures_and_the_others_stand_by(tmp_path: Path) -> None:
     machines = {"a": Scripted(), "b": Scripted(), "c": Scripted(kind="H100")}
-    measured(FakeCluster(machines), tmp_path, each=Each.ACCELERATOR_TYPE)
+    measured(FakeCluster(machines), tmp_path, each=MachineChoice.ACCELERATOR_TYPE)
     assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["a", "c"]
-    measured(FakeCluster({**machines, "a": Scripted(dies_after=1)}), tmp_path, each=Each.ACCELERATOR_TYPE)
+    measured(
+        FakeCluster({**machines, "a": Scripted(dies_after=1)}), tmp_path, each=MachineChoice.ACCELERATOR_TYPE
+    )
     assert sorted(run.info.tags["machine"] for run in stored(tmp_path)) == ["a", "b", "c"]
 
 

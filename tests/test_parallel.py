@@ -326,9 +326,9 @@ def test_a_reference_gathers_statistics_where_that_is_asked() -> None:
 def test_a_row_says_what_batch_norm_saw(
     params: dict[str, Any], placement: Placement, extent: str | None
 ) -> None:
-    told = batch_statistics(Resnet50Train(**params).divided(placement), apart=True)
+    told = batch_statistics(Resnet50Train(**params).divided(placement), per_device=True)
     assert [each.data["extent"] for each in told] == ([extent] if extent else [])
-    assert not batch_statistics(ConvnetTrain(accumulate=2).divided(placement), apart=True)
+    assert not batch_statistics(ConvnetTrain(accumulate=2).divided(placement), per_device=True)
 
 
 def test_a_device_has_as_many_samples_of_the_small_size_as_one_alone() -> None:

@@ -210,7 +210,7 @@ def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
     step_s: float, iterations: int, expected: tuple[int, int]
 ) -> None:
     measured = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
-    assert profile_pass.profiled_steps(measured) == expected
+    assert profile_pass.profiled_blocks(measured) == expected
 
 
 class FakePool:

@@ -161,5 +161,5 @@ def test_w5_what_is_verified_side_by_side_heeds_it_too(pool: tuple[WorkerPool, A
 
 def test_w5_a_process_that_hangs_on_a_cpu_costs_only_its_case() -> None:
     lost = LostDevices()
-    lost.heed(on("cpu"), Answer(None, JobEnd.STUCK, "no answer"))
-    assert lost.answer(on("cpu", size=16)) is None
+    lost.recorded(on("cpu"), Answer(None, JobEnd.STUCK, "no answer"))
+    assert lost.refusal(on("cpu", size=16)) is None

@@ -13,7 +13,7 @@ from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
-from benchbench.worker.check_inputs import check_every_input
+from benchbench.worker.check_inputs import check_update
 from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import Runner, WrongResult, build
 from benchbench.worker.reference import reference, trained
@@ -111,7 +111,7 @@ def test_a_gradient_that_is_no_number_reaches_every_parameter(optimizer: str) ->
     pytest.importorskip("torch")
     work = small(optimizer)
     backend, session, runner = opened("torch", work)
-    check_every_input(backend, work, a_case(), runner, session)
+    check_update(backend, work, a_case(), runner, session)
 
 
 @pytest.mark.real
@@ -122,4 +122,4 @@ def test_an_update_that_does_not_read_its_gradients_is_noticed() -> None:
     step, own = runner.compiled, runner.program.inputs
     runner.compiled = lambda *_: step(*own)
     with pytest.raises(WrongResult, match="after timing, weight does not follow from its gradient"):
-        check_every_input(backend, work, a_case(), runner, session)
+        check_update(backend, work, a_case(), runner, session)

@@ -103,7 +103,7 @@ def failure(status: Status) -> dict[str, Any]:
 )
 def test_what_float32_does_not_support_is_left_to_the_measurement(reply: Any, told: Any) -> None:
     case, pool = a_network(), Answers(reply=reply)
-    found = verified(pool, [], [case], ({}, {case.work: [1.0]}), lambda: None)  # type: ignore[arg-type]
+    found = verified(pool, [], [case], ({}, {case.work: {}}), lambda: None)  # type: ignore[arg-type]
     assert [job["in_float32"] for job in pool.asked] == [True]
     result = found.get(check_name(case))
     assert (result.status if isinstance(result, Failure) else result) == told

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from benchbench.api.stored import results_folder
-from benchbench.cluster.asking import Each, FleetOptions, measure_fleet
+from benchbench.cluster.asking import FleetOptions, MachineChoice, measure_fleet
 from benchbench.cluster.fleet import FleetObserver, FleetResult
 from benchbench.cluster.listener import BEGIN_S, Deadlines
 from benchbench.cluster.ray_cluster import RayCluster
@@ -20,7 +20,7 @@ def fleet(
     suite: Names = "quick",
     *,
     address: str | None = None,
-    each: str = Each.NODE,
+    each: str = MachineChoice.NODE,
     resume: bool | str = False,
     allow_different: bool = False,
     begin_s: float = BEGIN_S,
@@ -40,14 +40,14 @@ def fleet(
     Raises UsageError, NothingToMeasure without Ray, a cluster or a machine that answers, CannotWrite,
     UnreadableInput.
     """
-    if each not in list(Each):
-        raise UsageError(f"each: {each!r} is not known.", unknown("choices", each, [*Each]))
+    if each not in list(MachineChoice):
+        raise UsageError(f"each: {each!r} is not known.", unknown("choices", each, [*MachineChoice]))
     measure = options or from_keywords(suite, given, "benchbench.fleet")
     if resume and not options and suite == "quick":
         measure = replace(measure, suites=())
     asked = FleetOptions(
         measure=measure,
-        each=Each(each),
+        each=MachineChoice(each),
         resume=None if resume is False else "" if resume is True else resume,
         allow_different=allow_different,
         deadlines=Deadlines(begin_s=begin_s),

@@ -303,7 +303,7 @@ class Backend(ABC):
     # Strategy that its framework's programs may have, or others', and it has not → why.
     undividable: ClassVar[Mapping[Strategy, str]] = MappingProxyType({})
     undividable_modes: ClassVar[Mapping[tuple[Strategy, str], str]] = MappingProxyType({})  # and mode → why
-    statistics_apart: ClassVar[bool] = True  # of each device's part of a batch, not of the whole
+    statistics_per_device: ClassVar[bool] = True  # of batch normalisation; False: of the whole batch
     world: World = ALONE  # of this process
     start_up: ClassVar[StartUp] = StartUp()  # for estimates, in the modes that `mode_start_ups` has not
     mode_start_ups: ClassVar[Mapping[str, StartUp]] = MappingProxyType({})

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
 PINNED = "pinned_host"  # JAX's name for the kind of memory
-AXIS = "devices"  # of the mesh of several devices
 
 
 class Jax(Backend):
@@ -62,7 +61,7 @@ class Jax(Backend):
     extra = "jax"
     start_up = StartUp(import_s=1.5, call_s=0.08, layer_s=0.02, kept=0.25, profile_s=3.0)
     spread = Spread.DEVICES
-    statistics_apart = False  # a sharded batch is one array
+    statistics_per_device = False  # a sharded batch is one array
 
     def join(self, world: World, device: str) -> None:
         """The host as several devices, which JAX must be told before it starts."""
@@ -171,12 +170,10 @@ class JaxSession(Session):
     def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
         """One array, sharded by its first axis."""
         import jax
-        from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-        there = jax.devices(self.device.platform)
-        devices = [there[number] for number in self.world.numbers(self.device.id)]
-        mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
-        return jax.device_put(self._typed(rows), NamedSharding(mesh, PartitionSpec(AXIS)))
+        from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along
+
+        return jax.device_put(self._typed(rows), sharding_along(mesh_of(self), 0))
 
     def _typed(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         import numpy as np

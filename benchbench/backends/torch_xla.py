@@ -59,7 +59,7 @@ class TorchXla(Backend):
     undividable = MappingProxyType(
         {Strategy.PIPELINE: "torch's stages need a process each, and in SPMD one drives all devices"}
     )
-    statistics_apart = False  # a sharded batch is one tensor
+    statistics_per_device = False  # a sharded batch is one tensor
 
     def join(self, world: World, device: str) -> None:
         """SPMD: arrays are sharded, and XLA inserts what passes between devices.

@@ -34,7 +34,7 @@ from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
 from benchbench.store.ulid import new_id
 
 
-class Each(StrEnum):
+class MachineChoice(StrEnum):
     """Which machines measure: every one, or one of each accelerator type, the others standing by."""
 
     NODE = "node"
@@ -46,7 +46,7 @@ class FleetOptions:
     """What to measure, and where. `resume`: the fleet to finish, `""` the newest, None a new one."""
 
     measure: MeasureOptions
-    each: Each = Each.NODE
+    each: MachineChoice = MachineChoice.NODE
     resume: str | None = None
     allow_different: bool = False  # versions of accelbench
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -116,7 +116,7 @@ def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> Fl
     if own := sorted({FLEET, MACHINE, INSTEAD_OF} & {*options.tags}):
         raise UsageError(f"A fleet sets the tag {own[0]!r} itself.", "Choose another name.")
     paths = [suite_path(name) for name in options.suites or ("quick",)]
-    measuring = here if asked.each is Each.NODE else one_of_each_kind(here)
+    measuring = here if asked.each is MachineChoice.NODE else one_of_each_kind(here)
     return FleetInfo(
         id=new_id(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),

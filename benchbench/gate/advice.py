@@ -1,4 +1,4 @@
-"""What would tell a case that cannot be told: more sessions, more rounds, or interleaving. Pure."""
+"""What would settle an inconclusive case: more sessions, more rounds, or interleaving. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOO_CLOSE = f"too close to the threshold to be told in {MOST_ROUNDS} rounds"
 
 
 def advice(estimate: Estimate, deviation: SessionDeviation | None, family: Family) -> str:
-    """How many more sessions or rounds would tell, if the estimate and the noise stay as they are.
+    """How many more sessions or rounds would settle the case, if estimate and noise stay as they are.
 
     `deviation`: from the sessions; None where the two sides were interleaved.
     """

@@ -1,4 +1,4 @@
-"""A case match against a baseline: the sessions that count, or why nothing can be tested. Pure."""
+"""A case matched with a baseline: the sessions that count, or why nothing can be tested. Pure."""
 
 from __future__ import annotations
 

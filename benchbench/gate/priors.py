@@ -1,4 +1,4 @@
-"""What the sessions of all cases of a check tell of how much those of one differ. Pure."""
+"""What all cases of a check say about how much the sessions of one case differ. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ OWN_SHARE = 0.6  # of a case's own variance, at least: some may differ by more t
 
 @dataclass(frozen=True, slots=True)
 class CommonVariance:
-    """Sessions differ by the same in every case: the variance of all, known with their degrees of freedom."""
+    """Sessions differ equally in every case: the variance over all cases, and its degrees of freedom."""
 
     variance: float
     degrees: float
 
     def posterior(self, own: float, degrees: float) -> tuple[float, float]:
-        """Of a case with variance `own`, known with `degrees`: what is taken for both.
+        """The variance and degrees of freedom to assume for a case that has `own` and `degrees` by itself.
 
-        Its own where chance would seldom have it so large, else at least `OWN_SHARE` of that: a few cases
-        that differ more would alarm.
+        The variance is the case's own where chance would seldom make it so large. Else it is that of all, and
+        at least `OWN_SHARE` of its own, since the few cases that do differ by more would raise false alarms.
         """
         from scipy.special import fdtrc
 
@@ -31,10 +31,10 @@ class CommonVariance:
 
 @dataclass(frozen=True, slots=True)
 class HeavyTails:
-    """Some sessions are far from the rest, and a further one may be, in any case.
+    """Some sessions are far from the rest, so in any case a further session may be.
 
-    So each has at least the variance of all, and t of `ENOUGH` − 1 degrees of freedom however many sessions
-    there are: its tails are about as heavy as those of sessions with t₃.
+    Every case has at least the variance over all cases, and `ENOUGH` − 1 degrees of freedom however many
+    sessions there are: the tails are about as heavy as those of sessions with t₃.
     """
 
     variance: float

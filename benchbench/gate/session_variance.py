@@ -1,4 +1,4 @@
-"""How much sessions differ, told by all cases of a check. Pure."""
+"""How much sessions differ, estimated from all cases of a check. Pure."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ Hours = Sequence[Sequence[float]]  # of one day: the logarithms of the processes
 
 
 class SessionPrior(Protocol):
-    """What the sessions of all cases tell of how much those of one differ."""
+    """What all cases of a check say about how much the sessions of one case differ."""
 
     def posterior(self, own: float, degrees: float) -> tuple[float, float]:
-        """Of a case with variance `own`, known with `degrees`: what is taken for both."""
+        """The variance and degrees of freedom to assume for a case that has `own` and `degrees` by itself."""
 
 
 @dataclass(frozen=True, slots=True)

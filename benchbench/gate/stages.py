@@ -234,14 +234,16 @@ def thresholds(
 
 
 def _others(sessions: Sequence[Digest], run: str, name: str) -> tuple[list[Digest], str]:
-    """The sessions that are not the run itself, and what to say of it. Raises NotComparable without any."""
+    """The sessions other than the run itself, and a note if it is one. Raises NotComparable for none."""
     others = [each for each in sessions if each.id != run]
     if not others:
         raise NotComparable(
             f"Run {run} is the only session of baseline {name!r}: against itself it always passes.",
             f"Measure now: accelbench check --baseline {name}",
         )
-    return others, f"run {run} is itself a session of the baseline, and left out of it" * (others != sessions)
+    if len(others) == len(sessions):
+        return others, ""
+    return others, f"run {run} is itself a session of the baseline, and left out of it"
 
 
 def planned(sessions: Sequence[Digest]) -> list[Case]:

@@ -1,7 +1,7 @@
-"""Workers of later rounds, whose frameworks are imported while nothing is timed yet.
+"""Workers of later rounds, which import their frameworks before anything is timed.
 
-Each round has processes of its own, which lie in memory otherwise than those of the others. Imported one
-round after the other, they would have the user wait as often; side by side, once.
+Every round has processes of its own, since memory layout differs from process to process. Importing round by
+round, the user would wait once a round; side by side, once a run.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ LATE_S = 0.5  # for a message that came in while another worker was waited for
 
 
 class WorkersAhead:
-    """What was started for the rounds to come, the next one first."""
+    """The workers of the rounds to come, the next round's first."""
 
     def __init__(self, start: Callable[[Template], Worker]) -> None:
         self._start = start
         self._rounds: list[dict[Template, Worker]] = []
 
     def begin(self, templates: Sequence[Template], rounds: int) -> None:
-        """Start the workers of so many rounds; they import side by side."""
+        """Start the workers of that many rounds; they import side by side."""
         self._rounds = [{template: self._start(template) for template in templates} for _ in range(rounds)]
 
     def finish(self) -> list[tuple[Template, Worker]]:
-        """All of them, once they have imported their frameworks, or failed to."""
+        """All of these workers, once each has imported its framework or failed to."""
         waiting = [each for started in self._rounds for each in started.items()]
         deadline = time.perf_counter() + IMPORT_TIMEOUT_S
         for _, worker in waiting:
@@ -35,7 +35,7 @@ class WorkersAhead:
         return waiting
 
     def take(self, templates: Sequence[Template]) -> dict[Template, Worker]:
-        """Of the next round, what these need and what lives; the others are ended."""
+        """The next round's workers of these templates that are alive; its other workers are ended."""
         started = self._rounds.pop(0) if self._rounds else {}
         for template in started.keys() - templates:
             started[template].close()

@@ -48,7 +48,7 @@ class UserCatalogue:
 def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
     """The workload of that name. Raises UsageError: there is none, or its file has a mistake.
 
-    `code`: where the user's are; by default where this process was told.
+    `code`: where the user's are; by default what accelbench.toml and the environment say.
     """
     if shipped := registry.find_class(WORKLOADS, name, Workload):  # type: ignore[type-abstract]
         return shipped

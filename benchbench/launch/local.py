@@ -28,7 +28,7 @@ class LocalTransport:
         code: UserCode | None = None,
         count_oom_kills: Callable[[], int] = oom_kills,
     ) -> None:
-        """`code`: where the user's own is found; by default where this process was told."""
+        """`code`: where the user's own is; by default what accelbench.toml and the environment say."""
         self._settings = settings
         self.scratch = RunScratch(code)
         self._watch = Watch(settings.threads)

@@ -50,7 +50,10 @@ class WorkerPool:
         code: UserCode | None = None,
         transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
     ) -> None:
-        """`python`: of references. `code`: where the user's own is; by default as this process was told."""
+        """`python`: the interpreter that computes references.
+
+        `code`: where the user's own is; by default what accelbench.toml and the environment say.
+        """
         self._settings = settings
         self._code = code
         self._open = transport
@@ -59,7 +62,7 @@ class WorkerPool:
         self._workers: dict[Template, Worker] = {}
         self._lost = LostDevices()
         self._ahead = WorkersAhead(self._started)
-        self.stages_s: dict[str, float] = {}  # wall time of what no single case can be charged with
+        self.stages_s: dict[str, float] = {}  # wall time that is no single case's, by what it went into
 
     def __enter__(self) -> Self:
         self._transport = self._open(self._settings, self._code)
@@ -80,22 +83,22 @@ class WorkerPool:
         self._start(sorted(wanted - staying.keys()), staying)
 
     def start_ahead(self, cases: Iterable[Case], rounds: int) -> None:
-        """Let frameworks be imported for so many later rounds, side by side, as far as there is memory.
+        """Start workers for so many later rounds, as far as memory allows: they import side by side.
 
-        To be called, as `await_ahead`, before anything is timed.
+        To be called before anything is timed, as is `await_ahead`.
         """
         templates = sorted({each for each in map(template_of, cases) if not self._is_virtual(each)})
         if templates and self._settings.isolation is not Isolation.SPAWN:
             self._ahead.begin(templates, min(rounds, self._transport.spare_workers() // len(templates)))
 
     def await_ahead(self, cases: Iterable[Case]) -> None:
-        """Return when all of them, and those of this round, have imported what the cases will need."""
+        """Wait until these workers and this round's have imported what the cases will need."""
         begin = time.perf_counter()
         kinds: dict[Template, set[tuple[str, str]]] = {}
         for case in cases:
             kinds.setdefault(template_of(case), set()).add((str(case.phase), case.mode))
         workers = [*self._workers.items(), *self._ahead.finish()]
-        importing = [each for each in workers if each[0] in kinds and each[1].alive]
+        importing = [(template, worker) for template, worker in workers if template in kinds and worker.alive]
         for template, worker in importing:
             worker.post({"kind": "preload", "kinds": sorted(kinds[template])}, fork=False)
         for _, worker in importing:
@@ -103,7 +106,7 @@ class WorkerPool:
         self._charge("import", begin)
 
     def probe(self) -> list[Probe]:
-        """Ask every target what it has."""
+        """Ask every target for its devices."""
         greetings = self._start([Template(name) for name in self._targets])
         begin = time.perf_counter()
         probes = [self._probe(template, greeting) for template, greeting in greetings.items()]
@@ -114,13 +117,12 @@ class WorkerPool:
         """Watch the machine that the case is measured on."""
         return self._transport.watch(case)
 
-    def reference(self, case: Case, *, small: bool = False, replicas: int = 1) -> list[float]:
-        """What the case must give, in float64.
+    def reference(self, case: Case, *, small: bool = False, replicas: int = 1) -> Message:
+        """What the case must give, in float64: the fields of a `worker.verify.Reference`.
 
+        `small`: of the workload's small size, with tolerances for float32. `replicas`: into how many parts a
+        batch is divided that each have batch statistics of their own.
         Raises RuntimeError when it cannot be computed, Unsupported when the workload says so.
-
-        `small`: what its workload must give in float32 at the small size. `replicas`: parts of a batch whose
-        statistics are taken apart.
         """
         begin = time.perf_counter()
         needed = {"workload": case.workload, "params": case.params}
@@ -132,20 +134,20 @@ class WorkerPool:
             if _is_unsupported(answer):
                 raise Unsupported(_reason(answer))
             raise RuntimeError(f"its float64 reference cannot be computed: {_reason(answer)}")
-        values: list[float] = answer.reply["reference"]
-        return values
+        reference: Message = answer.reply["reference"]
+        return reference
 
     def ask_plain(self, job: Message, target: str | None = None) -> Answer:
-        """The answer to a job that is no case's, of a target's worker or of one without a framework."""
+        """The answer to a job about no case, of a target's worker or of one without a framework."""
         worker = self._worker(Template(target) if target else REFERENCE)
         return worker.ask(job, self._settings.timeout_s, fork=True)
 
     def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
-        """The answer, and the isolation the job had. A fork that hangs is tried again as a fresh process."""
-        if lost := self._lost.answer(case):
+        """The answer, and how the job was isolated. A fork that hangs is tried again as a fresh process."""
+        if lost := self._lost.refusal(case):
             return lost, "none"
         answer, isolation = self._asked(case, job)
-        return self._lost.heed(case, answer), isolation
+        return self._lost.recorded(case, answer), isolation
 
     def _asked(self, case: Case, job: Message) -> tuple[Answer, str]:
         wanted = self._settings.isolation
@@ -162,7 +164,7 @@ class WorkerPool:
         """The answer of a process that can read XPlane traces: JAX's or TensorFlow's, of our interpreter."""
         python = self._reference_target.python
         for backend in TRACE_READERS:
-            answer = self._alone(Target(name="reader", backend=backend, python=python), {}, job, files)
+            answer = self._ask_fresh(Target(name="reader", backend=backend, python=python), {}, job, files)
             if answer.reply is not None:
                 break
         return answer
@@ -184,26 +186,26 @@ class WorkerPool:
         while wave:
             for case in wave:
                 answer = self._workers[template_of(case)].collect(self._settings.timeout_s)
-                answers[case.id] = self._lost.heed(case, answer)
-            answers |= self._taken_out(waiting)
+                answers[case.id] = self._lost.recorded(case, answer)
+            answers |= self._refused(waiting)
             wave = self._posted(waiting)
         self._charge("verify_training", begin)
         return answers
 
-    def _taken_out(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> dict[str, Answer]:
-        """Case id → answer of what no longer waits, since its device is lost."""
+    def _refused(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> dict[str, Answer]:
+        """Case id → answer of the cases whose device is lost, which are taken out of the queues."""
         lost = {
             case.id: answer
             for queue in waiting.values()
             for case, _ in queue
-            if (answer := self._lost.answer(case))
+            if (answer := self._lost.refusal(case))
         }
         for template, queue in waiting.items():
             waiting[template] = [(case, job) for case, job in queue if case.id not in lost]
         return lost
 
     def _posted(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> list[Case]:
-        """The next case of each worker, now under way; at most one of them on an accelerator.
+        """Begin the next job of each worker, at most one of them on an accelerator; the cases.
 
         Frameworks do not share an accelerator's memory well, and a TPU admits one process.
         """
@@ -218,11 +220,12 @@ class WorkerPool:
 
     def _spawned(self, case: Case, job: Message) -> Answer:
         environment = dict(template_of(case).environment)
-        return self._alone(self._targets[case.target], environment, self._job_of(case, job))
+        return self._ask_fresh(self._targets[case.target], environment, self._job_of(case, job))
 
-    def _alone(
+    def _ask_fresh(
         self, target: Target, environment: dict[str, str], job: Message, files: Files | None = None
     ) -> Answer:
+        """The answer of a worker that is started for this job alone."""
         worker = self._transport.start(target, environment)
         try:
             greeting = worker.ready()
@@ -256,15 +259,15 @@ class WorkerPool:
         greetings = {template: worker.ready(left_until(deadline)) for template, worker in started.items()}
         self._charge("import", begin)
         broken = {each: Greeting(status="broken", reason=fault) for each, fault in faults.items() if fault}
-        told = broken | greetings
-        return {template: told[template] for template in templates if template in told}
+        known = broken | greetings
+        return {template: known[template] for template in templates if template in known}
 
     def _started(self, template: Template) -> Worker:
         target = self._targets.get(template.target, self._reference_target)
         return self._transport.start(target, dict(template.environment))
 
     def _worker(self, template: Template) -> Worker:
-        """A fresh one where there is none, or none that can take another job."""
+        """The template's worker, started anew where there is none or it can take no other job."""
         worker = self._workers.get(template)
         if worker is None or not worker.alive:
             if worker is not None:
@@ -305,21 +308,21 @@ class _Devices(msgspec.Struct):
 
 def _probe_of(target: Target, version: str | None, answer: Answer) -> Probe:
     try:
-        found = msgspec.convert(answer.reply, _Devices)
+        reply = msgspec.convert(answer.reply, _Devices)
     except msgspec.ValidationError as error:
         reason = f"asked for its devices: {_reason(answer) or error}"
         return Probe(target=target, version=version, status="broken", reason=reason)
     return Probe(
         target=target,
         version=version,
-        devices=found.devices,
-        missing=tuple(found.missing.items()),
-        missing_modes=tuple(found.missing_modes.items()),
+        devices=reply.devices,
+        missing=tuple(reply.missing.items()),
+        missing_modes=tuple(reply.missing_modes.items()),
     )
 
 
 def _reason(answer: Answer) -> str:
-    """Why there is no reply, or the failure it tells; empty where it tells none."""
+    """Why there is no reply, or the failure that it reports; empty where it reports none."""
     outcome: Any = (answer.reply or {}).get("outcome")
     return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")
 

@@ -34,8 +34,8 @@ class _Started(msgspec.Struct, forbid_unknown_fields=True):
     pid: int
 
 
-class _Left(msgspec.Struct, forbid_unknown_fields=True):
-    """What the job's own process wrote."""
+class _JobAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    """What the job's own process wrote into its answer file."""
 
     stamp: dict[str, Any]
     reply: dict[str, Any]
@@ -142,7 +142,7 @@ class LocalWorker(Worker):
         return self._failed(JobEnd.CRASHED, self._ending())
 
     def _late(self, pid: int | None, timeout_s: float) -> Answer:
-        """Of a job without an answer in time, which is ended here."""
+        """End a job that is late, and say how it ended."""
         idle = pid is not None and not _has_worked(pid)
         self._end_job(pid, min(GRACE_S, timeout_s))
         what = f"no answer after {timeout_s:.0f} s"
@@ -182,7 +182,7 @@ class LocalWorker(Worker):
         return usable[: self._threads] if self._threads < len(usable) else None
 
     def _job_of(self, message: Message) -> int:
-        """The process of the job. Raises ValueError."""
+        """The id of the job's process. Raises ValueError."""
         started = msgspec.convert(message, _Started)
         self._check(started.stamp)
         if started.pid < 2:
@@ -202,9 +202,9 @@ class LocalWorker(Worker):
         try:
             if ended.fault:
                 raise ValueError(ended.fault)
-            left = msgspec.convert(ended.answer, _Left)
-            self._check(left.stamp)
-            return Answer(left.reply, files=self._job_folder.files())
+            answer = msgspec.convert(ended.answer, _JobAnswer)
+            self._check(answer.stamp)
+            return Answer(answer.reply, files=self._job_folder.files())
         except (ValueError, OSError) as error:
             return self._failed(JobEnd.UNREADABLE, f"its answer cannot be read: {error}")
 
@@ -212,7 +212,7 @@ class LocalWorker(Worker):
         return Answer(None, end, message, self._log.text())
 
     def _end_job(self, pid: int | None, grace_s: float) -> None:
-        """SIGTERM, a grace period, SIGKILL; the template goes too when it does not report the end."""
+        """SIGTERM, a grace period, SIGKILL; a template that does not report the end is ended, too."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError, TypeError):
                 os.killpg(pid, sign)  # type: ignore[arg-type]  # None: there is no job process

@@ -30,7 +30,7 @@ class RunScratch:
     """The private folder of one run: compile caches, drawn numbers, the workers' working folders."""
 
     def __init__(self, code: UserCode | None = None) -> None:
-        """`code`: where the user's is found; by default where this process was told."""
+        """`code`: where the user's own is; by default what accelbench.toml and the environment say."""
         self._code = code
         self._count = 0
         remove_abandoned()

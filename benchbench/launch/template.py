@@ -1,4 +1,4 @@
-"""What a worker is started for."""
+"""What a worker process is started for: a target, in an environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchbench.model.case import Case
 
 
 class Template(NamedTuple):
-    """A process that imports a framework and forks one for each case: its cases differ in neither."""
+    """What the cases that one process can fork for have in common. It imports the target's framework once."""
 
     target: str
     environment: tuple[tuple[str, str], ...] = ()

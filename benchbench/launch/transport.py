@@ -38,7 +38,7 @@ class JobEnd(StrEnum):
 
     @property
     def status(self) -> Status:
-        """Of a case whose job ended so."""
+        """The status of a case whose job ended so."""
         return STATUS[self]
 
 
@@ -113,7 +113,7 @@ class Worker(ABC):
 
 
 class NotStarted(Worker):
-    """A worker that could not be started, and why."""
+    """Stands for a worker that could not be started."""
 
     alive = False
 
@@ -128,7 +128,7 @@ class NotStarted(Worker):
         """Nothing begins."""
 
     def collect(self, timeout_s: float) -> Answer:
-        """As of a worker that died."""
+        """The answer of a worker that died."""
         return Answer(None, JobEnd.CRASHED, self._reason)
 
     def close(self) -> None:
@@ -143,13 +143,13 @@ class Observer(Protocol):
 
 
 class Transport(Protocol):
-    """Workers of one machine, and who watches it."""
+    """Starts workers on one machine, and watches it while they measure."""
 
     def start(self, target: Target, environment: Mapping[str, str]) -> Worker:
         """A worker that begins to import its framework, with a case's variables in its environment."""
 
     def spare_workers(self) -> int:
-        """How many more its machine has memory for, that only wait while cases are measured."""
+        """How many more workers, which only wait while cases are measured, its machine has memory for."""
 
     def watch(self, case: Case) -> AbstractContextManager[Observer]:
         """Watch the machine while the case is measured."""

@@ -1,4 +1,4 @@
-"""What a planned case needs at least, by its counted cost. Pure."""
+"""The counted cost of a planned case, and the memory that it needs at least. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KEPT = 4096  # instances, and counts of them: a plan asks again for each target,
 
 
 def footprint_bytes(case: Case) -> int:
-    """At least what the case's tensors take: everything its cost counts, once."""
+    """A lower bound of the memory that the case's tensors take: everything its cost counts, once."""
     return cost_of(case).bytes
 
 
 def cost_of(case: Case) -> Cost:
-    """What a step counts, on the case's devices."""
+    """The counted cost of a step on the case's devices."""
     sized = instance(case)
     if not isinstance(sized, Workload):
         return sized.cost(case.computes_in)

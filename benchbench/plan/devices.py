@@ -58,12 +58,13 @@ def _matches(device: Device, want: str) -> bool:
 
 
 def class_of(wanted: Sequence[str]) -> DeviceClass:
+    """The class that the first word of those wanted means; without any, the CPU."""
     accelerated = wanted and not wanted[0].startswith("cpu")
     return DeviceClass.ACCELERATOR if accelerated else DeviceClass.CPU
 
 
 def devices_asked(entries: Sequence[tuple[str, Entry]], chosen: Sequence[str]) -> list[str]:
-    """The words for devices that were chosen, and those of worlds by name."""
+    """Every word that names a device or a kind of device: chosen ones, and those in worlds."""
     worlds = [parse_world(world) for _, entry in entries for world in entry.world or []]
     return [*chosen, *dict.fromkeys(each for spec in worlds for each in (*spec.names, spec.kind) if each)]
 
@@ -80,9 +81,9 @@ def check_devices(wanted: Sequence[str], probes: Sequence[Probe]) -> None:
 def placements(
     spec: WorldSpec, entry: Entry, workload: WorkloadKind, backend: type[Backend], hosts: int
 ) -> list[Placement]:
-    """Of a world of several devices every strategy asked for, else every one that there is.
+    """A placement for each strategy that is asked for, else for each that the framework offers.
 
-    One that nobody asked for and that does not exist is planned too, so that it is told why it is left out.
+    Where it offers none, one is planned all the same, to be left out with the reason.
     """
     if spec.devices == 1:
         return [ONE_DEVICE]
@@ -97,9 +98,9 @@ def placements(
 def world_on(
     spec: WorldSpec, probe: Probe, chosen: tuple[Device, Reason], wanted: Sequence[str]
 ) -> tuple[WorldSpec, Device, Reason] | None:
-    """The world as this target names its devices, the first one, and why that is not there, if so.
+    """The world in this target's names of devices, its first device, and why that is not there, if so.
 
-    `chosen`: the device of a world that names none. None: one that names others than are `wanted`.
+    `chosen`: the device of a world that names none. None for a world that names devices other than `wanted`.
     """
     if not spec.first:
         return spec, *chosen
@@ -114,7 +115,7 @@ def world_on(
 
 
 def is_of(spec: WorldSpec, case: Case) -> bool:
-    """Whether a case is computed by such a world."""
+    """Whether a case runs on the devices that the world asks for."""
     if spec.devices != case.placement.devices:
         return False
     first = Device(name=case.device, device_class=class_of([case.device]), model="")
@@ -126,7 +127,10 @@ def is_of(spec: WorldSpec, case: Case) -> bool:
 def undivided(
     case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
 ) -> Reason:
-    """Why it cannot be computed by that many devices, if so. `launched`: others than the probe tells of."""
+    """Why its devices cannot compute the case together, if so.
+
+    `launched`: by a launcher's processes, which have devices that the probe of the first does not see.
+    """
     backend, placement = backend_of(probe), case.placement
     if placement.devices not in workload.worlds and placement.devices == 1:
         return Status.UNSUPPORTED, "nothing passes between devices where there is one; add --world 2"
@@ -155,7 +159,7 @@ def undivided(
 
 
 def offered_strategies(workload: WorkloadKind, backend: type[Backend]) -> list[Strategy]:
-    """A virtual backend pretends whatever any framework does."""
+    """How the backend can divide the workload; a virtual backend has the strategies of all frameworks."""
     frameworks = workload.frameworks() if backend.virtual else [backend.framework]
     known = dict.fromkeys(each for name in frameworks for each in workload.strategies(name))
     return [each for each in known if each not in backend.undividable]

@@ -1,7 +1,7 @@
-"""Sequences in which a parameter is doubled: where they end, as their first round goes. Pure.
+"""Sequences of cases in which a parameter is doubled, and where they end. Pure.
 
-A sequence ends where a size does not fit, or where twice in a row doubling brought less than a twentieth
-more items a second. What comes after is not measured.
+A sequence ends in its first round: where a size does not fit, or where doubling twice in a row brought less
+than 5 % more items a second. Larger sizes are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def doublings(point: Mapping[str, Scalar], name: str, start: int) -> Iterator[di
 
 
 def sequence(case: Case) -> str:
-    """What the members of a sequence share; of a case outside one, its id."""
+    """The name of a case's sequence, which its members share; outside a sequence, the case's id."""
     if not case.doubles:
         return case.id
     params = {name: value for name, value in case.params.items() if name != case.doubles}
@@ -35,12 +35,12 @@ def sequence(case: Case) -> str:
 
 
 def swept_size(case: Case) -> Scalar:
-    """The parameter that is doubled."""
+    """The value of the parameter that is doubled."""
     return case.params[case.doubles]
 
 
 def ascending(order: Sequence[Case]) -> list[Case]:
-    """The same order, in which members of a sequence change places so that smaller ones come first."""
+    """The same order, but for members of a sequence, which swap places so that smaller ones come first."""
     members: dict[str, list[Case]] = {}
     for case in order:
         members.setdefault(sequence(case), []).append(case)
@@ -75,7 +75,7 @@ def why_needless(case: Case, records: Sequence[Record]) -> str:
 
 
 def _end(record: Record) -> str:
-    """Of a sequence, because a member failed."""
+    """Why this record ends its sequence: its case failed; else empty."""
     if not isinstance(record.outcome, Failure) or record.outcome.status is Status.SKIPPED:
         return ""
     name, status = record.case.doubles, record.outcome.status
@@ -97,5 +97,5 @@ def _plateau(name: str, smaller: Sequence[Record]) -> str:
 
 
 def items_per_s(measured: Measurement) -> float:
-    """Of one process, by the median of its blocks."""
+    """The rate of one process, by the median of its blocks."""
     return measured.cost.items * measured.iterations / median(measured.block_s)

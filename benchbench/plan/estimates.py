@@ -1,6 +1,6 @@
-"""How long a run is likely to take: what its processes do, counted, and what that took elsewhere. Pure.
+"""How long a run is likely to take: its counted work, at the speeds of a reference machine. Pure.
 
-Only what is told before the first round uses this: afterwards a case takes what it took.
+Serves the forecast before the first round only. Afterwards a case is expected to take what it took.
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from benchbench.model.run import Policy
 from benchbench.model.startup import StartUp
 from benchbench.plan.costs import KEPT, cost_of, instance
 from benchbench.registry import load_class
+from benchbench.timing.policy import profiled_steps
 from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads.base import Training
 from benchbench.workloads.network import Network
 
-# Of two cores of a virtual machine (docs/measuring.md#how-long-a-run-takes), as is all that follows.
+# Measured on two cores of a virtual machine, as all that follows (docs/measuring.md#how-long-a-run-takes).
 FLOPS = {DeviceClass.CPU: 1.5e11, DeviceClass.ACCELERATOR: 2e13}  # a second, in float32
 BYTES = {DeviceClass.CPU: 1e10, DeviceClass.ACCELERATOR: 1e12}  # a second
-SLOWER = {Dtype.FLOAT64: 2.0, Dtype.FLOAT16: 4.0, Dtype.BFLOAT16: 4.0}  # than float32, on a CPU
-NETWORK = 1.5  # times as long as its products alone: what lies between them
+SLOWER = {Dtype.FLOAT64: 2.0, Dtype.FLOAT16: 4.0, Dtype.BFLOAT16: 4.0}  # times float32's time, on a CPU
+NETWORK = 1.5  # a network's time over that of its products alone
 CORES = 2
-FORK_S = 0.1  # and what has no stage of its own
-DRAW_S = 3.5e-9  # per byte of inputs and weights: to draw them, and to put them on the device
+FORK_S = 0.1  # of a process, and of whatever has no stage of its own
+DRAW_S = 3.5e-9  # per byte of inputs and weights: to draw it and to put it on the device
 NOISES = (0.03, 0.1, 0.3)  # standard deviation of blocks over their median: of a third of all processes each
 LOOKS = 1.2  # blocks made over blocks needed: n grows by half from look to look
 NORMAL = 2.576 * 1.2533  # half width of a median's 99 % interval in σ/√n
-SATURATED_S = 0.25  # a step that keeps a device busy so long gains nothing by being doubled
+SATURATED_S = 0.25  # a step this long keeps its device busy: doubling it gains nothing
 REFERENCE_S, NETWORK_REFERENCE_S = 0.2, 1.0  # in float64: of an operation, of a network
-REFERENCE_BYTE_S = 6e-9  # of a network's weights: to draw them, and to multiply with them
-TRAINED_S = 1.5  # to verify training at a small size, beside compiling it
-PROFILED_S, FEWEST, MOST = 0.5, 5, 1000  # seconds of steps, and their number (running/profile_pass.py)
-
+REFERENCE_BYTE_S = 6e-9  # per byte of a network's weights: to draw it and to multiply with it
+TRAINED_S = 1.5  # to verify training at a small size, without compiling it
 
 Classes = Mapping[tuple[str, str], DeviceClass]  # by target and device
 
@@ -67,9 +66,9 @@ def run_estimate(
     *,
     profile: bool = False,
 ) -> RunEstimate:
-    """Of a run that measures these cases in the rounds that all have, or uses its budget up.
+    """The estimate for a run that measures these cases in their planned rounds, or uses up its budget.
 
-    `earlier_s`: case id → what a process of it took before, where that is known.
+    `earlier_s`: case id → seconds of one process in an earlier run, where that is known.
     """
     measuring = sum(_rounds_s(case, policy, classes, earlier_s.get(case.id)) for case in cases)
     return RunEstimate(
@@ -81,7 +80,7 @@ def run_estimate(
 
 
 def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = False) -> float:
-    """Seconds one process of the case takes; `first`: in a run, so that it compiles."""
+    """Seconds that one process of the case takes; `first`: the run's first one, which compiles."""
     if _backend(case).virtual:
         return FORK_S
     step = _step_s(case, _class_of(case, classes))
@@ -106,14 +105,14 @@ def _rounds_s(case: Case, policy: Policy, classes: Classes, earlier_s: float | N
 
 
 def _prepared_s(case: Case, *, first: bool) -> float:
-    """Fork, build, first call, and once more drawn: other inputs."""
+    """Seconds before timing: fork, build, first call; and to draw other inputs for the check afterwards."""
     own = start_up(case)
     call = own.call_s + own.layer_s * _layers(case) + own.weight_s * _weight_bytes(case)
     return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else own.kept)
 
 
 def _timing_s(case: Case, step: float, policy: Policy) -> float:
-    """Warm-up and timed blocks. A quiet process is precise soon, a noisy one takes all the time there is."""
+    """Seconds of warm-up and timed blocks: a mean over quiet processes, precise soon, and noisy ones."""
     least = start_up(case).block_s
     block = max(step, 1.4 * least)  # a power of two of steps: between one and two times the least
     windows_s = 8 / 3 * min(max(3 * block, policy.window_s), 20 * block)  # overlapping ones, as in warm_up
@@ -133,14 +132,14 @@ def _step_s(case: Case, device_class: DeviceClass) -> float:
 
 
 def _import_s(cases: Iterable[Case], rounds: int) -> float:
-    """Of all rounds: side by side, as far as there are cores."""
+    """Seconds to import the frameworks in all rounds: side by side, as far as there are cores."""
     templates = {(case.target, *sorted(case.environment.items())): start_up(case) for case in cases}
     alone = [each.import_s for each in templates.values()]
     return max([rounds * sum(alone) / CORES, *alone])
 
 
 def _verification_s(cases: Sequence[Case]) -> float:
-    """References, one of each work; and training, and what is narrower than float32, at a small size."""
+    """Seconds of verification before timing: a reference for each work, and training at a small size."""
     computed = [case for case in cases if not _backend(case).virtual]
     works = {case.workload if case.doubles else case.work: case for case in computed}.values()
     references = sum(map(_reference_s, works))
@@ -165,7 +164,7 @@ def _compile_s(case: Case) -> float:
 def _profile_s(case: Case, device_class: DeviceClass) -> float:
     own = start_up(case)
     step = max(_step_s(case, device_class), 1e-6)
-    count = min(max(math.ceil(PROFILED_S / step), FEWEST), MOST)
+    count = profiled_steps(step)
     steps = 2 * count * step
     prepared = _prepared_s(case, first=False) + (own.profile_calls - 1) * _compile_s(case)
     events = count * max(_layers(case), 1)
@@ -173,7 +172,7 @@ def _profile_s(case: Case, device_class: DeviceClass) -> float:
 
 
 def start_up(case: Case) -> StartUp:
-    """What its backend takes in the case's mode."""
+    """The times of the case's backend in the case's mode."""
     backend = _backend(case)
     return backend.mode_start_ups.get(case.mode, backend.start_up)
 
@@ -183,7 +182,7 @@ def _backend(case: Case) -> type[Backend]:
 
 
 def _layers(case: Case) -> float:
-    """That a step applies, each as often as its forward pass's work is done: three times in training."""
+    """How many layers a step applies, each as often as its forward work is done: in training, three times."""
     sized = instance(case)
     if isinstance(sized, Network):
         return _passes(sized, sized.placement)
@@ -214,7 +213,7 @@ def _drawn_bytes(case: Case) -> float:
     sized = instance(case)
     if isinstance(sized, Training) and (parameters := sized.held(case.computes_in)[0]):
         return parameters
-    return _weight_bytes(case) or cost_of(case).bytes / 2  # the rest: what is written
+    return _weight_bytes(case) or cost_of(case).bytes / 2  # about as much is written as read
 
 
 def _class_of(case: Case, classes: Classes) -> DeviceClass:

@@ -11,12 +11,12 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.timing.policy import half_width, rounds_of
 
-SHARE = 0.5  # of the cases that one more round of a budget takes, the widest: afterwards others may be
+SHARE = 0.5  # of the wide cases that one more round measures: afterwards, others may be the widest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Of a case so far: the half width of its interval over processes, as a fraction, and a round's cost."""
+    """How a case stands: the half width of its interval over processes, as a fraction, and a round's cost."""
 
     case: Case
     width: float
@@ -46,7 +46,7 @@ def due(
 def widest(standings: Iterable[Standing], left_s: float, settled: float) -> list[Case]:
     """Up to half of the cases wider than `settled`, the widest first, as far as `left_s` lasts.
 
-    One that takes too long gives its turn to the next.
+    A case that would take longer than is left is passed over for the next.
     """
     wide = sorted(
         (each for each in standings if each.width > settled), key=lambda each: (-each.width, each.case.id)

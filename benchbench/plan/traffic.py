@@ -1,4 +1,4 @@
-"""What a training step on several devices takes of each: memory, and what it sends. From the maths; pure."""
+"""What a training step on several devices costs each: memory held, bytes sent. From the maths; pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Traffic:
 
 
 def traffic(case: Case) -> Traffic | None:
-    """None for a case of one device, or one whose parameters nobody counted."""
+    """The traffic of a case; None on one device, or where its parameters are not counted."""
     sized = instance(case)
     if case.placement.devices == 1 or not isinstance(sized, Training):
         return None
@@ -50,13 +50,13 @@ def traffic(case: Case) -> Traffic | None:
 def traffic_of(
     strategy: Strategy, devices: int, parameters: int, slots: int, micro_batches: int = 1
 ) -> Traffic:
-    """Of that many bytes of parameters, and of what the optimizer keeps of them.
+    """The traffic of so many bytes of `parameters`, and of `slots`, the optimizer's state of them.
 
     Data-parallel, gradients are all-reduced: 2 (n − 1)/n of their bytes leave each device (nccl-tests,
     doc/PERFORMANCE.md). Fully sharded, each holds 1/n of everything; parameters are gathered forward and
     again backward, gradients are reduce-scattered: (n − 1)/n each (Rajbhandari et al. 2020, "ZeRO", 7.2.2).
     Every micro-batch gathers anew; gradients are summed on each device first, and reduced with the last.
-    Beside what is held come activations, and a layer's parameters while they are gathered.
+    Not counted: activations, and a layer's parameters while they are gathered.
     """
     everything, part = 2 * parameters + slots, (devices - 1) / devices
     if strategy is Strategy.DATA_PARALLEL:
@@ -68,10 +68,10 @@ def traffic_of(
 
 
 def pipeline_traffic(work: PipelinedTraining, dtype: Dtype) -> Traffic:
-    """The most that a stage holds, and the most that one sends, as torch cuts the network.
+    """The most that any stage holds, and the most that any sends, as torch cuts the network.
 
-    A stage sends what it hands on of each sample to the next one, the gradient of what it was given back, and
-    its part of the all-reduce of gradients of parameters that several stages have.
+    A stage sends its output of each sample to the next stage, the gradient of its input back to the one
+    before, and its part of the all-reduce of gradients of parameters that several stages share.
     """
     stages = cut_chain(work.links(), work.placement.devices)
     sizes = {name: prod(w.shape) for name, w in work.weights().items() if w.is_learnt}
@@ -88,7 +88,7 @@ def pipeline_traffic(work: PipelinedTraining, dtype: Dtype) -> Traffic:
 
 
 def scan_traffic(work: PipelinedTraining, dtype: Dtype) -> Traffic:
-    """As JAX has it: each device has as many blocks, and all have what is before and after these."""
+    """The same in JAX: devices have equally many blocks, and all have the layers before and after these."""
     assert isinstance(work, BlockChain)
     prefixes = tuple(f"{block}." for block in work.blocks)
     sizes = {name: prod(w.shape) for name, w in work.weights().items() if w.is_learnt}

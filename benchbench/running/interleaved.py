@@ -59,7 +59,7 @@ def measure_cases_on(
     results: Path,
     observer: RunObserver,
 ) -> tuple[Run, Run]:
-    """The same of cases planned before; the second side is what measured them. `pythons`: as typed."""
+    """The same for cases planned before; the second side is what measured them then. `pythons`: as typed."""
     selectors.follow_stored(results)
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
@@ -110,8 +110,9 @@ def _recorded(
 
 
 def prepare_sides(pools: Sequence[WorkerPool], request: Request, variants: Sequence[Variant]) -> Two:
-    """The heads of two runs, each the other's partner: what is planned on the first pool's targets, as
-    either variant changes it. Raises UsageError for a device or mode that does not exist.
+    """The heads of two partner runs: the plan for the first pool's targets, as each variant changes it.
+
+    Raises UsageError for a device or mode that does not exist.
     """
     probes = [pool.probe() for pool in pools]
     check_devices(devices_asked(request.entries, request.selection.devices), probes[0])
@@ -123,7 +124,7 @@ def prepare_sides(pools: Sequence[WorkerPool], request: Request, variants: Seque
 def heads(
     cases: Sequence[Case], probes: Sequence[Sequence[Probe]], terms: Terms, variants: Sequence[Variant]
 ) -> Two:
-    """The same of cases planned before. A pair of which one side cannot run is left out of both."""
+    """The heads for cases planned before. A pair of which one side cannot run is left out of both runs."""
     pairs = _pairs(cases, probes, variants)
     obstacles = [tuple(map(_obstacle, pair, probes, variants)) for pair in pairs]
     open_pairs = [pair for pair, reasons in zip(pairs, obstacles, strict=True) if not any(reasons)]
@@ -152,19 +153,19 @@ def _of_revision(info: RunInfo) -> RunInfo:
 def _pairs(
     cases: Sequence[Case], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
 ) -> list[Pair]:
-    """One per case; where a variant makes two cases one, the first has it."""
-    found: dict[str, Pair] = {}
+    """The two sides of each case. Where a variant makes two cases the same, only the first is kept."""
+    pairs: dict[str, Pair] = {}
     taken: set[str] = set()
     for case in cases:
         a, b = (altered(case, variant, probed) for variant, probed in zip(variants, probes, strict=True))
-        if a.id not in found and b.id not in taken:
-            found[a.id] = a, b
+        if a.id not in pairs and b.id not in taken:
+            pairs[a.id] = a, b
             taken.add(b.id)
-    return list(found.values())
+    return list(pairs.values())
 
 
 def _obstacle(case: Case, probes: Sequence[Probe], variant: Variant) -> Reason:
-    """A file with a mistake is none: it is measured, and its failure told."""
+    """Why a side cannot run the case, if so; a mistake in the user's file is found when it is measured."""
     if variant.code and catalogue.user_catalogue(variant.code).mistake(case.workload):
         return None
     probe = next(probe for probe in probes if probe.target.name == case.target)

@@ -1,4 +1,4 @@
-"""Who is told what goes on while cases are measured."""
+"""The interface to whoever follows a run: called as cases are measured."""
 
 from __future__ import annotations
 

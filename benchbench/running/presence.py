@@ -40,7 +40,7 @@ class Presence:
         return [process for path in marks if (process := _holder(path)) is not None]
 
     def enter(self, *, alone: bool = False) -> bool:
-        """From now on others see that this process measures; `alone`: only if no other does. Whether so."""
+        """Show others that this process measures; whether it does. `alone`: only if no other process does."""
         with suppress(OSError):
             if self._own is not None:
                 return True
@@ -69,7 +69,7 @@ class Presence:
 
 @contextmanager
 def _turn(folder: Path) -> Iterator[None]:
-    """One process at a time: of two that wait for the same run to end, the second must see the first."""
+    """Hold the folder's lock: of two processes that wait for the same run, the second must see the first."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

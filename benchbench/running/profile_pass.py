@@ -20,9 +20,7 @@ from benchbench.model.status import Status
 from benchbench.stats import median
 from benchbench.store import artifacts, disk
 from benchbench.store.artifacts import profile_outcome
-
-PROFILED_S = 0.5  # of steps at least, unless they are many
-FEWEST, MOST = 5, 1000  # steps
+from benchbench.timing.policy import profiled_steps
 
 
 def keep_profiles(
@@ -59,9 +57,9 @@ def _last_ok(records: Sequence[Record]) -> list[Record]:
     return [record for record in last.values() if isinstance(record.outcome, Measurement)]
 
 
-def profiled_steps(measured: Measurement) -> tuple[int, int]:
-    """(steps in a block, blocks) to profile: blocks like those timed, as many as half a second takes."""
-    steps = min(max(ceil(PROFILED_S / median(steps_s(measured))), FEWEST), MOST)
+def profiled_blocks(measured: Measurement) -> tuple[int, int]:
+    """(steps in a block, blocks) to profile: blocks like those timed, as many as `profiled_steps` take."""
+    steps = profiled_steps(median(steps_s(measured)))
     iterations = min(measured.iterations, steps)
     return iterations, ceil(steps / iterations)
 
@@ -70,7 +68,7 @@ def _profiled(
     pool: WorkerPool, case: Case, measured: Measurement
 ) -> tuple[Profile | Failure, dict[str, bytes]]:
     """The profile, or why there is none, and the traces that it names."""
-    iterations, count = profiled_steps(measured)
+    iterations, count = profiled_blocks(measured)
     answer, _ = pool.ask(case, {"kind": "profile", "iterations": iterations, "count": count})
     plain = answer.reply and answer.reply.get("plain_step_s")
     if answer.reply and "recording" in answer.reply:

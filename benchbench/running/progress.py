@@ -1,4 +1,4 @@
-"""What a person is told while a run goes on: a line per record, and the time left."""
+"""What is shown while a run goes on: a line per record, and the time left."""
 
 from __future__ import annotations
 

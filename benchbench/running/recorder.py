@@ -1,4 +1,4 @@
-"""A record of each case: its reference, its verification, and its measurement in a process of its own."""
+"""Makes the record of a case: reference, verification, and measurement in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchbench.running.verification import (
 
 
 class Recorder:
-    """What the records of one run share."""
+    """Makes the records of one run, and keeps what they share."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Recorder:
         clock: Callable[[], float] = time.perf_counter,
         order: int = 0,
     ) -> None:
-        """Computes references, and verifies at the small size: what that needs first, the others meanwhile.
+        """Compute references, and verify at the small size; references of the rest are computed meanwhile.
 
         `order`: how many records the run has already.
         """
@@ -55,7 +55,7 @@ class Recorder:
         self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
 
     def record(self, case: Case, number: int, needless: str = "") -> Record:
-        """Measure, unless the case is known to fail, or is `needless` for that reason."""
+        """Measure the case, unless it is known to fail; `needless`: why it is skipped, if it is."""
         started, begin = time.time(), self._clock()
         if needless:
             result, isolation, stages = _skipped(needless)

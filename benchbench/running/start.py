@@ -32,10 +32,10 @@ WAITING = "; --wait-for-idle 10m waits until it is over"
 def ready(
     targets: Sequence[Target], wait_s: float | None, results: Path | None, observer: RunObserver
 ) -> Iterator[None]:
-    """There is room for results, and other runs see from here to the end that this process measures.
+    """Check that results can be written, wait for an idle machine, and let other runs see this one.
 
-    Waits up to `wait_s` for an idle machine, then goes on all the same; what disturbs is told. Nobody is
-    waited for where the time of all `targets` is virtual; none: this process itself. Raises CannotWrite.
+    Waits `wait_s` at most, then goes on all the same, with a note on what disturbs. Does not wait where the
+    time of all `targets` is virtual; no targets: this process itself measures. Raises CannotWrite.
     """
     check_space(results, Path(tempfile.gettempdir()), observer.note)
     presence = Presence(presence_folder())
@@ -54,7 +54,7 @@ def check_space(
     tell: Callable[[str], None],
     free_bytes: Callable[[Path], int] = disk.free_bytes,
 ) -> None:
-    """Whether results can be written; a temporary folder that is nearly full is told. Raises CannotWrite."""
+    """Raise CannotWrite where there is no room for results; warn of a nearly full temporary folder."""
     if results is not None and (free := free_bytes(results)) < FULL:
         raise CannotWrite(f"{results}: {size(free)} are free.", "Free space, or give --results.")
     if (free := free_bytes(temporary)) < SCARCE:
@@ -69,7 +69,7 @@ def wait_for_idle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Until nobody else measures or computes here, `wait_s` at most; what is left of that is told."""
+    """Wait until nobody else measures or computes here, `wait_s` at most; `tell` what still disturbs then."""
     if not (seen := disturbances(presence.others(), look())):
         return
     begin, quiet = clock(), 0

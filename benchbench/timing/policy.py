@@ -23,6 +23,9 @@ POLICIES = {
     ),
 }  # fmt: skip
 
+PROFILED_S = 0.5  # of steps that a profile covers, unless they are many
+FEWEST_PROFILED, MOST_PROFILED = 5, 1000  # steps
+
 
 def within(budget_s: float) -> Policy:
     """Three quick rounds, then as many of the noisiest cases as the budget has time for.
@@ -53,6 +56,11 @@ def half_width(measured: Sequence[Measurement], planned: int | None = None) -> f
     assert found.low is not None
     assert found.high is not None
     return (found.high - found.low) / 2 / found.mid
+
+
+def profiled_steps(step_s: float) -> int:
+    """How many steps of that length a profile covers, at least."""
+    return min(max(math.ceil(PROFILED_S / step_s), FEWEST_PROFILED), MOST_PROFILED)
 
 
 def in_words(policy: Policy) -> str:

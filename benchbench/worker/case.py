@@ -67,14 +67,9 @@ def measure_case(backend: Backend, job: Message, stages: dict[str, float]) -> Me
 def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: Opened) -> Measurement:
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
     host_reset = reset_host_peak()
-    cold_caches = case.cache is Cache.COLD
-    timer = session.timer(session.flush if cold_caches else None)
+    timer = session.timer(session.flush if case.cache is Cache.COLD else None)
     with stage(stages, "cold"):
-        session.world.gather(None)  # all begin together
-        before, start = session.compilations(), timer.now()
-        output = runner.step()
-        session.wait(output)
-        cold, after = timer.now() - start, session.compilations()
+        output, cold_s, compiled = first_call(runner, session, timer)
     agreed = together(timer, session)
     with stage(stages, "verify"):
         if isinstance(workload, Operation):  # training counts its steps: its losses of each are verified
@@ -84,29 +79,13 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
     del output
     session.reset_peak()  # what the first call tried is no memory that a step needs
     with stage(stages, "timing"):
-        policy = Policy(**job["policy"])
-        most = 1 if cold_caches else MOST_ITERATIONS
-        samples = measure_steps(
-            *(runner.step, agreed, policy, session.compilations),
-            cpu=cpu_seconds,
-            mark=session.range,
-            most=most,
-        )
-        samples = agreed.own(samples) if isinstance(agreed, AgreedTimer) else samples
+        samples = time_steps(opened, agreed, Policy(**job["policy"]))
     warm = bool(job["warm"]) and backend.keeps_compiled
     peak_device, host = device_peak(session, warm=warm), peak_host(host_reset)
     with stage(stages, "parts"):
         parts_s = time_parts(runner, agreed, samples.iterations)
     if not runner.program.simulated:
-        with stage(stages, "verify_again"):
-            check_other_inputs(backend, workload, case, runner, session, job)
-    # A matter of the adapter, not of the process: once a run, and where anything is computed.
-    if not job["warm"] and not runner.program.simulated:
-        with stage(stages, "plausible"):
-            # Of ranks, what they measured differs, and another number of steps would leave one waiting.
-            iterations = max(session.world.gather(long_enough(samples)))
-            check_waited(workload, runner, session, together(session.timer(), session), iterations)
-    notes += (*session.notes, *notes_of(case, runner, session, samples))
+        check_timed(backend, job, stages, opened, samples)
     return Measurement(
         cost=workload.cost(case.computes_in),
         iterations=samples.iterations,
@@ -115,8 +94,8 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         entry_s=samples.entry_s,
         steady=samples.steady,
         stop_reason=samples.stop_reason,
-        cold_s=cold,
-        compiled=None if before is None or after is None else after - before,
+        cold_s=cold_s,
+        compiled=compiled,
         compile_cache="warm" if warm else "empty",
         timer=timer.name,
         timer_cost_s=samples.timer_cost_s,
@@ -124,20 +103,61 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         peak_host=host,
         relative_error=error,
         precision=opened.precision,
-        notes=notes,
+        notes=(*notes, *session.notes, *notes_of(case, runner, session, samples)),
         workload_version=workload.version,
         window=samples.window,
         batches=samples.batches,
-        cleared=cold_caches,
+        cleared=case.cache is Cache.COLD,
         parts_s=parts_s,
         layout=runner.program.layout,
     )
 
 
-def device_peak(session: Session, *, warm: bool) -> Memory:
-    """Of the steps; where it cannot be told from what the first call tried, with that as the reason.
+def first_call(runner: Runner, session: Session, timer: Timer) -> tuple[Any, float, int | None]:
+    """The output of the first step, its seconds, and how many programs it compiled, where that is counted."""
+    session.world.gather(None)  # all ranks begin together
+    before, start = session.compilations(), timer.now()
+    output = runner.step()
+    session.wait(output)
+    seconds, after = timer.now() - start, session.compilations()
+    return output, seconds, None if before is None or after is None else after - before
 
-    `warm`: the first call found its program compiled, and tried nothing.
+
+def time_steps(opened: Opened, timer: Stopwatch, policy: Policy) -> Samples:
+    """Warm up, then time blocks of steps; of several ranks, what this one measured."""
+    session, is_cold = opened.session, opened.case.cache is Cache.COLD
+    samples = measure_steps(
+        opened.runner.step,
+        timer,
+        policy,
+        session.compilations,
+        cpu=cpu_seconds,
+        mark=session.range,
+        most=1 if is_cold else MOST_ITERATIONS,  # caches are cleared once a block
+    )
+    return timer.own(samples) if isinstance(timer, AgreedTimer) else samples
+
+
+def check_timed(
+    backend: Backend, job: Message, stages: dict[str, float], opened: Opened, samples: Samples
+) -> None:
+    """Check that what was timed uses its inputs and was waited for. Raises WrongResult, Implausible."""
+    case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
+    with stage(stages, "verify_again"):
+        check_other_inputs(backend, workload, case, runner, session, job)
+    if job["warm"]:  # waiting is a matter of the adapter, not of the process: it is checked once a run
+        return
+    with stage(stages, "plausible"):
+        # Ranks measured different times. With different numbers of steps, one would wait for the others.
+        iterations = max(session.world.gather(long_enough(samples)))
+        check_waited(workload, runner, session, together(session.timer(), session), iterations)
+
+
+def device_peak(session: Session, *, warm: bool) -> Memory:
+    """The peak of device memory while steps ran.
+
+    Where it may be that of the first call, which tries algorithms, the reason says so. `warm`: the first call
+    found its program compiled, so it tried none.
     """
     peak = session.peak_device()
     if warm or not session.keeps_peak or peak.bytes is None:
@@ -161,7 +181,7 @@ def notes_of(case: Case, runner: Runner, session: Session, samples: Samples) -> 
 
 
 def together(timer: Timer, session: Session) -> Stopwatch:
-    """The timer, or where ranks compute together one by which all have the same blocks."""
+    """The timer, or for ranks that compute together, one that gives all of them the same blocks."""
     return (
         AgreedTimer(timer, session.world, same_host=session.world.hosts == 1)
         if session.world.processes > 1
@@ -188,7 +208,7 @@ def time_parts(runner: Runner, timer: Stopwatch, iterations: int) -> dict[str, t
 
 
 def long_enough(samples: Samples) -> int:
-    """Steps of a block that is no shorter than usual: of a cold one, most may be launching and reading."""
+    """How many steps make a block of the usual length; with cold caches the timed ones have one step each."""
     step = max(median(samples.block_s) / samples.iterations, CLOCK_S)
     return max(samples.iterations, math.ceil(SHORTEST_BLOCK_S / step))
 
@@ -196,7 +216,7 @@ def long_enough(samples: Samples) -> int:
 def verify_output(
     workload: Workload, runner: Runner, output: Any, session: Session, job: Message
 ) -> tuple[float | None, tuple[Note, ...]]:
-    """The relative error of what will be timed, and a note where none can be given. Raises WrongResult."""
+    """The relative error of what will be timed, or None and a note why there is none. Raises WrongResult."""
     if runner.program.simulated:
         return None, (note(NoteKind.SIMULATED),)
     if isinstance(workload, Operation):
@@ -212,7 +232,7 @@ def verify_output(
 def check_waited(
     workload: Workload, runner: Runner, session: Session, timer: Stopwatch, iterations: int
 ) -> None:
-    """Raise Implausible when results can only be read long after the timer had its blocks end."""
+    """Raise Implausible where results can be read only long after the timer says that they are there."""
 
     def finish(output: Any) -> None:
         if isinstance(workload, Operation):

@@ -1,4 +1,4 @@
-"""Does what was timed compute with the inputs it is given? Asked after timing, of the program itself."""
+"""Whether the timed program computes with the inputs it is given: checked after timing, on that program."""
 
 from __future__ import annotations
 
@@ -28,32 +28,40 @@ FAR = 100.0  # times what a network was trained on, so that its loss is of that 
 def check_other_inputs(
     backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session, job: Message
 ) -> None:
-    """Raise WrongResult where what was timed does not compute with the inputs it is given.
-
-    An operation's output must be that of the other inputs. A training step's loss must change by more than
-    it does from step to step: at some other batch of `OTHER_BATCHES`, since one may happen to be as hard.
-    An update alone has no loss: see `check_every_input`. Of a pipeline see `check_fed_step`.
-    """
+    """Raise WrongResult where what was timed does not compute with the inputs it is given."""
     if isinstance(workload, Operation):
-        runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
-        elements = verify.output_elements(workload, runner.program, runner.step(), session)
-        reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
-        deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
-        name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
-        require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
-        return
-    if isinstance(workload, Training) and not workload.has_loss:
-        check_every_input(backend, workload, case, runner, session)
-        return
-    if runner.program.feed:
+        check_output(backend, workload, case, runner, session, job)
+    elif isinstance(workload, Training) and not workload.has_loss:
+        check_update(backend, workload, case, runner, session)
+    elif runner.program.feed:
         check_fed_step(backend, workload, case, runner, session)
-        return
+    else:
+        check_loss(backend, workload, case, runner, session)
+
+
+def check_output(
+    backend: Backend, workload: Operation, case: Case, runner: Runner, session: Session, job: Message
+) -> None:
+    """Raise WrongResult where an operation's output of other inputs deviates from their reference."""
+    runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner))
+    elements = verify.output_elements(workload, runner.program, runner.step(), session)
+    reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
+    deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance)
+    name, limit = f"{deviation.tensor} of other inputs, after timing,", deviation.tolerance
+    require_accuracy(dataclasses.replace(deviation, tensor=name, tolerance=reference.stretch * limit))
+
+
+def check_loss(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+    """Raise WrongResult where a training step's loss is about the same for every other batch.
+
+    It must change by more than it does from step to step. One batch may happen to be as hard as the first, so
+    `OTHER_BATCHES` are tried.
+    """
     before, same = (loss_of(runner.step(), session) for _ in range(2))
     for batch in range(1, OTHER_BATCHES + 1):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
-        if not abs(loss_of(runner.step(), session) - same) <= DRIFT * abs(
-            same - before
-        ):  # or is not a number
+        change = abs(loss_of(runner.step(), session) - same)
+        if not change <= DRIFT * abs(same - before):  # a loss that is no number has changed, too
             return
     raise WrongResult("after timing, other batches have the loss of the one before", None)
 
@@ -61,9 +69,10 @@ def check_other_inputs(
 def check_fed_step(
     backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
 ) -> None:
-    """Raise WrongResult where inputs `FAR` times as large change the loss by no more than training does.
+    """Raise WrongResult where inputs `FAR` times as large change the loss by no more than a step of training.
 
-    Another batch of the pipeline would not tell: a network that has not seen it before is as wrong about it.
+    Of a step that an input pipeline feeds. Another batch of the pipeline would not tell: to a network that
+    sees each batch for the first time, all of them are equally hard.
     """
     before, same = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
     far = altered_inputs(backend, session, workload, case.computes_in, runner, lambda array: FAR * array)
@@ -71,12 +80,10 @@ def check_fed_step(
         raise WrongResult("after timing, the loss does not follow from the inputs", None)
 
 
-def check_every_input(
-    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
-) -> None:
-    """Raise WrongResult where a parameter is still a number after an update by what is none.
+def check_update(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+    """Raise WrongResult where gradients of NaN leave any element of a parameter a number.
 
-    That law holds whatever the optimizer has kept so far, and in every dtype.
+    They must not, whatever state the optimizer has, and in every dtype.
     """
     import numpy as np
 

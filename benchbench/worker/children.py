@@ -1,4 +1,4 @@
-"""What jobs leave running: kept below the worker, whatever session they are in, and ended with it.
+"""Processes that jobs leave running: they stay below the worker, whatever their session, and end with it.
 
 Linux only: a child subreaper adopts the orphans below it (prctl(2), PR_SET_CHILD_SUBREAPER), so the
 kernel's list of a process's children is the one list of everything started.

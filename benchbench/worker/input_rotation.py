@@ -1,4 +1,4 @@
-"""What a step finds in the caches: which of several copies of its inputs it takes."""
+"""Which inputs each step is given: with rotating caches, the next of several copies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Inputs = tuple[Any, ...]
 def turns(
     cache: Cache, session: Session, inputs: Inputs, again: Callable[[], Inputs]
 ) -> tuple[Iterator[Inputs], Note | None]:
-    """The inputs of one step after the other, without end, and a note where it tells more than the case.
+    """The inputs of one step after the other, without end, and a note on the copies, if there are any.
 
-    `again` gives another copy of them. To rotate, there are as many as exceed twice the last-level cache, so
-    that none is there any longer when its turn comes. Raises Unsupported where nothing can rotate.
+    `again()` makes another copy. Rotating copies together exceed twice the last-level cache, so that none is
+    still in it when its turn comes again. Raises Unsupported where nothing can rotate.
     """
     if cache is not Cache.ROTATE:
         return repeat(inputs), None

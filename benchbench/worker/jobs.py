@@ -1,4 +1,4 @@
-"""What a worker is asked for: a job in, an answer out."""
+"""The kinds of jobs that a worker does: a message in, a message out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be ca
 
 
 def run_job(backend: Backend, job: Message) -> Message:
-    """Dispatch on the kind of job; expected failures come back as data. Ranks give an answer each."""
+    """Do the job in this process, or in a process for each device. Failures of the case come back as data."""
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
     if devices_of(job) == 1:
@@ -55,7 +55,7 @@ def run_job(backend: Backend, job: Message) -> Message:
 
 
 def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
-    """The job in this process, which may be one of several that compute together."""
+    """Do the job in this process, which may be one of several ranks."""
     backend.world = world
     try:
         if world.devices > 1:
@@ -79,7 +79,7 @@ def failed(status: Status, message: str, relative_error: float | None = None) ->
 
 
 def answer_job(backend: Backend, job: Message) -> Message:
-    """What a job asks for."""
+    """The reply to a job, by its kind."""
     return ANSWERS[job["kind"]](backend, job)
 
 
@@ -149,10 +149,9 @@ def verify_case(backend: Backend, job: Message) -> float | None:
 
 
 def verify_in_float32(backend: Backend, job: Message, small: Workload, reference: verify.Reference) -> float:
-    """The relative error of the same builder where rounding hides no mistake.
+    """The relative error of the same builder in float32, where rounding hides no mistake.
 
-    In the mode that compiles least, once a run for all modes and dtypes of a target's device. Raises
-    WrongResult.
+    Computed in the backend's first mode, once a run for all modes and dtypes of a device. Raises WrongResult.
     """
     case = job["case"]
 
@@ -165,13 +164,13 @@ def verify_in_float32(backend: Backend, job: Message, small: Workload, reference
             return dataclasses.asdict(largest_deviation(small, runner, session, reference))
 
     where = [case["target"], case["device"], case["placement"], case["environment"]]
-    told = once_for_all(f"in float32 {type(small).__module__} {small} {where}", deviation, backend.world)
-    found = verify.Deviation(**told)
-    return require_accuracy(dataclasses.replace(found, tensor=f"{found.tensor} in float32"))
+    name = f"in float32 {type(small).__module__} {small} {where}"
+    largest = verify.Deviation(**once_for_all(name, deviation, backend.world))
+    return require_accuracy(dataclasses.replace(largest, tensor=f"{largest.tensor} in float32"))
 
 
 def once_for_all(name: str, compute: Callable[[], Message], world: World) -> Message:
-    """The result of that name, kept for the run: computed by all ranks together, or by none."""
+    """The result of that name, computed once a run; by ranks each time, since either all or none may."""
     if world.processes > 1:
         return compute()
     return random_cache.cached_result(name, compute)
@@ -220,7 +219,7 @@ def profile_case(backend: Backend, job: Message) -> Message:
 
 
 def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], folder: Path) -> Profile:
-    """The profile of (iterations, count) blocks, its traces in `folder`, under names that tell the rank.
+    """The profile of (iterations, count) blocks, its traces in `folder`; those of ranks are named by number.
 
     Launched ranks may be on several hosts: none but the first one's folder is read, so they keep no traces.
     Raises Unsupported, Unread.
@@ -235,8 +234,8 @@ def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], fold
         shutil.rmtree(own)
         return dataclasses.replace(profile, traces=())
     names = {name: f"{own.name}.{name}" for name in profile.traces}
-    for name, told in names.items():
-        (own / name).rename(folder / told)
+    for name, of_rank in names.items():
+        (own / name).rename(folder / of_rank)
     return dataclasses.replace(profile, traces=tuple(names.values()))
 
 

@@ -1,4 +1,4 @@
-"""A case made to run: its workload built for a framework, and its result judged."""
+"""A case's workload, built for a framework and ready to step; and the judgement of its result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Runner:
         return self.step_on(next(self.inputs))
 
     def step_on(self, inputs: tuple[Any, ...]) -> Any:
-        """The same, of these inputs."""
+        """The step's output of these inputs; the state is replaced."""
         result = self.compiled(*self.state, *inputs)
         if not self.state:
             return result
@@ -72,7 +72,7 @@ def build(
 
 
 def standard_of(backend: Backend, workload: Workload) -> Standard:
-    """What draws the arrays. Of a simulated program only sizes matter, and zeros take no memory."""
+    """The function that draws arrays: of a simulated program only sizes matter, and zeros take no memory."""
     if backend.computes(workload.frameworks()):
         return random_cache.cached_normal
     return zeros
@@ -88,7 +88,10 @@ def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArra
 def other_inputs(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1
 ) -> tuple[Any, ...]:
-    """The arguments that make the runner compute with other inputs, and with its own weights."""
+    """Arguments by which the runner computes with other inputs, but with its own weights.
+
+    `batch`: which of them; each number has its own.
+    """
     draw = Draw(
         dtype, standard=random_cache.cached_normal, renewed=lambda name: batch * workload.is_input(name)
     )
@@ -105,7 +108,7 @@ def altered_inputs(
     runner: Runner,
     alter: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[Any, ...]:
-    """The arguments of the runner's shapes in which what is no index is altered."""
+    """Arguments by which the runner computes with altered inputs: floats are, indices are not."""
     arrays = workload.arrays(Draw(dtype, standard=random_cache.cached_normal))
     altered = {
         name: alter(array) if workload.is_input(name) and array.dtype.kind == "f" else array
@@ -124,13 +127,13 @@ def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
 
 
 def loss_of(output: Any, session: Session) -> float:
-    """What a training step returns: of several ranks, the mean over their equal parts of the batch.
+    """The loss that a training step returned; of several ranks, the mean over their equal parts of the batch.
 
-    A rank whose output is empty has no loss: of a pipeline, only the last has one.
+    A rank whose output is empty has no loss: in a pipeline only the last rank has one.
     """
     own = [float(value) for value in session.fetch(output).reshape(-1)[:1]]
-    told = session.world.gather([value if math.isfinite(value) else None for value in own])
-    losses = [value for each in told for value in each]
+    of_ranks = session.world.gather([value if math.isfinite(value) else None for value in own])
+    losses = [value for rank in of_ranks for value in rank]
     return math.nan if None in losses else mean(losses)
 
 

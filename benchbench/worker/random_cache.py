@@ -1,7 +1,7 @@
-"""Numbers a run draws or computes, kept in its folder: a process that needs them after another reads them.
+"""Random numbers and results of one run, kept in its folder so that later processes read them.
 
-ResNet-50's weights take 0.3 s to draw and a tenth of that to read. It also gives targets whose NumPy
-differs the same numbers to the bit.
+ResNet-50's weights take 0.3 s to draw and a tenth of that to read. Targets whose NumPy differs also get the
+same numbers to the bit.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any])
     name = "-".join(map(str, (*key, "x".join(map(str, shape)), real.__name__)))
     path = Path(folder) / f"{name}.npy"
     with suppress(OSError, ValueError, EOFError):
-        found: NDArray[Any] = np.load(path)
-        return found
+        stored: NDArray[Any] = np.load(path)
+        return stored
     values = standard_normal(key, shape, real)
     _keep(path, lambda file: np.save(file, values))
     return values
@@ -48,15 +48,15 @@ def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str,
         return compute()
     path = Path(folder) / f"{sha256(name.encode()).hexdigest()}.json"
     with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        return found
+        stored: dict[str, Any] = json.loads(path.read_bytes())
+        return stored
     result = compute()
     _keep(path, lambda file: file.write(json.dumps(result).encode()))
     return result
 
 
 def _keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Whole or not at all; a full disk costs the next process its time, no more."""
+    """Write the file whole or not at all. On a full disk the next process computes again, no more."""
     part = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError), part.open("wb") as file:
         write(file)

@@ -1,7 +1,7 @@
-"""The ranks of a case on one machine: a process each, forked from the one that has the job. There they meet.
+"""The ranks of a case: processes that compute a step together, one on each device.
 
-Where a launcher started them, on one machine or several, each worker has one rank, which connects to where
-the first rank's command has them meet.
+On one machine they are forked from the process that has the job, and meet there. Where a launcher started
+them, on one machine or several, each worker has one rank, which connects to the launcher's first process.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ RunRank = Callable[[Message, World], Message]
 
 @dataclass
 class ForkedRank:
-    """One of the processes."""
+    """A rank's process, as the one that forked it sees it."""
 
     number: int
     pid: int
     channel: socket.socket
 
     def death(self) -> str:
-        """How it ended; waited for."""
+        """How it ended; waits for its end."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.pid = 0
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def end(self) -> None:
-        """However far it is."""
+        """End the process, however far it is."""
         self.channel.close()
         if self.pid:
             with suppress(ProcessLookupError):
@@ -50,7 +50,7 @@ class ForkedRank:
 
 
 def run_ranks(job: Message, run: RunRank) -> Message:
-    """The replies of all ranks, `{"ranks": […]}`, or the failure of the one that explains the rest."""
+    """Fork a rank for each device: their replies, `{"ranks": […]}`, or the failure that explains the rest."""
     size = job["case"]["placement"]["devices"]
     shared = memoryview(mmap.mmap(-1, size * NUMBER_BYTES)).cast("q")
     forked = [_fork(number, size, job, run, shared) for number in range(size)]
@@ -63,23 +63,23 @@ def run_ranks(job: Message, run: RunRank) -> Message:
 
 
 def run_launched(job: Message, run: RunRank) -> Message:
-    """This worker's rank of those that a launcher started: its own reply, which the meeting has too."""
-    told = job["launched"]
-    with closing(socket.create_connection((told["host"], told["port"]))) as channel:
+    """Run this worker's rank of those that a launcher started: its reply, which the meeting gets, too."""
+    invitation = job["launched"]
+    with closing(socket.create_connection((invitation["host"], invitation["port"]))) as channel:
         member = Member(channel)
-        member.send({"rank": told["rank"], "token": told["token"]})
-        os.sched_setaffinity(0, told["cores"])
+        member.send({"rank": invitation["rank"], "token": invitation["token"]})
+        os.sched_setaffinity(0, invitation["cores"])
         world = World(
-            rank=told["rank"],
-            devices=told["size"],
-            processes=told["size"],
-            local=told["local"],
-            hosts=told["hosts"],
-            oversubscribed=on_cpu(job) and told["oversubscribed"],
-            meeting=told["meeting"],
+            rank=invitation["rank"],
+            devices=invitation["size"],
+            processes=invitation["size"],
+            local=invitation["local"],
+            hosts=invitation["hosts"],
+            oversubscribed=on_cpu(job) and invitation["oversubscribed"],
+            meeting=invitation["meeting"],
             gather=member.gather,
         )
-        reply = run(_on_cores(job, told["cores"]), world)
+        reply = run(_on_cores(job, invitation["cores"]), world)
         member.send({"reply": reply})
     return reply
 

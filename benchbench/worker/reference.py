@@ -132,7 +132,11 @@ def trained(workload: Training, arrays: Arrays, ops: Ops) -> Tensors:
     start = sampled({name: arrays[name].astype(float) for name in steps[0].parameters})
     losses = np.array([step.loss for step in steps])
     return training_elements(
-        losses, sampled(steps[0].told), sampled(steps[-1].told), start, sampled(steps[-1].parameters)
+        losses,
+        sampled(steps[0].state_gradients),
+        sampled(steps[-1].state_gradients),
+        start,
+        sampled(steps[-1].parameters),
     )
 
 

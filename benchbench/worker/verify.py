@@ -41,12 +41,11 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Tensor → its elements in float64, and the relative error up to which rounding explains a difference.
+    """Tensor → its elements in float64, and the relative error that rounding explains.
 
-    `others`: the elements where the inputs are the other ones, drawn for the check after timing; `stretch`:
-    how many times the tolerance they may deviate. `plain`: of training in less than float32, the fields of
-    the reference in float32, which rounding hides nothing from. `spared`: how many of the largest deviations
-    of a tensor do not count.
+    `others`: the elements for the other inputs, drawn for the check after timing, which may deviate by
+    `stretch` times the tolerance. `plain`: of training in less than float32, the fields of the reference in
+    float32, where rounding hides nothing. `spared`: how many of a tensor's largest deviations do not count.
     """
 
     expected: Mapping[str, Sequence[float]]
@@ -79,7 +78,7 @@ def worst(
     tolerance: Mapping[str, float],
     spared: int = 0,
 ) -> Deviation:
-    """Of the tensor that exceeds its tolerance most. Raises KeyError where one of `expected` is missing."""
+    """The deviation that is largest beside its tolerance. Raises KeyError where a tensor is missing."""
     deviations = [
         Deviation(name, relative_error(measured[name], values, spared), tolerance[name])
         for name, values in expected.items()
@@ -126,7 +125,7 @@ def sample_indices(workload: Operation) -> dict[str, NDArray[np.int64]]:
 
 
 def of_rank(workload: Operation, reference: Reference) -> Reference:
-    """What the process has of the outputs: all of them, unless it is one rank of several."""
+    """The reference of the outputs that this process has: all of them, unless it is one rank of several."""
     import numpy as np
 
     if workload.rank is None:
@@ -156,7 +155,7 @@ def output_deviation(
     expected: Mapping[str, Sequence[float]],
     tolerance: Mapping[str, float],
 ) -> Deviation:
-    """Of the output, or the statistic of one that is drawn, that exceeds its tolerance most."""
+    """The deviation that is largest beside its tolerance, of outputs and of statistics of random ones."""
     import numpy as np
 
     exact = {name: np.asarray(values) for name, values in expected.items()}

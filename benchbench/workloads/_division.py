@@ -7,13 +7,13 @@ from enum import StrEnum
 
 
 class Division(StrEnum):
-    """What each device has of a weight, (outputs, inputs), of what it is given, and of what it gives."""
+    """Which part of a layer's weight, (outputs, inputs), each device has."""
 
-    COLUMNS = "columns"  # some outputs, of all inputs; they stay where they are
-    HEADS = "heads"  # the same of queries, keys and values in one weight: those of some heads
-    ROWS = "rows"  # some inputs, which are there; the sums over them are added up
-    VOCABULARY = "vocabulary"  # some rows of a table; what is looked up is added up
-    LOGITS = "logits"  # some outputs, of all inputs; the loss is computed where they are
+    COLUMNS = "columns"  # some outputs, from all inputs; the outputs stay divided
+    HEADS = "heads"  # the same for queries, keys and values in one weight: those of some heads
+    ROWS = "rows"  # some inputs, which are divided already; the devices' partial sums are added up
+    VOCABULARY = "vocabulary"  # some rows of a table; what the devices look up is added up
+    LOGITS = "logits"  # some outputs, from all inputs; the devices compute the loss together
 
 
 DivisionPlan = Mapping[str, Division]  # by the name of a module, or a pattern of names

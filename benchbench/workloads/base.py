@@ -231,10 +231,10 @@ class Workload(ABC):
                 raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
-        """The same on these devices; `rank`: as one process of several sees it.
+        """The same on these devices; `rank`: as that one of several processes sees it.
 
-        `replicas`: into how many parts the reference divides the batch. None is a parameter: they are the
-        case's, and what `dataclasses.replace` makes has them no more.
+        `replicas`: into how many parts the reference divides the batch. These three are no parameters but the
+        case's: an instance that `dataclasses.replace` makes does not have them.
         """
         if placement == ONE_DEVICE:
             return self
@@ -439,13 +439,14 @@ def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> 
 class Step:
     """One training step: its loss, the gradients it was updated by, and the parameters after it, by name.
 
-    `told`: the gradients as the optimizer's state tells them, true after the first step; if it has a state.
+    `state_gradients`: the gradients as the optimizer's state implies them, if it has a state. They equal the
+    gradients after the first step only.
     """
 
     loss: float
     gradients: Tensors
     parameters: Tensors
-    told: Tensors
+    state_gradients: Tensors
 
     @property
     def norm(self) -> float:

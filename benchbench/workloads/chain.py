@@ -1,4 +1,4 @@
-"""Networks that can be cut into stages: their layers are a chain, each given what the one before it gave."""
+"""Networks that can be cut into stages: chains of layers, each fed by the one before."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from benchbench.workloads.network import Network
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Layers that are cut from others, not from each other.
+    """Consecutive layers that stay together: a chain is cut into stages between its links.
 
-    `outputs`: elements that it hands on, of one sample. `shares`: weights of other links that it reads, too.
+    `outputs`: how many elements of a sample it hands on. `shares`: weights of other links that it also reads.
     """
 
     layers: tuple[Layer, ...]
@@ -47,35 +47,36 @@ class Chain(Network):
         return [layer for link in self.links() for layer in link.layers]
 
     def lengthened(self, stages: int) -> Self:
-        """With enough links for so many stages, where its depth can be chosen."""
+        """The network with enough links for that many stages, where its depth can be chosen."""
         return self
 
 
 class BlockChain(Chain):
-    """A chain of equal blocks, between what makes their input and what makes the output of theirs."""
+    """A chain of equal blocks between an embedding, which makes their input, and an output layer."""
 
     @property
     @abstractmethod
     def blocks(self) -> list[str]:
-        """What the names of their weights begin with."""
+        """The names of the blocks, with which those of their weights begin."""
 
     @abstractmethod
     def jax_embed(self, weights: dict[str, Any], inputs: Any, /) -> Any:
-        """What the first block is given."""
+        """The first block's input."""
 
     @abstractmethod
     def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
-        """What the block of that name hands on."""
+        """The output of the block of that name."""
 
     @abstractmethod
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """The network's, of what the last block hands on."""
+        """The network's output, from the last block's."""
 
 
 def cut_chain(links: Sequence[Link], stages: int) -> list[Sequence[Link]]:
-    """Consecutive links for each stage, so that the most FLOPs of a stage are as few as they can be.
+    """Divide the links into consecutive stages, so that the largest stage has as few FLOPs as possible.
 
-    There are at least as many links as stages. Of cuts that are as good, the first stages have the fewest.
+    There must be at least as many links as stages. Of equally good cuts, one is taken whose stages before the
+    last are cut best among themselves.
     """
     sums = list(accumulate((link.flops for link in links), initial=0))
     ends = _ends(len(links), stages, lambda start, end: sums[end] - sums[start])
@@ -83,7 +84,7 @@ def cut_chain(links: Sequence[Link], stages: int) -> list[Sequence[Link]]:
 
 
 def _ends(count: int, parts: int, cost: Callable[[int, int], int]) -> list[int]:
-    """Where `parts` consecutive parts of `count` things end: the largest cost is the least it can be."""
+    """The ends of `parts` consecutive parts of `count` things; the costliest is as cheap as possible."""
     best: dict[int, tuple[int, list[int]]] = {end: (cost(0, end), [end]) for end in range(1, count + 1)}
     for part in range(2, parts + 1):
         best = {

@@ -59,7 +59,7 @@ class Network(Workload):
         return saved_in(self.passes())
 
     def first_layers(self) -> Sequence[Layer]:
-        """What an input is multiplied by: its gradient is not needed. One layer, unless said otherwise."""
+        """The layers that take the network's inputs, whose gradients are not needed; usually the first."""
         return self.layers()[:1]
 
     @abstractmethod
@@ -96,23 +96,23 @@ class Network(Workload):
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """Of the updates of a step, in their order."""
+        """The objective of each update of a step, in their order."""
         return (Objective(self.loss),)
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """What the losses take besides outputs, given to a step after its inputs."""
+        """The arrays that the losses take besides outputs: a step is given them after its inputs."""
         names = (name for objective in self.objectives for name in objective.loss.target_names)
         return tuple(dict.fromkeys(names))
 
     @property
     def gathers_statistics(self) -> bool:
-        """Whether batch normalisation adds up what each device sees of a batch."""
+        """Whether batch normalisation combines the statistics of all devices' parts of a batch."""
         return self.sync_batch_norm and self.placement.strategy.divides_batch
 
     @property
     def items(self) -> int:
-        """Of a step: samples, unless an item is something else."""
+        """How many items a step has: its samples, unless an item is something else."""
         return self.batch
 
     def weights(self) -> dict[str, Weight]:
@@ -140,29 +140,29 @@ class Network(Workload):
     def channels_last_inputs(
         self, put: Callable[[NDArray[np.generic]], Any], arrays: Arrays
     ) -> tuple[Any, ...]:
-        """Put on the device, images NHWC."""
+        """The inputs on the device, images NHWC."""
         return tuple(
             put(nhwc(arrays[name]) if name in self.images else arrays[name]) for name in self.input_names
         )
 
 
-def batch_statistics(network: Network, *, apart: bool) -> tuple[Note, ...]:
-    """A note on what batch normalisation sees of a batch that is divided; none where there is none.
+def batch_statistics(network: Network, *, per_device: bool) -> tuple[Note, ...]:
+    """A note on what batch normalisation takes its statistics over, where the batch is divided.
 
-    `apart`: unless told otherwise, each device has statistics of its own part.
+    `per_device`: over each device's part, unless `sync_batch_norm` or the strategy says otherwise.
     """
     carried = any(not weight.is_learnt for weight in network.weights().values())
     devices, micro_batches = network.placement.devices, network.accumulate
     if not carried or devices == micro_batches == 1:
         return ()
     whole = "batch" if micro_batches == 1 else "micro-batch"
-    apart = apart and network.placement.strategy.divides_batch and not network.sync_batch_norm
-    extent = f"each device's part of the {whole}" if apart else f"the whole {whole}"
+    is_divided = network.placement.strategy.divides_batch and not network.sync_batch_norm
+    extent = f"each device's part of the {whole}" if per_device and is_divided else f"the whole {whole}"
     return (note(NoteKind.BATCH_STATISTICS, extent=extent),)
 
 
 def part_of_batch(network: Network, arrays: Arrays, part: int, parts: int) -> Arrays:
-    """The arrays with one of so many equal parts of the samples; the others, weights, as they are."""
+    """The arrays with part number `part` of `parts` equal parts of the samples; weights as they are."""
 
     def own(array: NDArray[np.generic]) -> NDArray[np.generic]:
         samples = len(array) // parts
@@ -172,22 +172,22 @@ def part_of_batch(network: Network, arrays: Arrays, part: int, parts: int) -> Ar
 
 
 def micro_batches(network: Network, arrays: Arrays) -> list[Arrays]:
-    """One after the other, in the order of the batch's samples."""
+    """The arrays of each micro-batch, in the order of the batch's samples."""
     return [part_of_batch(network, arrays, part, network.accumulate) for part in range(network.accumulate)]
 
 
 def grouped_by_device(network: Network, arrays: Arrays) -> Arrays:
-    """The arrays with the samples of a device one after the other: its part of each micro-batch.
+    """The arrays, their samples reordered: those of each device, of all its micro-batches, are consecutive.
 
-    So the batch can be divided among devices first, and into micro-batches then.
+    Then the batch can be divided among the devices first, and into micro-batches there.
     """
     devices, parts = network.placement.devices, network.accumulate
     if parts == 1 or devices == 1 or not network.placement.strategy.divides_batch:
         return arrays
 
     def regrouped(array: NDArray[np.generic]) -> NDArray[np.generic]:
-        apart = array.reshape(parts, devices, -1, *array.shape[1:])
-        return apart.swapaxes(0, 1).reshape(array.shape)
+        by_part = array.reshape(parts, devices, -1, *array.shape[1:])
+        return by_part.swapaxes(0, 1).reshape(array.shape)
 
     return {name: regrouped(array) if network.is_input(name) else array for name, array in arrays.items()}
 

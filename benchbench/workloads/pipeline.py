@@ -26,9 +26,9 @@ CHECKED_OF_STAGE = 2  # where it is verified: more of them take no other way
 
 @dataclass(frozen=True)
 class PipelinedTraining(TrainingStep, Chain):
-    """A pipeline's micro-batches are those that its gradients are summed over: `accumulate`.
+    """A training step whose layers can form a pipeline; its micro-batches are those of `accumulate`.
 
-    Where that is 1, they are as many as divide the batch, and at most four for each stage.
+    Where `accumulate` is 1, a pipeline has up to four micro-batches per stage, as many as divide the batch.
     """
 
     schedule: str = SCHEDULES[0]  # of a pipeline's micro-batches
@@ -54,7 +54,7 @@ class PipelinedTraining(TrainingStep, Chain):
         return self.placement.strategy is Strategy.PIPELINE
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
-        """A pipeline also with its micro-batches."""
+        """As of any workload; a pipeline also gets its number of micro-batches."""
         instance = super().divided(placement, rank, replicas)
         if instance.is_pipeline and self.accumulate == 1:
             most = MICRO_BATCHES_OF_STAGE * placement.devices
@@ -62,7 +62,7 @@ class PipelinedTraining(TrainingStep, Chain):
         return instance
 
     def small(self) -> Self:
-        """Of a pipeline: a few micro-batches, of half as many samples as a batch on one device has."""
+        """A pipeline has a few micro-batches, each half as large as a small batch on one device."""
         if not self.is_pipeline:
             return super().small()
         devices, tiny = self.placement.devices, self.tiny().lengthened(self.placement.devices)
@@ -71,7 +71,7 @@ class PipelinedTraining(TrainingStep, Chain):
         return replace(tiny, **sizes).divided(self.placement, self.rank, self.replicas)
 
     def refuses(self, dtype: Dtype) -> str:
-        """Also more stages than there are layers, and a schedule of what is no pipeline."""
+        """Also refuses more stages than layers, and a schedule where there is no pipeline."""
         if self.schedule != SCHEDULES[0] and not self.is_pipeline:
             return f"schedule={self.schedule} is of a pipeline"
         if self.is_pipeline:
@@ -109,5 +109,5 @@ class PipelinedTraining(TrainingStep, Chain):
 
     def _noted(self, program: Program) -> Program:
         stages, count = self.placement.devices, self.accumulate
-        told = note(NoteKind.PIPELINE, stages=stages, micro_batches=count, share=self.bubble)
-        return replace(program, notes=(*program.notes, told))
+        bubble = note(NoteKind.PIPELINE, stages=stages, micro_batches=count, share=self.bubble)
+        return replace(program, notes=(*program.notes, bubble))

@@ -1,4 +1,4 @@
-"""What passes between devices where one process drives them all: arrays have a row for each device."""
+"""Collectives of devices that one process drives together: arrays have a row for each device."""
 
 from __future__ import annotations
 

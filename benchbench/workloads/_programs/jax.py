@@ -66,7 +66,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         (parameters, slots, carried),
         parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
         gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, apart=False),
+        notes=batch_statistics(network, per_device=False),
         layout=images_layout(context, network.image_axes),
     )
     return jax_parallel.divide_program(network, context, program)

@@ -1,4 +1,4 @@
-"""Where the arrays of a training step lie among JAX's devices: XLA divides what is computed by that.
+"""How the arrays of a training step lie on JAX's devices: XLA divides the computation accordingly.
 
 Scaling Book, "Programming TPUs in JAX" (jax-ml.github.io/scaling-book): sharded inputs and outputs under jit.
 """
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 def divide_program(network: Network, context: DeviceContext, program: Program) -> Program:
-    """The program with its arrays on the devices of the placement; itself where that is one."""
+    """The program, its arrays laid out on the devices of the placement; as it is on one device."""
     import dataclasses
 
     import jax
@@ -25,17 +25,22 @@ def divide_program(network: Network, context: DeviceContext, program: Program) -
     if network.placement.devices == 1:
         return program
     shardings = Shardings(network, context)
-    inputs = tuple(jax.device_put(each, shardings.batch(each.shape)) for each in program.inputs)
-    where = jax.tree.map(lambda leaf: shardings.state(leaf.shape), program.state)
-    state = jax.device_put(program.state, where)
-    return dataclasses.replace(program, step=staying(program.step, where), inputs=inputs, state=state)
+    inputs = tuple(jax.device_put(array, shardings.batch) for array in program.inputs)
+    of_state = jax.tree.map(lambda leaf: shardings.state(leaf.shape), program.state)
+    state = jax.device_put(program.state, of_state)
+    return dataclasses.replace(
+        program, step=with_state_on(program.step, of_state), inputs=inputs, state=state
+    )
 
 
 def stack_micro_batches(network: Network, array: Any) -> Any:
-    """Stacked; each device has its part of every one: see `grouped_by_device`."""
+    """The batch's array with micro-batches as its first axis; each device has its part of every one.
+
+    Samples come in the order of `grouped_by_device`.
+    """
     devices = network.placement.devices if network.placement.strategy.divides_batch else 1
-    apart = array.reshape(devices, network.accumulate, -1, *array.shape[1:])
-    return apart.swapaxes(0, 1).reshape(network.accumulate, -1, *array.shape[1:])
+    by_device = array.reshape(devices, network.accumulate, -1, *array.shape[1:])
+    return by_device.swapaxes(0, 1).reshape(network.accumulate, -1, *array.shape[1:])
 
 
 def mesh_of(context: DeviceContext) -> Any:
@@ -56,19 +61,24 @@ def sharding_along(mesh: Any, axis: int | None) -> Any:
 
 
 class Shardings:
-    """Of a batch, and of what the program holds, by shape."""
+    """How a training step's arrays lie on the devices."""
 
     def __init__(self, network: Network, context: DeviceContext) -> None:
         self._mesh = mesh_of(context)
         self._strategy = network.placement.strategy
         self._count = network.placement.devices
 
-    def batch(self, shape: Shape) -> Any:
+    @property
+    def batch(self) -> Any:
         """Along the first axis where the strategy divides the batch, else the same on every device."""
         return self._along(0 if self._strategy.divides_batch else None)
 
     def state(self, shape: Shape) -> Any:
-        """Whole; fully sharded: along the longest axis that divides; tensor-parallel: along the outputs."""
+        """Of an array of the state with that shape.
+
+        Data-parallel: whole on every device. Fully sharded: along the longest axis that the devices divide.
+        Tensor-parallel: along the last axis, that of outputs.
+        """
         if self._strategy is Strategy.DATA_PARALLEL:
             return self._along(None)
         axes = [axis for axis, size in enumerate(shape) if size and size % self._count == 0]
@@ -81,12 +91,12 @@ class Shardings:
         return sharding_along(self._mesh, axis)
 
 
-def staying(step: Callable[..., Any], where: tuple[Any, ...]) -> Callable[..., Any]:
-    """The step, whose next state lies where its state did: left to itself, XLA may move it."""
+def with_state_on(step: Callable[..., Any], shardings: tuple[Any, ...]) -> Callable[..., Any]:
+    """The step, its next state constrained to these shardings: left to itself, XLA may move it."""
     import jax
 
-    def staying(*arguments: Any) -> Any:
+    def constrained(*arguments: Any) -> Any:
         *state, output = step(*arguments)
-        return (*jax.lax.with_sharding_constraint(tuple(state), where), output)
+        return (*jax.lax.with_sharding_constraint(tuple(state), shardings), output)
 
-    return staying
+    return constrained

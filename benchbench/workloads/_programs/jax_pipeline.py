@@ -1,8 +1,8 @@
-"""A training step in stages: each device has as many of the blocks, and micro-batches pass between them.
+"""A training step in stages: each device has equally many blocks, and micro-batches pass between them.
 
 GPipe's schedule as a scan under jax.shard_map: in each tick a device applies its blocks to what the device
 before it has handed on by jax.lax.ppermute (docs.jax.dev/en/latest/notebooks/shard_map.html, "Pipeline
-parallelism"). What comes before and after the blocks all devices compute, each with a part of the batch.
+parallelism"). All devices compute what comes before and after the blocks, each with a part of the batch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from benchbench.workloads import _amp as amp
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads._programs.jax import apply_rule, counter_of, put
-from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along, staying
+from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along, with_state_on
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.chain import BlockChain
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays
 
-Weights = Mapping[str, Any]  # by PyTorch's names, those of a block under the first one's
+Weights = Mapping[str, Any]  # by PyTorch's names; those of all blocks stacked, under the first block's names
 
 
 def pipelined_scan(
@@ -43,27 +43,27 @@ def pipelined_scan(
     names = (*network.input_names, *network.target_names)
     batch = tuple(context.put(arrays[name]) for name in names)
 
-    def told(now: Weights) -> dict[str, Any]:
+    def as_in_torch(now: Weights) -> dict[str, Any]:
         return {
             name: layouts[name].as_in_torch(array, jnp.reshape, jnp.transpose)
-            for name, array in stages.apart(now)
+            for name, array in stages.unstacked(now)
         }
 
     def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
-        return told({name: optimizer.gradient(own) for name, own in kept.items()})
+        return as_in_torch({name: optimizer.gradient(own) for name, own in kept.items()})
 
-    where = stages.places(state)
+    shardings = stages.shardings(state)
     return Program(
-        staying(_step(stages, optimizer), where),
+        with_state_on(_step(stages, optimizer), shardings),
         jax.device_put(batch, stages.along_batch),
-        jax.device_put(state, where),
-        parameters=lambda now, _slots, _carried: told(now),
+        jax.device_put(state, shardings),
+        parameters=lambda now, _slots, _carried: as_in_torch(now),
         gradients=gradients if optimizer.slots else None,
     )
 
 
 def _require_equal_stages(network: BlockChain, schedule: str) -> None:
-    """Raise Unsupported where one program cannot be that of every stage."""
+    """Raise Unsupported where the stages differ, so that no one program can be that of all."""
     blocks, devices = len(network.blocks), network.placement.devices
     if blocks % devices:
         raise Unsupported(f"{blocks} blocks make no {devices} equal stages, as in JAX they must be")
@@ -100,14 +100,14 @@ def _step(stages: Stages, optimizer: Optimizer) -> Any:
 
 @dataclass(frozen=True)
 class Stages:
-    """The weights of the blocks are stacked, and the first axis is divided among the devices of the mesh."""
+    """A network whose blocks' weights are stacked along a first axis, which the mesh's devices divide."""
 
     network: BlockChain
     context: DeviceContext
     mesh: Any
 
     def stacked(self, weights: Weights) -> dict[str, Any]:
-        """With one array for all blocks, under the name that it has in the first."""
+        """The weights, with one array for all blocks, under its name in the first block."""
         import jax.numpy as jnp
 
         first, *others = self.network.blocks
@@ -122,8 +122,8 @@ class Stages:
             if not name.startswith(of_others)
         }
 
-    def apart(self, stacked: Weights) -> Iterator[tuple[str, Any]]:
-        """Each block's own, under its own name."""
+    def unstacked(self, stacked: Weights) -> Iterator[tuple[str, Any]]:
+        """The weights, each block's own under its own name."""
         first, *_ = blocks = self.network.blocks
         for name, array in stacked.items():
             if not self.is_stacked(name):
@@ -133,11 +133,11 @@ class Stages:
                     yield block + name.removeprefix(first), array[at]
 
     def is_stacked(self, name: str) -> bool:
-        """Whether the array is of all blocks."""
+        """Whether the array of that name is all blocks'."""
         return name.startswith(f"{self.network.blocks[0]}.")
 
-    def places(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        """Where each array of a step's state lies."""
+    def shardings(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """How each array of a step's state lies on the devices."""
         import jax
 
         parameters, slots, carried = state
@@ -147,7 +147,7 @@ class Stages:
 
     @property
     def along_batch(self) -> Any:
-        """The batch divided among the devices, where it can be in equal parts."""
+        """The sharding of the batch: divided among the devices where equal parts are possible."""
         return self.sharding(divided=self.network.batch % self.network.placement.devices == 0)
 
     def sharding(self, *, divided: bool) -> Any:
@@ -155,7 +155,7 @@ class Stages:
         return sharding_along(self.mesh, 0 if divided else None)
 
     def output(self, parameters: Weights, tables: Weights, inputs: Any) -> Any:
-        """Of the whole batch."""
+        """The network's output for the whole batch."""
         from jax.lax import with_sharding_constraint
 
         network, narrow = self.network, self._cast(parameters)
@@ -167,7 +167,7 @@ class Stages:
         return network.jax_output(narrow, with_sharding_constraint(x, self.along_batch))
 
     def _cast(self, parameters: Weights) -> dict[str, Any]:
-        """Under mixed precision, what is multiplied in 16 bits: of a block, too, a matrix and no vector."""
+        """Under mixed precision, matrices in 16 bits; vectors, of which a block has some too, as they are."""
         if self.context.compute is None:
             return dict(parameters)
         return {
@@ -176,7 +176,7 @@ class Stages:
         }
 
     def _through_blocks(self, blocks: Weights, tables: Weights, chunks: Any) -> Any:
-        """What the last stage hands on of each micro-batch; `chunks`: what the first is given."""
+        """The last stage's output of each micro-batch; `chunks`: the first stage's input of each."""
         import jax
         import jax.numpy as jnp
         from jax import lax

@@ -25,7 +25,7 @@ def training(
 ) -> Iterator[Step]:
     """Steps without end; `ops` may round (`_reference/ops.py`).
 
-    `batches`: what of `arrays` is another in each step; None: nothing.
+    `batches`: the arrays that change from step to step; None: every step has the same.
     """
     import numpy as np
 
@@ -52,14 +52,14 @@ def training(
                 parameters[name] = stored(p.astype(float))
                 slots[name] = {key: stored(s.astype(float)) for key, s in own.items()}
             total, all_gradients = total + loss, all_gradients | gradients
-        told = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
-        yield Step(total, all_gradients, dict(parameters), told)
+        implied = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
+        yield Step(total, all_gradients, dict(parameters), implied)
 
 
 def accumulated(
     network: Network, weights: Tensors, learnt: list[str], arrays: Arrays, ops: Any, objective: Objective
 ) -> tuple[float, Tensors]:
-    """The mean over micro-batches of `gradients_of`; each sum is stored."""
+    """The loss and gradients of `gradients_of`, as means over micro-batches; sums are rounded when stored."""
     (total, sums), *others = (
         gradients_of(network, weights, learnt, part, ops, objective)
         for part in micro_batches(network, arrays)
@@ -72,7 +72,7 @@ def accumulated(
 
 
 def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any = None) -> Iterator[Step]:
-    """Updates alone, by the same gradients without end: `told` is all that the optimizer keeps.
+    """Updates alone, by the same gradients without end: `state_gradients` is all that the optimizer keeps.
 
     The loss is the first element of the last parameter. `ops` may round: every operation of the rule, and
     hyper-parameters to float32, in which TensorFlow's kernels subtract them from 1.
@@ -89,13 +89,13 @@ def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any
     slots = {name: dict.fromkeys(optimizer.slots, np.zeros_like(p)) for name, p in weights.items()}
     for t in count(1):
         for name, p in weights.items():
-            kept = {key: Elementwise(s, rounding) for key, s in slots[name].items()}
-            given = Elementwise(p, rounding), Elementwise(gradients[name], rounding)
-            after, kept = optimizer.rule(np, real(t), *given, kept)
-            slots[name] = {key: rounding.stored(s.values) for key, s in kept.items()}
+            own = {key: Elementwise(s, rounding) for key, s in slots[name].items()}
+            operands = Elementwise(p, rounding), Elementwise(gradients[name], rounding)
+            after, own = optimizer.rule(np, real(t), *operands, own)
+            slots[name] = {key: rounding.stored(s.values) for key, s in own.items()}
             weights = weights | {name: rounding.stored(after.values)}
-        told = {f"{name} ({key})": s for name, own in slots.items() for key, s in own.items()}
-        yield Step(float(list(weights.values())[-1].flat[0]), gradients, weights, told)
+        kept = {f"{name} ({key})": s for name, own in slots.items() for key, s in own.items()}
+        yield Step(float(list(weights.values())[-1].flat[0]), gradients, weights, kept)
 
 
 def gradients_of(

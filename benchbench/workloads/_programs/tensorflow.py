@@ -66,7 +66,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         (*network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, apart=True),
+        notes=batch_statistics(network, per_device=True),
         layout=images_layout(context, network.image_axes),
     )
 

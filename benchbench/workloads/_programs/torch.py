@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -40,24 +40,16 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
     """Forward under autocast, backward, and torch's own optimizer: once for each objective."""
-    import torch
-
     arrays = grouped_by_device(network, arrays)
     if network.rank is not None and network.placement.strategy.divides_batch:
         arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
     model, named = torch_parallel.divide_module(
         network, load_module(network, context, arrays).train(), context
     )
-    updates: list[Any] = []
-    descents = []
+    updates, descents = [], []
     for objective in network.objectives:
         moved = [p for name, p in named.items() if objective.moves(name)]
-        # Fused SGD on CUDA moves its momentum in steps that the scaler skips; it takes no sharded parameters.
-        is_plain = amp.is_scaled(context) or network.placement.strategy in SHARDED
-        first, *others = torch_parallel.grouped_alike(moved)
-        updates.append(optimizer.torch(first, fused=optimizer.averages or not is_plain))
-        for group in others:
-            updates[-1].add_param_group({"params": group})
+        updates.append(_torch_optimizer(network, optimizer, moved, context))
         descents.append(_descent(network, model, objective, updates[-1], moved, context))
     count = len(network.input_names)
 
@@ -65,27 +57,46 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         targets = dict(zip(network.target_names, inputs[count:], strict=True))
         return reduce(add, [descend(inputs[:count], targets) for descend in descents])
 
-    def gradients() -> dict[str, Any]:
-        state = {p: slots for update in updates for p, slots in update.state.items()}
-
-        def told(name: str, p: Any) -> Any:
-            kept = state.get(p, {})
-            return {
-                slot: torch_parallel.whole(network, name, kept.get(key, torch.zeros_like(p)))
-                for slot, key in optimizer.slots.items()
-            }
-
-        return {name: optimizer.gradient(told(name, p)) for name, p in named.items()}
-
     targets = (context.put(arrays[name]) for name in network.target_names)
     return Program(
         step,
         torch_parallel.shard_batch(network, context, (*inputs_of(network, context, arrays), *targets)),
-        parameters=lambda: {name: torch_parallel.whole(network, name, p) for name, p in named.items()},
-        gradients=gradients if optimizer.slots else None,
-        notes=batch_statistics(network, apart=context.device.type != "xla"),
+        parameters=lambda: {name: torch_parallel.gathered(network, name, p) for name, p in named.items()},
+        gradients=partial(_gradients, network, optimizer, updates, named) if optimizer.slots else None,
+        notes=batch_statistics(network, per_device=context.device.type != "xla"),
         layout=images_layout(context, network.image_axes),
     )
+
+
+def _torch_optimizer(
+    network: Network, optimizer: Optimizer, parameters: list[Any], context: DeviceContext
+) -> Any:
+    """torch.optim's own, by its fused kernel where that does the same."""
+    # Fused SGD on CUDA moves its momentum in steps that the scaler skips; it takes no sharded parameters.
+    is_plain = amp.is_scaled(context) or network.placement.strategy in SHARDED
+    first, *others = torch_parallel.grouped_by_kind(parameters)
+    update = optimizer.torch(first, fused=optimizer.averages or not is_plain)
+    for group in others:
+        update.add_param_group({"params": group})
+    return update
+
+
+def _gradients(
+    network: Network, optimizer: Optimizer, updates: list[Any], named: dict[str, Any]
+) -> dict[str, Any]:
+    """The gradients as the optimizers' state implies them, by name."""
+    import torch
+
+    state = {p: kept for update in updates for p, kept in update.state.items()}
+
+    def slots(name: str, p: Any) -> dict[str, Any]:
+        kept = state.get(p, {})
+        return {
+            slot: torch_parallel.gathered(network, name, kept.get(key, torch.zeros_like(p)))
+            for slot, key in optimizer.slots.items()
+        }
+
+    return {name: optimizer.gradient(slots(name, p)) for name, p in named.items()}
 
 
 def _descent(
@@ -113,7 +124,7 @@ def _descent(
             loss = objective.loss.torch(output, *(targets[name] for name in objective.loss.target_names))
             loss = loss if count == 1 else loss / count
             scaler.scale(loss).backward(inputs=differentiated)
-        return torch_parallel.own(loss.detach())
+        return torch_parallel.local_loss(loss.detach())
 
     def accumulate(inputs: Any, targets: dict[str, Any]) -> Any:
         *others, last = torch_parallel.split_micro_batches(network, inputs, targets)

@@ -1,4 +1,4 @@
-"""A module divided among ranks, as torch.distributed divides it."""
+"""A training module divided among ranks by torch.distributed, or among devices by torch_xla."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from benchbench.workloads.network import Network
 
 
 def divide_module(network: Network, module: Any, context: DeviceContext) -> tuple[Any, dict[str, Any]]:
-    """The module as a rank calls it, and its parameters by name, of which the rank may hold a part."""
+    """The module as a rank calls it, and its parameters by name; the rank may hold a part of each."""
     placement = network.placement
     if placement.devices == 1:
         return module, dict(module.named_parameters())
     if context.device.type == "xla":
-        return _marked(network, module)
+        return _with_sharding_marks(network, module)
     if context.world.processes != placement.devices:
         raise Unsupported("torch.distributed needs a process for each device")
     if network.gathers_statistics:
@@ -38,7 +38,7 @@ def divide_module(network: Network, module: Any, context: DeviceContext) -> tupl
 
 
 def shard_batch(network: Network, context: DeviceContext, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Inputs and targets: where one process drives all devices, sharded by samples; else as they are."""
+    """Inputs and targets, sharded by samples where one process drives all devices; else as they are."""
     placement = network.placement
     if context.device.type != "xla" or not placement.strategy.divides_batch:
         return batch
@@ -46,7 +46,7 @@ def shard_batch(network: Network, context: DeviceContext, batch: tuple[Any, ...]
 
 
 def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Inputs and targets of one after the other, views of the batch's.
+    """The inputs and targets of each micro-batch, as views of the batch's.
 
     Where one process drives all devices, each has its part of every micro-batch: see `grouped_by_device`.
     """
@@ -56,8 +56,8 @@ def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any
     def split(tensor: Any) -> Any:
         if network.rank is not None or devices == 1:
             return tensor.chunk(count)
-        apart = tensor.unflatten(0, (devices, count, -1))
-        return [part.flatten(0, 1) for part in apart.unbind(1)]
+        by_device = tensor.unflatten(0, (devices, count, -1))
+        return [part.flatten(0, 1) for part in by_device.unbind(1)]
 
     parts = zip(*(split(tensor) for tensor in (*inputs, *targets.values())), strict=True)
     given = len(inputs)
@@ -66,7 +66,7 @@ def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any
 
 @contextmanager
 def without_sync(model: Any) -> Iterator[None]:
-    """Within it ranks add gradients to their own: those of all are summed by the next way back outside."""
+    """Within it, ranks accumulate gradients of their own; the next backward pass outside sums all."""
     if hasattr(model, "no_sync"):  # DistributedDataParallel
         with model.no_sync():
             yield
@@ -78,25 +78,25 @@ def without_sync(model: Any) -> Iterator[None]:
         yield
 
 
-def whole(network: Network, name: str, tensor: Any) -> Any:
-    """A parameter, or what is kept of it, gathered from all ranks where each has a part."""
+def gathered(network: Network, name: str, tensor: Any) -> Any:
+    """A parameter, or the optimizer's state of it, gathered from all ranks where each has a part."""
     if not hasattr(tensor, "full_tensor"):
         return tensor
-    gathered = tensor.full_tensor()
+    full = tensor.full_tensor()
     if network.placement.strategy is Strategy.TENSOR_PARALLEL:
-        return torch_tensor_parallel.in_order_of_state(network, name, gathered)
-    return gathered
+        return torch_tensor_parallel.in_order_of_state(network, name, full)
+    return full
 
 
-def grouped_alike(parameters: Sequence[Any]) -> list[list[Any]]:
-    """Those of which a rank has a part, and the others: an optimizer's kernels take no mixture."""
+def grouped_by_kind(parameters: Sequence[Any]) -> list[list[Any]]:
+    """Parameters that are divided among ranks, and whole ones: an optimizer's kernels take no mixture."""
     divided = [p for p in parameters if hasattr(p, "full_tensor")]
-    others = [p for p in parameters if not hasattr(p, "full_tensor")]
-    return [group for group in (divided, others) if group]
+    whole = [p for p in parameters if not hasattr(p, "full_tensor")]
+    return [group for group in (divided, whole) if group]
 
 
 def loss_context(network: Network) -> Callable[[], AbstractContextManager[None]]:
-    """Around a loss and its way back."""
+    """The context in which the loss and its backward pass are computed."""
     strategy = network.placement.strategy
     if network.rank is None or strategy is not Strategy.TENSOR_PARALLEL:
         return nullcontext
@@ -106,12 +106,12 @@ def loss_context(network: Network) -> Callable[[], AbstractContextManager[None]]
     return divided if torch_tensor_parallel.is_loss_divided(network) else nullcontext
 
 
-def own(loss: Any) -> Any:
-    """What the rank itself has of a loss that all computed together."""
+def local_loss(loss: Any) -> Any:
+    """The rank's own part of a loss that all ranks computed together."""
     return loss.to_local() if hasattr(loss, "to_local") else loss
 
 
-def _marked(network: Network, module: Any) -> tuple[Any, dict[str, Any]]:
+def _with_sharding_marks(network: Network, module: Any) -> tuple[Any, dict[str, Any]]:
     """torch_xla, SPMD: parameters along the longest axis that divides, or tensor-parallel along outputs."""
     named, placement = dict(module.named_parameters()), network.placement
     if placement.strategy is Strategy.DATA_PARALLEL:
@@ -126,7 +126,7 @@ def _marked(network: Network, module: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _with_sync_batch_norm(module: Any, context: DeviceContext) -> Any:
-    """With nn.SyncBatchNorm, which refuses the CPU: there its layers compute the same by all-reduces."""
+    """The module with nn.SyncBatchNorm, which refuses CPUs: there, layers compute the same by all-reduces."""
     from torch import nn
     from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -139,7 +139,7 @@ def _with_sync_batch_norm(module: Any, context: DeviceContext) -> Any:
 
 
 def _normalise_across_ranks(norm: Any, x: Any) -> Any:
-    """nn.SyncBatchNorm.forward of training, for as many samples on each rank."""
+    """nn.SyncBatchNorm.forward in training, for equally many samples on every rank."""
     import torch
     import torch.distributed as dist
     from torch.distributed._functional_collectives import all_reduce
@@ -181,7 +181,7 @@ def _fully_sharded(module: Any, context: DeviceContext) -> Any:
 
 
 def _layers(module: Any) -> Iterator[Any]:
-    """Of the outermost lists and sequences, what has parameters."""
+    """The members of the outermost lists and sequences that have parameters."""
     from torch import nn
 
     lists = [module] if isinstance(module, nn.Sequential) else module.children()

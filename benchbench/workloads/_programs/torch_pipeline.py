@@ -28,7 +28,7 @@ SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}  # ours → torch
 def pipelined_training(
     network: Chain, optimizer: Optimizer, schedule: str, context: DeviceContext, arrays: Arrays
 ) -> Program:
-    """The rank's stage, which is given the batch if it is the first, and the targets if it is the last."""
+    """The rank's stage. The first is given the inputs of the batch, the last its targets."""
     import torch
 
     stages = cut_chain(network.links(), network.placement.devices)
@@ -37,7 +37,7 @@ def pipelined_training(
     update = optimizer.torch(list(parameters.values()))
     compute_gradients = _scheduled(network, schedule, module, context)
     holders = _holders(network, stages)
-    sum_shared_gradients = _summing(holders, parameters)
+    sum_shared_gradients = _shared_gradient_sum(holders, parameters)
 
     def step(*batch: Any) -> Any:
         update.zero_grad(set_to_none=True)
@@ -51,22 +51,22 @@ def pipelined_training(
         return {slot: kept.get(key, torch.zeros_like(p)) for slot, key in optimizer.slots.items()}
 
     def gradients() -> Parameters:
-        told = {name: optimizer.gradient(slots(p)) for name, p in parameters.items()}
-        return dict(_told_by_holders(network, holders, told, context))
+        own = {name: optimizer.gradient(slots(p)) for name, p in parameters.items()}
+        return dict(_broadcast_by_holders(network, holders, own, context))
 
     return Program(
         step,
         _batch_of_rank(network, rank, context, arrays),
-        parameters=lambda: dict(_told_by_holders(network, holders, parameters, context)),
+        parameters=lambda: dict(_broadcast_by_holders(network, holders, parameters, context)),
         gradients=gradients if optimizer.slots else None,
         compiles=False,  # the stage is, not the schedule
-        notes=batch_statistics(network, apart=False),
+        notes=batch_statistics(network, per_device=False),
         layout=images_layout(context, network.image_axes),
     )
 
 
 def _require_rank(network: Chain, context: DeviceContext) -> int:
-    """The process's. Raises Unsupported where it has none, or could not agree with others on a scale."""
+    """This process's rank. Raises Unsupported without one, or where ranks would need a common loss scale."""
     if network.rank is None or context.device.type == "xla":
         raise Unsupported("torch.distributed.pipelining needs a process for each device")
     if amp.is_scaled(context):
@@ -83,7 +83,7 @@ def _batch_of_rank(network: Chain, rank: int, context: DeviceContext, arrays: Ar
 
 
 def _scheduled(network: Chain, schedule: str, module: Any, context: DeviceContext) -> Callable[..., Any]:
-    """Forward and back, of all micro-batches: gives the last rank the mean loss, the others nothing."""
+    """A function that runs all micro-batches forward and back: the mean loss on the last rank, else empty."""
     import torch
     from torch.distributed import pipelining
 
@@ -110,7 +110,7 @@ def _scheduled(network: Chain, schedule: str, module: Any, context: DeviceContex
 def _stage_module(
     network: Chain, links: Sequence[Link], context: DeviceContext, arrays: Arrays
 ) -> tuple[Any, Parameters]:
-    """A module of these links alone, and its parameters."""
+    """A module of these links alone, and its parameters by name."""
     import torch
 
     first = list(network.links()).index(links[0])
@@ -138,7 +138,7 @@ def _stage_module(
 
 
 def _sent_contiguous(layers: Any, context: DeviceContext, *, is_first: bool) -> Any:
-    """A stage of these layers: what is sent must be contiguous, and images may lie channels last."""
+    """A stage of these layers that sends contiguous tensors, as it must: images may lie channels last."""
     import torch
 
     class Received(torch.autograd.Function):  # type: ignore[misc]
@@ -164,7 +164,7 @@ def _sent_contiguous(layers: Any, context: DeviceContext, *, is_first: bool) -> 
 
 
 def torch_links(network: Chain, model: Any) -> list[Callable[[Any], Any]]:
-    """A function for each link: what has no weights of its own goes with what is before it."""
+    """A function for each link. Modules without weights go with those before them."""
     from torch import nn
 
     if not isinstance(model, nn.Sequential):
@@ -180,7 +180,7 @@ def torch_links(network: Chain, model: Any) -> list[Callable[[Any], Any]]:
 
 
 def _members(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Of sequences within sequences, by name."""
+    """The modules of nested sequences, by their full names."""
     from torch import nn
 
     for name, child in module.named_children():
@@ -191,7 +191,7 @@ def _members(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _leave_out(module: Any, kept: Mapping[str, None], prefix: str = "") -> None:
-    """Layers of other stages."""
+    """Replace the layers of other stages by identities."""
     from torch import nn
 
     for name, child in module.named_children():
@@ -211,15 +211,15 @@ def _holders(network: Chain, stages: Sequence[Sequence[Link]]) -> dict[str, list
     }
 
 
-def _summing(holders: Mapping[str, list[int]], parameters: Parameters) -> Callable[[], None]:
-    """What sums over its holders the gradient of each parameter that several ranks have.
+def _shared_gradient_sum(holders: Mapping[str, list[int]], parameters: Parameters) -> Callable[[], None]:
+    """A function that sums the gradient of each shared parameter over the ranks that hold it.
 
-    So Megatron-LM ties its tables of tokens (Narayanan et al. 2021, "Efficient large-scale language model
-    training on GPU clusters using Megatron-LM").
+    Megatron-LM ties its token embeddings this way (Narayanan et al. 2021, "Efficient large-scale language
+    model training on GPU clusters using Megatron-LM").
     """
     import torch.distributed as dist
 
-    # Every rank takes part in making a group, also one that is not in it.
+    # Every rank must take part in making a group, even one that is not in it.
     groups = {name: dist.new_group(ranks) for name, ranks in holders.items() if len(ranks) > 1}
 
     def sum_shared_gradients() -> None:
@@ -231,10 +231,10 @@ def _summing(holders: Mapping[str, list[int]], parameters: Parameters) -> Callab
     return sum_shared_gradients
 
 
-def _told_by_holders(
+def _broadcast_by_holders(
     network: Chain, holders: Mapping[str, list[int]], own: Parameters, context: DeviceContext
 ) -> Iterator[tuple[str, Any]]:
-    """Every rank's tensors for all, which verification reads."""
+    """All tensors, on every rank: verification reads them there."""
     import torch
     import torch.distributed as dist
 

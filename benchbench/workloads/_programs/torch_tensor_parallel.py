@@ -1,6 +1,6 @@
 """A module whose layers are divided among ranks: torch.distributed.tensor.parallel.
 
-What is not divided, norms and convolutions say, each rank has and computes as a whole.
+Every rank has and computes the other layers, norms and convolutions for instance, as a whole.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parameters_by_name(module: Any) -> dict[str, Any]:
 
 
 def in_order_of_state(network: Network, name: str, tensor: Any) -> Any:
-    """A parameter gathered from the ranks, or what is kept of it: heads as the network's state has them."""
+    """A gathered parameter, or the optimizer's state of it, its heads in the order of the network's state."""
     layer = name.removesuffix("_weight").removesuffix("_bias").removesuffix(".weight").removesuffix(".bias")
     return (
         _regrouped(tensor, network.placement.devices, PROJECTIONS) if _has_heads(network, layer) else tensor
@@ -81,7 +81,7 @@ def _style(division: Division) -> Any:
 
 
 def _logits() -> Any:
-    """As ColwiseParallel, and also of a layer whose weight is another's: its output stays divided."""
+    """Like ColwiseParallel, but also for a layer with another layer's weight. Its output stays divided."""
     from torch import nn
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import ParallelStyle
@@ -102,7 +102,7 @@ def _logits() -> Any:
 
 
 def _group_heads_by_rank(layer: Any, ranks: int) -> None:
-    """Its outputs are queries, keys and values of all heads; then those of each rank's heads in turn."""
+    """Reorder its outputs: from queries, keys and values of all heads, to those of each rank's heads."""
     from torch import nn
 
     for name, p in list(layer.named_parameters()):
@@ -110,12 +110,12 @@ def _group_heads_by_rank(layer: Any, ranks: int) -> None:
 
 
 def _regrouped(tensor: Any, groups: int, members: int) -> Any:
-    """Rows in so many groups of as many members: by members, then by groups."""
+    """Transpose rows that come as `groups` groups of `members` parts: part by part, of all groups."""
     return tensor.unflatten(0, (groups, members, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def _replace_attention(module: Any) -> None:
-    """nn.MultiheadAttention, whose projections are no layers, by two dense layers with its weights."""
+    """Replace nn.MultiheadAttention, whose projections are no layers, by dense layers with its weights."""
     from torch import nn
 
     class DenseAttention(nn.Module):  # type: ignore[misc]
