@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tomllib
+from datetime import UTC, datetime
 from io import BufferedIOBase
 from pathlib import Path
 from stat import S_ISREG
@@ -77,6 +78,12 @@ def _check(value: Any, where: str) -> None:
             _check(each, f"{where}[{number}]")
     elif isinstance(value, int) and abs(value) > LARGEST_IN_TOML:
         raise ValueError(f"{where}: an integer beyond {LARGEST_IN_TOML}")
+
+
+def unix_time(text: str) -> float:
+    """Seconds since 1970 of a date or time in ISO 8601; without a zone it is in UTC. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def parse_json(text: bytes, *, unique: bool = True) -> Any:

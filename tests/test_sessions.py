@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import time
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from benchbench.gate.spread import ENOUGH, session_deviation
+from benchbench.gate.spread import ENOUGH, hours_of, session_deviation
 from benchbench.stats import deviation, holm, mean, paired
+from benchbench.store.ulid import begun
+from tests.factories import a_run_info
 
 logs = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
 
@@ -124,3 +128,19 @@ def test_a_family_counts_as_the_fewest_it_may_have() -> None:
     assert holm([0.01], fewest=5) == pytest.approx([0.05])
     assert holm([0.01, 0.02], fewest=5) == pytest.approx([0.05, 0.1])
     assert holm([0.001] * 10, fewest=5) == holm([0.001] * 10)
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_a_time_without_a_zone_is_in_utc_wherever_it_is_read(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As older versions of pytest-benchmark write it."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert hours_of(["2026-01-02T03:04:05", "2026-01-02T03:04:06+00:00"]) == [0, 0]
+        stamp = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+        assert begun(a_run_info(id="mine", started="2026-01-02T03:04:05")) == stamp
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -134,6 +134,13 @@ def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
     assert shared_changes(far) == []
 
 
+def test_a_run_that_does_not_say_when_it_began_is_part_of_no_event() -> None:
+    undated = [replace(run, info=replace(run.info, started="?")) for run in several(4)]
+    found = trends(undated, LATENCY)
+    assert sum(len(trend.history.changes) for trend in found) == 4
+    assert shared_changes(found) == []
+
+
 def contended_run(number: int, seconds: float) -> Run:
     busy = a_telemetry(busy_s=tuple(0.2 * number for number in range(11)))
     outcomes = [a_watched(busy, block_s=(factor * seconds,), iterations=1) for factor in (1.0, 1.01, 0.99)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
+from benchbench.reading import unix_time
 from benchbench.stats import Difference, deviation, mean
 
 HOUR_S = 3600.0  # runs begun within it share temperature and neighbours
@@ -126,7 +126,7 @@ def _groups(started: Sequence[str], length_s: float) -> list[int]:
 
 def _moment(text: str) -> float:
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return unix_time(text)
     except ValueError:
         return math.inf
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Status
-from benchbench.reading import LARGEST, parse_json, read_file
+from benchbench.reading import LARGEST, parse_json, read_file, unix_time
 from benchbench.stats import median
 from benchbench.store.tags import COMMIT, HASH, commit_name
 from benchbench.store.ulid import new_id
@@ -91,7 +90,7 @@ def _session(path: Path) -> BenchmarkFile:
     text = read_file(path, MOST_BYTES, HOW_TO)
     try:
         found = msgspec.convert(parse_json(text), BenchmarkFile)
-        datetime.fromisoformat(found.datetime).timestamp()
+        unix_time(found.datetime)
     except (ValueError, OverflowError, UnreadableInput) as error:  # msgspec's errors are ValueErrors
         raise UnreadableInput(f"{path} is no JSON of {TOOL}: {str(error)[:200]}", HOW_TO) from error
     if len(found.benchmarks) > MOST_CASES:
@@ -165,7 +164,7 @@ def _record(
         ),
         round=number,
         order=order,
-        started=datetime.fromisoformat(session.datetime).timestamp(),
+        started=unix_time(session.datetime),
         outcome=_outcome(benchmark),
         framework_version=session.version,
         device_model=machine.cpu,
@@ -222,7 +221,7 @@ def _info(
     device = Device(name="cpu", device_class=DeviceClass.CPU, model=machine.cpu)
     return RunInfo(
         id=new_id(),
-        started=min(session.datetime for session in sessions),
+        started=min((session.datetime for session in sessions), key=unix_time),
         command=("import", *(path.name for path in paths)),
         version=__version__,
         machine=machine,

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.model.run import Run, RunInfo
+from benchbench.reading import unix_time
 from benchbench.store import disk
 from benchbench.store.runs import HEAD, NAME, RUNS, read_run
 from benchbench.store.ulid import ULID, begun, new_id
@@ -99,10 +99,9 @@ class RunFilter:
 def _moment(text: str) -> float:
     """Unix time."""
     try:
-        moment = datetime.fromisoformat(text)
+        return unix_time(text)
     except ValueError:
         raise UsageError(f"{text!r} is no date.", "Write --since 2026-01-31.") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def follow_stored(root: Path) -> None:

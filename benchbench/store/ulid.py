@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 
 from benchbench.model.run import RunInfo
+from benchbench.reading import unix_time
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
@@ -47,5 +47,5 @@ def begun(info: RunInfo) -> float:
     if ULID.fullmatch(info.id):
         return (_number(info.id) >> 80) / 1000
     with suppress(ValueError):
-        return datetime.fromisoformat(info.started).timestamp()
+        return unix_time(info.started)
     return 0.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from benchbench.analyse.metrics import Metric
 from benchbench.model.run import Run
+from benchbench.reading import unix_time
 from benchbench.stats import median
 from benchbench.trends.change_points import Change, History, change_points
 from benchbench.trends.series import Point, Series, series
@@ -89,9 +90,9 @@ def shared_changes(trends: Sequence[Trend]) -> list[SharedChange]:
     for trend in trends:
         for change in trend.history.changes:
             point = trend.points[change.index]
-            when = datetime.fromisoformat(point.started).timestamp()
-            located = _Located(when, point.started[:10], trend.case, change)
-            alike.setdefault((point.hardware, change.direction), []).append(located)
+            with suppress(ValueError):  # a run that does not say when it began is no part of an event
+                located = _Located(unix_time(point.started), point.started[:10], trend.case, change)
+                alike.setdefault((point.hardware, change.direction), []).append(located)
     events = [event for located in alike.values() for event in _events(located)]
     shared = [event for event in events if len(event.cases) >= SEVERAL]
     return sorted(shared, key=lambda event: (event.day, event.direction))
