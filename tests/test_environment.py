@@ -148,6 +148,14 @@ def test_a_machine_is_described_by_what_does_not_move(tmp_path: Path) -> None:
         ({}, 4096 * 1024),
         ({"memory.max": "3000000\n", "memory.current": "1000000\n"}, 2_000_000),
         ({"memory.max": "1000\n", "memory.current": "2000\n"}, 0),
+        (
+            {
+                "memory.max": "3000000\n",
+                "memory.current": "2900000\n",
+                "memory.stat": "anon 900000\nfile 2000000\ninactive_file 1500000\nactive_file 500000\n",
+            },
+            1_600_000,
+        ),
         ({"memory.max": "max\n", "memory.current": "2000\n"}, 4096 * 1024),
     ],
 )

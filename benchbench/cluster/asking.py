@@ -1,4 +1,4 @@
-"""What was asked of a fleet: checked, begun or gone on with."""
+"""A fleet from its options to its result: the request is checked, then begun or resumed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _to_finish(asked: FleetOptions, results: Path) -> FleetInfo:
 def _check(
     here: Sequence[FleetMachine], absent: Sequence[Absent], asked: FleetOptions, observer: FleetObserver
 ) -> None:
-    """Tell in what the machines differ. Raises NothingToMeasure, UsageError."""
+    """Report in what the machines differ. Raises NothingToMeasure, UsageError."""
     for gone in absent:
         observer.note(f"{gone.name} measures nothing: {gone.reason}")
     if not here:
@@ -129,7 +129,7 @@ def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> Fl
 
 
 def _gone_on_with(earlier: FleetInfo, options: MeasureOptions, here: Sequence[FleetMachine]) -> FleetInfo:
-    """With the machines that came meanwhile, and this command's own options."""
+    """The fleet with the machines that have joined since, and this command's own options."""
     known = {each.name: each for each in (*earlier.machines, *here)}
     free = {name: getattr(options, name) for name in FREE}
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What the cluster's engine calls on a machine: it starts accelbench there, and hands on what that writes.
+"""The function that Ray calls on a machine: it starts accelbench there, and passes on what that writes.
 
 Standard library only, and no more of this package: the measuring process is the machine's own installation.
 """

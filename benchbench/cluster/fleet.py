@@ -1,4 +1,4 @@
-"""A suite on every machine of a cluster: what is due is given out, and what a lost machine leaves again."""
+"""Measures a suite on every machine of a cluster; what a lost machine leaves is given to another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FleetObserver:
         """A sentence that is worth keeping."""
 
     def changed(self, shares: Sequence[ShareProgress]) -> None:
-        """How far all machines have come; often."""
+        """How far all machines have come; called often."""
 
     def record(self, machine: str, record: Record) -> None:
         """A machine measured a case once more, and it is stored."""
@@ -38,7 +38,7 @@ class FleetObserver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetResult:
-    """What came of a fleet: a share for each machine, and for each that took over what another left."""
+    """What came of a fleet: a share for each machine, and for each one that took over from another."""
 
     info: FleetInfo
     shares: tuple[ShareProgress, ...]
@@ -46,7 +46,7 @@ class FleetResult:
 
 
 class Fleet:
-    """Shares given to machines, one at a time each, until all are done or have nowhere to go."""
+    """Gives shares to machines, one at a time to each, until all are done or no machine is left for them."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Fleet:
         self._busy: dict[int, Receiver] = {}
 
     def measure(self, shares: Iterable[Share]) -> tuple[ShareProgress, ...]:
-        """Raises CannotWrite. What is stored when an exception ends it stays, and can be gone on with."""
+        """Measure the shares. What is stored when an exception ends it can be resumed. Raises CannotWrite."""
         try:
             for share in shares:
                 self._take_on(share)
@@ -84,7 +84,7 @@ class Fleet:
         return self._progress()
 
     def _take_on(self, share: Share) -> None:
-        """A share for a machine that is there waits for its turn; else what is left of it goes to another."""
+        """Queue a share for its machine; where that is gone, what is left of the share goes to another."""
         receiver = Receiver(share, self._results)
         self._receivers.append(receiver)
         if share.machine in self._nodes:
@@ -128,7 +128,7 @@ class Fleet:
             self._lose(each, lost)
 
     def _lose(self, receiver: Receiver, reason: str) -> None:
-        """What is unfinished is stored as lost, and begun again by a machine of the same kind."""
+        """Store what is unfinished as lost, and have a machine of the same kind begin it again."""
         share = receiver.share
         there = [each for each in self._info.machines if each.name in self._nodes]
         load = Counter(each.share.machine for each in (*self._waiting, *self._busy.values()))

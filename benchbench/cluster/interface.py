@@ -1,6 +1,6 @@
-"""What a fleet asks of a cluster: its machines, a job on one of them, and what the jobs say.
+"""What a fleet asks of a cluster: its machines, to run a job on one of them, and the jobs' output.
 
-Nothing here knows whose cluster it is, and nothing there knows what a job is about: both ways travel bytes.
+A fleet does not know whose cluster it is, nor the cluster what a job is about: bytes travel both ways.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The next bytes of a job; none of them only say that its machine is alive."""
+    """The next bytes of a job; no bytes are a sign of life of its machine."""
 
     task: int
     content: bytes
@@ -50,7 +50,7 @@ class Cluster(Protocol):
         """Begin a job on a machine once all of it is free; its task."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """What the jobs said since, waited for this long at most. Nothing follows a job's `Ended`."""
+        """What has come from the jobs since, waiting so long at most. Nothing follows a job's `Ended`."""
 
     def stop(self, task: int) -> None:
         """End a job if its machine can still be reached; nothing more comes of it."""

@@ -1,4 +1,4 @@
-"""Jobs on machines of a cluster, heard line by line; one that keeps no deadline is lost."""
+"""Jobs on machines of a cluster, read line by line; a job that misses a deadline is lost."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Deadlines:
 
 @dataclass(slots=True)
 class _Heard:
-    """Of a job that is under way."""
+    """What has been heard of a job that is under way."""
 
     latest_s: float
     begun: bool = False
-    finished: bool = False  # it told that it came to its end, or why not
+    finished: bool = False  # its last line said that it is done, or why not
     reader: LineReader = field(default_factory=LineReader)
 
 
@@ -58,7 +58,7 @@ class Listener:
         return task
 
     def hear(self) -> Iterator[tuple[int, NodeLine | Ended]]:
-        """What the jobs said since, a second's wait at most, and which of them are over."""
+        """The lines that have come from the jobs, and the jobs that are over; waits a second at most."""
         for event in self._cluster.poll(PERIOD_S):
             if event.task in self._jobs:
                 yield from self._arrived(event) if isinstance(event, Arrived) else self._ended(event)

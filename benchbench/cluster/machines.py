@@ -1,4 +1,4 @@
-"""The machines of a fleet: what each has, and in what they differ."""
+"""The machines of a fleet: the hardware and software of each, and in what they differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Absent:
 
 
 def look_at(nodes: Sequence[Node], listener: Listener) -> tuple[list[FleetMachine], list[Absent]]:
-    """What each machine has, in the order of `nodes`, and those that did not tell."""
+    """The machines that described themselves, in the order of `nodes`, and those that did not."""
     asked = {listener.start(node, NodeJob(kind="describe")): node for node in nodes}
     told: dict[str, FleetMachine] = {}
     silent: dict[str, str] = {}

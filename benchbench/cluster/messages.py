@@ -1,4 +1,4 @@
-"""What a machine is asked, and what it answers: a JSON object there, lines of a kind and JSON back."""
+"""What a machine is sent, a JSON object, and what it answers: lines, each of a kind and JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NodeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a machine has, as far as it is known before anything is imported there."""
+    """A machine's hardware and packages, as far as they are known before anything is imported there."""
 
     version: str  # of accelbench
     machine: Machine

@@ -1,4 +1,4 @@
-"""A job done on this machine: what comes of it is told line by line, and nothing of it stays here."""
+"""Does a job on this machine; its results are sent line by line, and nothing is kept here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine says of its share, stored as it comes: a run of the results folder here."""
+"""Stores what a machine sends of its share, as it comes: a run in the results folder here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ShareProgress:
 
 
 class Receiver:
-    """Keeps one share's records."""
+    """Stores the records of one share."""
 
     def __init__(self, share: Share, results: Path) -> None:
         self.share = share
@@ -60,13 +60,13 @@ class Receiver:
         return self._info
 
     def starting(self) -> None:
-        """Its machine was asked."""
+        """Its machine has been given the job."""
         self._state = ShareState.STARTING
         if self.share.interrupted:
             self._reopen(self.share.interrupted.info)
 
     def take(self, line: NodeLine) -> Record | None:
-        """Store what a line says; a record is returned. Raises UnreadableInput, CannotWrite."""
+        """Store what a line holds; returns a record, if it is one. Raises UnreadableInput, CannotWrite."""
         if line.kind is LineKind.HEAD:
             self._begin(codec.decode_head(line.content))
         elif line.kind is LineKind.RECORD:
@@ -82,7 +82,7 @@ class Receiver:
         self._state, self._reason = ShareState.FAILED, self._reason or reason
 
     def end(self) -> None:
-        """Its machine came to the end of the share, or told why not: then the run can be resumed."""
+        """Its machine has finished the share, or said why it cannot: then the run can be resumed."""
         if self._state is not ShareState.FAILED:
             self._state = ShareState.DONE
             if self._writer:
@@ -109,7 +109,7 @@ class Receiver:
         return [case for case, _ in left]
 
     def begun_again(self, machine: str) -> None:
-        """What it left is another machine's now."""
+        """Note which machine has taken over what is unfinished."""
         self._again = machine
 
     def close(self) -> None:

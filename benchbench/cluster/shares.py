@@ -1,4 +1,4 @@
-"""Who measures what: the suite on each machine, then what became of it when a machine was lost. Pure."""
+"""Which machine measures what: each the suite, then also what a lost machine has left. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ShareState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one machine is to measure, as a run: the whole suite unless `interrupted` or `lost` says what.
+    """What one machine is to measure, as a run: the whole suite, unless it is `interrupted` or `lost`.
 
     `interrupted`: a run of this machine, to be finished. `lost`: the head of a run whose machine went away,
     to be begun again in these `cases`. `instead_of`: the id of that run, or the machine that never began.

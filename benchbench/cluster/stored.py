@@ -1,4 +1,4 @@
-"""What was asked of a fleet, kept so that it can be finished: `<results>/fleets/<id>.json`."""
+"""The request of a fleet, kept in `<results>/fleets/<id>.json` so that the fleet can be resumed."""
 
 from __future__ import annotations
 

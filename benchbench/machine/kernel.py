@@ -131,11 +131,21 @@ def memory_bytes(root: Path) -> dict[str, int]:
 
 
 def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Bytes allowed and in use, for each cgroup with a limit."""
+    """Bytes allowed and in use, for each cgroup with a limit; files that are only cached are not in use."""
     for path in cgroup_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
-        used = "memory.current" if path.name == "memory.max" else "memory.usage_in_bytes"
+        is_v2 = path.name == "memory.max"
+        used = read_number(path.with_name("memory.current" if is_v2 else "memory.usage_in_bytes")) or 0
         if (limit := read_number(path)) is not None and limit >= 0:
-            yield limit, read_number(path.with_name(used)) or 0
+            yield (
+                limit,
+                max(used - _cached_bytes(path, "inactive_file" if is_v2 else "total_inactive_file"), 0),
+            )
+
+
+def _cached_bytes(limit: Path, field: str) -> int:
+    """Page cache, which the kernel drops before it ends a process (docs.kernel.org, cgroup-v2)."""
+    cached = re.search(rf"^{field} ([0-9]+)$", read_text(limit.with_name("memory.stat")), re.MULTILINE)
+    return int(cached[1]) if cached else 0
 
 
 def quotas(root: Path) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""What a framework takes until a case can be timed: what estimates of a run's time count beside timing."""
+"""How long a framework takes until a case can be timed: for estimates of a run's time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUp:
-    """Seconds as measured on two cores of a virtual machine; `docs/measuring.md` says how well they foretell.
+    """Seconds, measured on two cores of a virtual machine; `docs/measuring.md` says how well they predict.
 
     The first call of a program takes `call_s`, and more for each layer that it applies and each byte of its
     weights.

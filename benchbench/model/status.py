@@ -34,4 +34,4 @@ class Status(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     INTERRUPTED = "interrupted"
-    LOST = "lost"  # its machine or its device went away before the last of its rounds
+    LOST = "lost"  # its machine or its device was lost before the last of its rounds

@@ -28,7 +28,7 @@ class World:
     local: int = 0  # among the ranks of its host
     devices: int = 1
     processes: int = 1
-    oversubscribed: bool = False  # more of them than cores: they take turns
+    oversubscribed: bool = False  # whether there are more devices than cores, so that they take turns
     hosts: int = 1
     names: tuple[str, ...] = ()  # of the devices, where they are not those that follow the first
     meeting: str = ""  # a URL, file:// or tcp://, at which a framework's processes find each other

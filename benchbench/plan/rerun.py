@@ -54,7 +54,7 @@ def again(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
 
 
 def resume_obstacle(info: RunInfo) -> str:
-    """Why a run cannot be gone on with where it was interrupted, if so."""
+    """Why an interrupted run cannot be resumed, if so."""
     if info.partner:
         return "it is one side of a comparison, whose sides are measured together"
     if fleet := fleet_of(info.tags):

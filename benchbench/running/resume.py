@@ -85,7 +85,7 @@ def _newest_interrupted(results: Path) -> str:
 
 
 def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
-    """Raises UsageError for a run that is not to be gone on with, or not with these options."""
+    """Raises UsageError for a run that cannot be resumed, or not with these options."""
     if run.ended:
         raise UsageError(f"The run {run.info.id} has ended: there is nothing to resume.", LIST)
     if reason := resume_obstacle(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
@@ -98,7 +98,7 @@ def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
 
 
 def differences(run: Run, probes: Sequence[Probe]) -> list[str]:
-    """What would make the rest of a run, measured here and now, another measurement than its beginning."""
+    """What would make the rest of a run, measured here and now, differ from its beginning."""
     lost = [f"{out.case.id} cannot run: {out.reason}" for out in again(run.info.plan, probes).left_out]
     return [*_machine(run.info.machine, machine()), *(lost or _versions(run, probes))]
 

@@ -1,4 +1,4 @@
-"""The partition of a series into levels that fits best, where noise may hang together. Pure."""
+"""The best-fitting partition of a series into levels, for noise that may be autocorrelated. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LEAST_KEPT, LARGEST_PHI = 0.4, 0.95  # of a short series: its φ is corrected up
 def fitted_edges(y: Array, sigma: float) -> tuple[list[int], float]:
     """Edges of the best partition, and the lag-1 autocorrelation φ of what it leaves.
 
-    Noise that drifts or hangs together looks like steps, so the penalty grows with what the residuals of
-    the last fit show of either, until the partition stays.
+    Noise that drifts or is autocorrelated looks like steps. So the penalty grows with what the residuals of
+    the last fit show of either, until the partition no longer changes.
     """
     penalty = PENALTY * 2 * math.log(len(y)) * sigma**2
     edges = best_partition(y, penalty)

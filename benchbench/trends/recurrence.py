@@ -1,4 +1,4 @@
-"""Levels that a series keeps returning to: a lottery, such as of machines, no change of the code. Pure."""
+"""Levels that a series keeps returning to: chance, such as which machine a run gets, not the code. Pure."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is kept of a run: a store may hold thousands."""
+    """The part of a run that is kept in memory: a store may hold thousands."""
 
     begun: float  # Unix time
     run: str
