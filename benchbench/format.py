@@ -127,6 +127,16 @@ def count(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
+def count_of(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`, `0 processes`: of a regular noun."""
+    return f"{number} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Of a regular noun."""
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
 def quantity(value: float, unit: str) -> str:
     """`value` in `unit`, each kind of unit in its own form: `1.20 ms`, `62.0 MiB`, `1.24k image/s`."""
     if form := FORMS.get(unit):

@@ -225,9 +225,9 @@ interleaved: each round has a process of either side
 slower  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu
         1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 3.06 %  3 v 3 processes
 
-geomean of 1 compared cases: 1.050×
+geomean of 1 compared case: 1.050×
 1 slower
-p (Holm) and MDE hold for 1 cases together; MDE: the change called slower 4 times in 5
+p (Holm) and MDE hold for 1 case together; MDE: the change called slower 4 times in 5
 """)
     content = json.loads(rendered(shown, "json"))
     assert content["in_turn"]

@@ -358,8 +358,8 @@ def test_other_versions_are_suspects_and_with_strict_env_a_bar() -> None:
 @pytest.mark.parametrize(
     ("new", "reason"),
     [
-        (a_digest([(a_case(), STEADY[:2])]), "2 processes have latency_s, it needs 3"),
-        (a_digest([(a_case(), [])]), "0 processes have latency_s, it needs 3"),
+        (a_digest([(a_case(), STEADY[:2])]), "latency_s is known of 2 processes, a test needs 3"),
+        (a_digest([(a_case(), [])]), "latency_s is known of 0 processes, a test needs 3"),
         (a_new(1.2, side={"unsteady": 2}), "still warming up when measured, in 2 processes"),
     ],
 )
@@ -832,7 +832,7 @@ same          gemm(kind=same)/float32/eager@torch:cpu
               limit 5% (default)  sessions differ by 0.303 %
               less precise than asked (stopped by time)
 insufficient  gemm(kind=insufficient)/float32/eager@torch:cpu
-              still warming up when measured, in 1 processes
+              still warming up when measured, in 1 process
 new           gemm(kind=new)/float32/eager@torch:cpu
               not part of the baseline
 
@@ -844,7 +844,7 @@ BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
 NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
 PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@torch:cpu: 199 % slower (limit 5%)
 INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@torch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
-INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 processes
+INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@torch:cpu: still warming up when measured, in 1 process
 to decide it now: accelbench check --baseline main --ab rev:COMMIT
 """)  # noqa: E501
 
@@ -859,7 +859,7 @@ def test_markdown_has_the_conclusion_first() -> None:
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
 - PROVISIONAL 1 of 5: gemm(kind=provisional)/float32/eager@\u200btorch:cpu: 199 % slower (limit 5%)
 - INCONCLUSIVE 2 of 10: gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu: sessions differ too much for this threshold: interleave with the baseline's code (--ab)
-- INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 processes
+- INCONCLUSIVE 2 of 10: gemm(kind=insufficient)/float32/eager@\u200btorch:cpu: still warming up when measured, in 1 process
 - to decide it now: accelbench check --baseline main --ab rev:COMMIT
 
 - baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
@@ -881,7 +881,7 @@ def test_markdown_has_the_conclusion_first() -> None:
 | inconclusive | gemm(kind=inconclusive)/float32/eager@\u200btorch:cpu | 0.8076× [0.5366, 1.215] | 1.24 ms → 1.00 ms | 0.609 | 97.1 % | 3 processes v 6 sessions | 30.3% (default, raised to twice the sessions' spread) | 15.2 % |  |  | sessions differ too much for this threshold: interleave with the baseline's code (--ab); less precise than asked (stopped by time) |
 | faster | gemm(kind=faster)/float32/eager@\u200btorch:cpu | 0.8000× [0.7935, 0.8066] | 1.00 ms → 800 µs | &lt;0.001 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % | 0.800× |  | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |
 | same | gemm(kind=same)/float32/eager@\u200btorch:cpu | 1.000× [0.9919, 1.008] | 1.00 ms → 1.00 ms | 1.000 | 5.32 % | 3 processes v 6 sessions | 5% (default) | 0.303 % |  |  | less precise than asked (stopped by time) |
-| insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | still warming up when measured, in 1 processes |
+| insufficient | gemm(kind=insufficient)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | still warming up when measured, in 1 process |
 | new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | not part of the baseline |
 
 - 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken

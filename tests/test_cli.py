@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -229,6 +230,8 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("run", "--rounds", "0"), 2, "error: Invalid value for '--rounds'", "accelbench run --help"),
         (("run", "--isolation", "frk"), 2, "'frk' is not one of 'fork'", "accelbench run --help"),
         (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
+        (("list",), 2, "Missing argument 'what'. Choose from: workloads, backends", "accelbench list --help"),
+        (("compare", "a", "b", "-w", "gemm"), 2, "compared as they are", "is for --ab: --workload."),
         (("report",), 5, "no runs", "accelbench run --suite quick"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
         (("compare", "a", "b", "--only", "slow"), 2, "No verdict named 'slow'.", "Did you mean 'slower'?"),
@@ -252,6 +255,14 @@ def test_results_that_cannot_be_written_are_found_out_before_anything_is_measure
     assert "round" not in done.stderr
 
 
+def test_what_to_type_next_finds_the_run_wherever_it_is_kept(tmp_path: Path) -> None:
+    done = accelbench(*ONCE, "-w", "gemm", "--results", "my results", cwd=tmp_path)
+    typed = shlex.split(done.stderr.splitlines()[-1].removeprefix("next: accelbench "))
+    assert "gemm" in accelbench(*typed, "--format", "markdown", cwd=tmp_path).stdout
+    wrong = accelbench("report", "x", "--results", "my results", cwd=tmp_path, code=5)
+    assert "accelbench list runs --results 'my results'" in wrong.stderr
+
+
 def test_a_dry_run_tells_cases_omissions_time_and_memory_and_stores_nothing(tmp_path: Path) -> None:
     arguments = (*FAKE, "-w", "gemm", "--dtype", "float32,tf32", "--dry-run")
     done = accelbench(*arguments, cwd=tmp_path)
@@ -259,7 +270,7 @@ def test_a_dry_run_tells_cases_omissions_time_and_memory_and_stores_nothing(tmp_
 CASE                                            AT LEAST
 gemm(m=512,n=512,k=512)/float32/eager@fake:cpu  3.00 MiB
 left out: 1 on fake:cpu, unsupported: TF32 is a mode of NVIDIA tensor cores; a CPU has none
-1 cases, 1 left out; 3 rounds, about 1 s; largest case at least 3.00 MiB and its framework
+1 case, 1 left out; 3 rounds, about 1 s; largest case at least 3.00 MiB and its framework
 """)
     fields = json.loads(accelbench(*arguments, "--format", "json", cwd=tmp_path).stdout)
     assert [len(fields[key]) for key in ("cases", "left_out")] == [1, 1]
@@ -328,6 +339,7 @@ def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_p
 def test_help_shows_the_defaults_that_are_told_in_words(tmp_path: Path) -> None:
     shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="200").stdout
     assert "A suite's name or TOML file. [default: quick]" in shown
+    assert "With --resume: which run. [default: the newest interrupted]" in shown
 
 
 def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:

@@ -567,6 +567,12 @@ def shown_as(name: str, found: Comparison, cases: Sequence[CaseComparison]) -> s
     return rendered(comparison.comparison_document(found, cases), name)
 
 
+def test_a_run_compared_with_itself_is_told() -> None:
+    run = a_run(some_rounds(*STEADY))
+    found = compare_runs(run, run)
+    assert "ref and new are one run" in comparison.comparison_document(found, found.verdicts).facts
+
+
 def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     found = every_verdict()
     assert {each.verdict for each in found.verdicts} == set(Verdict) - {Verdict.PROVISIONAL}  # a gate's

@@ -31,6 +31,8 @@ def completed(folder: Path, line: str, **more: str) -> list[str]:
         ("accelbench run --dtype float32,float6", ["float32,float64"]),
         ("accelbench run --mode cuda", ["cudagraph"]),
         ("accelbench run --cache c", ["cold"]),
+        ("accelbench run --strategy f", ["fully-sharded"]),
+        ("accelbench doctor --aa mem", ["memory"]),
         ("accelbench compare --only sl", ["slower"]),
         ("accelbench check --metric peak_d", ["peak_device_bytes"]),
         ("accelbench report --columns p99,p5", ["p99,p50"]),

@@ -86,6 +86,9 @@ def test_a_larger_value_never_reads_as_smaller(
         (fmt.interval(0.0181, 0.0184, 0.0187), "18.4 ms [18.1, 18.7]"),
         (fmt.interval(0.0009, 0.0011, 0.0013), "1.10 ms [0.900, 1.30]"),
         (fmt.interval(None, 0.0184, None), "18.4 ms"),
+        (fmt.count_of(1, "case"), "1 case"),
+        (fmt.count_of(2, "case"), "2 cases"),
+        (fmt.count_of(0, "process"), "0 processes"),
     ],
 )
 def test_three_digits_and_a_unit(shown: str, expected: str) -> None:

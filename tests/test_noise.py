@@ -95,7 +95,7 @@ def test_a_change_found_where_there_is_none_is_an_alarm() -> None:
     assert found[0].alarm
     text = rendered(noise_document(found))
     assert "alarm" in text
-    assert "1 alarms in 1 cases at 3.00 %" in text
+    assert "1 alarm in 1 case at 3.00 %" in text
 
 
 def test_a_case_that_fails_has_no_noise_and_says_why() -> None:
@@ -153,7 +153,7 @@ def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Pa
     suite.write_text('description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "gemm"\n')
     arguments = ("doctor", "--aa", "small.toml", "-b", "fake", "-d", "cpu")
     shown = accelbench(*arguments, cwd=tmp_path).stdout
-    assert shown.endswith("0 alarms in 1 cases at 3.00 %\nsuggested: --threshold 3%\n")
+    assert shown.endswith("0 alarms in 1 case at 3.00 %\nsuggested: --threshold 3%\n")
     found = json.loads(accelbench(*arguments, "--format", "json", cwd=tmp_path).stdout)
     assert (found["alarms"], found["suggested_threshold"]) == (0, 0.03)
     assert found["cases"][0]["processes"] == 6

@@ -1,5 +1,7 @@
 """Series of stored runs: which values, in which order, and what is said of them."""
 
+import csv
+import io
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -21,6 +23,7 @@ from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.history import biggest, history_document, sparkline
 from benchbench.errors import UsageError
+from benchbench.exporters.csv import Csv
 from benchbench.model.measurement import Memory, RankSamples
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.run import Run, Settings
@@ -70,6 +73,15 @@ gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 16 runs
 EVENT   SIZE                   WHERE
 slower  1.100× [1.097, 1.103]  between run07 and run08
 """)
+
+
+def test_csv_has_a_line_for_every_point_and_says_where_a_level_begins() -> None:
+    text = Csv().export(history_document(trends(stepped(), LATENCY)))["history.csv"].decode()
+    found = list(csv.DictReader(io.StringIO(text)))
+    assert [row["run"] for row in found] == [f"run{number:02d}" for number in range(16)]
+    assert [row["run"] for row in found if row["change"]] == ["run08"]
+    assert float(found[8]["change"]) == pytest.approx(1.1, rel=0.01)
+    assert {row["case"] for row in found} == {"gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"}
 
 
 def test_the_documentation_shows_what_is_told() -> None:

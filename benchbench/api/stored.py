@@ -309,4 +309,4 @@ def valid_threshold(value: float) -> float:
 
 def results_folder(results: str | Path | None) -> Path:
     """The one given, $ACCELBENCH_RESULTS, or `results`."""
-    return Path(results or os.environ.get("ACCELBENCH_RESULTS") or "results")
+    return Path(results or os.environ.get(selectors.VARIABLE) or "results")

@@ -14,6 +14,7 @@ from benchbench.analyse.roofline import device_of
 from benchbench.analyse.rows import Row, rows
 from benchbench.comparing.match import LEAST_PROCESSES, PARTS_APART
 from benchbench.errors import UsageError, unknown
+from benchbench.format import count_of
 from benchbench.gate.spread import Hours, days_of, hours_of
 from benchbench.machine.environment import fingerprint
 from benchbench.machine.peaks import several_devices
@@ -41,7 +42,7 @@ class Hardware:
     @property
     def name(self) -> str:
         """`AMD EPYC 7B13, 8 threads`."""
-        return f"{self.device}, {self.threads} threads" if self.threads else self.device
+        return f"{self.device}, {count_of(self.threads, 'thread')}" if self.threads else self.device
 
     @property
     def label(self) -> str:

@@ -90,6 +90,7 @@ def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None
 
     Example: accelbench baseline rm main
     """
+    from benchbench.format import count_of
     from benchbench.gate import baselines
 
-    tell(f"removed {name}: {baselines.remove_baseline(results, name)} sessions")
+    tell(f"removed {name}: {count_of(baselines.remove_baseline(results, name), 'session')}")

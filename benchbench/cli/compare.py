@@ -15,7 +15,7 @@ from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
 from benchbench.errors import UsageError, member
-from benchbench.model.options import MeasureOptions, Variance
+from benchbench.model.options import MeasureOptions, Variance, flag_of
 
 if TYPE_CHECKING:
     from benchbench.comparing.verdicts import Comparison
@@ -81,7 +81,7 @@ def compare_(
     if ab:
         found = _measured(ref, new, metric, fraction(threshold), variance, results, options)
     elif options.given:
-        given = ", ".join(sorted(options.given))
+        given = ", ".join(sorted(map(flag_of, options.given)))
         raise UsageError("Stored runs are compared as they are.", f"What to measure is for --ab: {given}.")
     else:
         _check_are_runs(ref, new)

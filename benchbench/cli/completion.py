@@ -89,6 +89,12 @@ def _caches(_: Path) -> Iterable[str]:
     return map(str, Cache)
 
 
+def _strategies(_: Path) -> Iterable[str]:
+    from benchbench.model.placement import Strategy
+
+    return [str(each) for each in Strategy if each not in (Strategy.SINGLE, Strategy.COLLECTIVE)]
+
+
 def _devices(_: Path) -> Iterable[str]:
     return "cpu", "gpu", "tpu", "accelerator", "cuda:0"
 
@@ -147,4 +153,5 @@ OF_FIELDS: dict[str, Any] = {  # of MeasureOptions
     "dtypes": completing(_dtypes),
     "modes": completing(_modes),
     "caches": completing(_caches),
+    "strategies": completing(_strategies),
 }

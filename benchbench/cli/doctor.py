@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.cli.app import EXPLAIN, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import flag_of, measure_options
+from benchbench.cli.measure_options import measure_options
+from benchbench.cli.options import option
 from benchbench.cli.screen import tell
 from benchbench.errors import UsageError
-from benchbench.model.options import MeasureOptions
+from benchbench.model.options import MeasureOptions, flag_of
 
 TAKEN = ("backends", "pythons", "devices", "dtypes", "threads", "wait_s")
 TAKES = {  # mode → the fields that it takes
@@ -36,7 +38,13 @@ def doctor(
         bool, typer.Option("--selftest", help="Measure work of known length; exit 4 when a result is off.")
     ] = False,
     aa: Annotated[
-        str | None, typer.Option("--aa", metavar="SUITE", help="Measure a suite against itself: its noise.")
+        str | None,
+        option(
+            "--aa",
+            metavar="SUITE",
+            text="Measure a suite against itself: its noise.",
+            autocompletion=completion.suites,
+        ),
     ] = None,
     options: MeasureOptions,
     format: FormatOption = TERMINAL,

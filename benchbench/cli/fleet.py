@@ -12,7 +12,7 @@ import typer
 from benchbench.cli.app import MEASURE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import ResultsOption, option, seconds_in
+from benchbench.cli.options import ResultsOption, argument, option, seconds_in
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
@@ -25,7 +25,7 @@ def fleet(
     *,
     interrupted: Annotated[
         str | None,
-        typer.Argument(metavar="[FLEET]", help="With --resume: which. [default: the newest]"),
+        argument("With --resume: which. [default: the newest]", metavar="fleet"),
     ] = None,
     options: MeasureOptions,
     address: Annotated[

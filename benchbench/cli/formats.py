@@ -154,4 +154,4 @@ def _exported(document: Document, format: str, output: Path | None = None) -> di
         return made.export(document)
     if isinstance(document, RunReport):
         return made.export(document)
-    raise UsageError(f"{format} is a format of a run.", "accelbench export RUN writes it.")
+    raise UsageError(f"{format} is a format of a run.", f"accelbench export RUN --to {format} writes it.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchbench.cli.screen import tell
 from benchbench.documents import plan, summary
-from benchbench.format import visible
+from benchbench.format import count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
@@ -17,16 +18,25 @@ from benchbench.plan.doubling import sequence
 from benchbench.running import progress
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store.redaction import own_redaction
+from benchbench.store.selectors import results_option
 
 
 class Lines(RunObserver):
     """On standard error: a line per record and, at the end, how many cases ended how."""
 
-    def __init__(self, *, summary: bool = True, report: str = "", verbose: bool = False) -> None:
-        """`report`: the command that shows the run. `verbose`: where its time went is told, too."""
+    def __init__(
+        self,
+        *,
+        summary: bool = True,
+        report: str = "",
+        verbose: bool = False,
+        results: Path = Path("results"),
+    ) -> None:
+        """`report`: the command that shows a run of `results`. `verbose`: tells where its time went, too."""
         self._bar: ProgressLine | None = None
         self._summary = summary
         self._report = report
+        self._where = results_option(results)
         self._verbose = verbose
         self._labels = [""]
         self._ended: set[str] = set()  # sequences of doubled sizes
@@ -57,7 +67,8 @@ class Lines(RunObserver):
 
     def resume(self, records: Sequence[Record]) -> None:
         """How much is there already."""
-        self.note(f"{len(records)} records are there already")
+        are = "is" if len(records) == 1 else "are"
+        self.note(f"{count_of(len(records), 'record')} {are} there already")
         if self._bar:
             for record in records:
                 self._bar.add(record, 0)
@@ -88,7 +99,7 @@ class Lines(RunObserver):
                 own = [record for record in each.records if record.part == len(each.info.resumed)]
                 tell(f"time: {summary.time_split(own, each.stages_s)}")
             if self._report:
-                tell(f"next: accelbench {self._report} {each.info.id}")
+                tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 
 
 class ProgressLine:

@@ -43,13 +43,6 @@ def measure_options(
     return decorate
 
 
-def flag_of(name: str) -> str:
-    """How a field of MeasureOptions is typed."""
-    (field,) = (each for each in fields(MeasureOptions) if each.name == name)
-    flags: tuple[Flag, ...] = field.metadata["flags"]
-    return "/".join(flag.names[0] for flag in flags)
-
-
 def _expanded(command: Callable[..., None], chosen: Sequence[Field[Any]]) -> Iterator[inspect.Parameter]:
     """The command's parameters, with those of the flags in place of `options`."""
     hints = get_type_hints(command, include_extras=True)

@@ -16,7 +16,7 @@ from benchbench.cli.screen import tell
 @app.command(rich_help_panel=INSPECT)
 def merge(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Results folders of other machines, or runs in them.")
+        list[Path], typer.Argument(metavar="DIR", help="Results folders of other machines, or runs in them.")
     ],
     results: ResultsOption = Path("results"),
 ) -> None:

@@ -11,7 +11,7 @@ from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import ResultsOption
+from benchbench.cli.options import ResultsOption, argument
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
@@ -22,10 +22,10 @@ def run(
     *,
     interrupted: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[RUN]",
+        argument(
+            "With --resume: which run. [default: the newest interrupted]",
+            metavar="run",
             autocompletion=completion.runs,
-            help="With --resume: which run. [default: the newest interrupted]",
         ),
     ] = None,
     options: MeasureOptions,
@@ -55,13 +55,15 @@ def run(
     from benchbench.api.stored import known_prices
     from benchbench.cli.live import Lines
     from benchbench.documents import summary
+    from benchbench.store.selectors import results_option
 
     if dry_run:
         _print_plan(options, format, results, profile=profile)
         return
+    finishes = f"accelbench run --resume{results_option(results)}"
     known = None if format == TERMINAL else known_prices()  # a mistake in them is told before measuring
-    with signals("every finished case is kept; accelbench run --resume measures the others"):
-        shown = Lines(report="profile" if profile else "report", verbose=verbose)
+    with signals(f"every finished case is kept; {finishes} measures the others"):
+        shown = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
         which = (interrupted or True) if resume else False
         made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
     if format != TERMINAL:

@@ -21,7 +21,7 @@ def remove(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN…", help="Runs: an id, its start, latest~1.", autocompletion=completion.runs
+            metavar="RUN", help="Runs: an id, its start, latest~1.", autocompletion=completion.runs
         ),
     ],
     results: ResultsOption = Path("results"),

@@ -26,7 +26,7 @@ def explained(error: Any) -> list[str]:
 def _of_typer(error: Any) -> tuple[str, str]:
     if possible := getattr(error, "possibilities", None):
         return f"{error.message}.", f"Did you mean {' or '.join(sorted(possible))}?"
-    message, suggestion, name = error.format_message().partition(SUGGESTION)
+    message, suggestion, name = " ".join(error.format_message().split()).partition(SUGGESTION)
     if suggestion:
         return message, suggestion.strip() + " " + name
     sentence = message.replace("Value error, ", "").replace("Input should", "it should").rstrip(".")

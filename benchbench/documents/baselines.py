@@ -9,7 +9,7 @@ from typing import Any
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.documents.document import Cell, Content, Document, Number, table
-from benchbench.format import visible
+from benchbench.format import count_of, visible
 from benchbench.gate.acceptance import Acceptance
 from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
 from benchbench.gate.spread import ENOUGH
@@ -56,7 +56,7 @@ def accepted_lines(name: str, done: Acceptance) -> list[str]:
     session, count = done.session, len(done.session.cases)
     failed = sum(bool(side.failure) for side in session.cases.values())
     commit = f", commit {tags.short(session.commit)}" if session.commit else ""
-    lines = [f"accepted run {session.id}{commit}, {count} case{'' if count == 1 else 's'}"]
+    lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
     if failed:
         lines.append(f"{failed} of them failed: a check cannot hold anything against them")
     lines.append(f"{name}: {done.runs} of {KEPT} sessions of {hardware(session.machine)}")

@@ -142,6 +142,7 @@ def _facts(found: Comparison) -> list[str]:
         f"new: {_label(found.new.info)}run {found.new.info.id}, {found.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(found.threshold)}",
     ]
+    lines += ["ref and new are one run"] if found.ref.info.id == found.new.info.id else []
     lines += ["interleaved: each round has a process of either side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"drifted, {side}: {text}; intervals allow for it" for side, text in found.drifts.items()]
@@ -155,10 +156,10 @@ def _summary(found: Comparison) -> list[str]:
     if found.geomean is None:
         return [counts]
     return [
-        f"geomean of {found.compared} compared cases: {fmt.significant(found.geomean)}×",
+        f"geomean of {fmt.count_of(found.compared, 'compared case')}: {fmt.significant(found.geomean)}×",
         *evidence.moved_alike(found.common),
         counts,
-        f"p (Holm) and MDE hold for {found.compared} cases together; {MDE}",
+        f"p (Holm) and MDE hold for {fmt.count_of(found.compared, 'case')} together; {MDE}",
         *([MODES] if found.modes else []),
     ]
 

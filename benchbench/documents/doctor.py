@@ -14,7 +14,7 @@ from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise, suggested
 from benchbench.diagnosis.selftest import Result
 from benchbench.documents.document import Cell, Content, Document, Number, Tone, number, table
-from benchbench.format import percent
+from benchbench.format import count_of, percent
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype
 
@@ -109,7 +109,7 @@ def _result(found: Result) -> dict[str, Content]:
 def noise_document(noise: Sequence[Noise]) -> Document:
     """A row per case, the alarms, and the threshold suggested."""
     alarms = sum(each.alarm for each in noise)
-    summary = f"{alarms} alarms in {len(noise)} cases at {percent(THRESHOLD)}"
+    summary = f"{count_of(alarms, 'alarm')} in {count_of(len(noise), 'case')} at {percent(THRESHOLD)}"
     return Document(
         name="noise",
         title="A suite against itself",
@@ -140,7 +140,9 @@ def _suggestion(found: Sequence[Noise]) -> str:
     if least is None:
         return "too noisy for any threshold: accelbench doctor tells what disturbs, more rounds help"
     noisier = sum(each.threshold is not None and each.threshold > least for each in found)
-    return f"suggested: --threshold {100 * least:g}%" + (f"; {noisier} cases are noisier" if noisier else "")
+    are = "is" if noisier == 1 else "are"
+    beyond = f"; {count_of(noisier, 'case')} {are} noisier" if noisier else ""
+    return f"suggested: --threshold {100 * least:g}%{beyond}"
 
 
 def _known(value: float | None, unit: str) -> Cell:

@@ -102,9 +102,9 @@ def _row(each: CaseFinding) -> dict[str, Content]:
 
 
 def _evidence(finding: CaseFinding, result: TestResult) -> dict[str, Content]:
-    against = _count(result.against, "pair")
+    against = fmt.count_of(result.against, "pair")
     if not result.in_turn:
-        against = f"{_count(result.processes, 'process')} v {_count(result.against, 'session')}"
+        against = f"{fmt.count_of(result.processes, 'process')} v {fmt.count_of(result.against, 'session')}"
     cells = evidence.evidence(result, UNITS[finding.metric], finding.verdict)
     return {**cells, "processes": against}
 
@@ -170,8 +170,9 @@ def gate_facts(gate: Gate) -> list[str]:
     sessions, again = found.sessions, found.confirmation
     newest = sessions[-1]
     days = len(set(days_of([each.started for each in sessions])))
-    together = f" on {_count(days, 'day')}" if days < len(sessions) else ""
-    what = f"baseline {gate.name}: {_count(len(sessions), 'session')}{together} of {hardware(newest.machine)}"
+    together = f" on {fmt.count_of(days, 'day')}" if days < len(sessions) else ""
+    held = f"{fmt.count_of(len(sessions), 'session')}{together}"
+    what = f"baseline {gate.name}: {held} of {hardware(newest.machine)}"
     if found.interleaved:
         what = f"{_label(found.new)}, interleaved with {_label(newest)}: a process of either a round"
     lines = [
@@ -218,10 +219,6 @@ def _sentences(each: CaseFinding) -> list[str]:
     columns = [column for column in COLUMNS if column.line]
     row = _row(each)
     return paragraph(columns, [cell(row.get(column.name)) for column in columns])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def _notes(each: CaseFinding) -> str:

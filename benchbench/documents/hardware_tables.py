@@ -16,6 +16,7 @@ from benchbench.choosing.stragglers import LEAST_MACHINES, MachineScore, Sibling
 from benchbench.documents.document import Cell, Column, Content, Layout, Number, Table, Tone, table
 from benchbench.documents.run_works import CACHES
 from benchbench.errors import UsageError, unknown
+from benchbench.format import count_of
 from benchbench.model.placement import Strategy
 from benchbench.stats import Difference
 
@@ -150,12 +151,7 @@ def _ratio(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
 def extent_text(extent: Extent) -> str:
     """`2 machines, 3 days, 9 processes`."""
     counts = {"machine": extent.machines, "day": extent.days, "process": extent.processes}
-    return ", ".join(f"{count} {name if count == 1 else plural(name)}" for name, count in counts.items())
-
-
-def plural(name: str) -> str:
-    """Of a regular noun."""
-    return f"{name}es" if name.endswith("s") else f"{name}s"
+    return ", ".join(count_of(count, name) for name, count in counts.items())
 
 
 def offer_table(found: HardwareComparison) -> tuple[Table, ...]:

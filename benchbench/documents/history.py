@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.documents.document import Cell, Content, Document, Table, Tone, number, table
+from benchbench.documents.document import Cell, Content, Document, Records, Table, Tone, number, table
 from benchbench.documents.plots import Plot, TrendLine, TrendPoint
 from benchbench.store.tags import short
 from benchbench.trends.change_points import Change
@@ -20,8 +20,12 @@ LEVELS = "▁▂▃▄▅▆▇█"
 LEAST_SPAN = math.log(1.1)  # of a sparkline: noise of a percent looks flat
 SPARKS = 60  # the last runs that a sparkline shows
 Shared = Mapping[tuple[str, int], SharedChange]  # a case and the index of its change → the event
+FIELDS = (
+    *("case", "metric", "unit", "tag", "run", "started", "value", "processes", "change"),
+    *("spike", "contended", "not_comparable"),
+)
 LOTTERY = "runs go back and forth between these, which is no change of the code"
-NOTHING = "no stored run has a value for that"
+NOTHING = "no stored run has such a case, or a value of it: accelbench report shows the ids of cases"
 READING = (
     "Small dots are processes, circles their {what}, crosses spikes; a black line is a level. "
     "A dashed line with a triangle is a change: up is slower, down is faster. "
@@ -45,6 +49,7 @@ def history_document(trends: Sequence[Trend]) -> Document:
         plots=(_plot(trends),),
         notes=tuple(_notes(trends, events, span)),
         data=[_fields(trend) for trend in trends],
+        records=Records(FIELDS, tuple(row for trend in trends for row in _records(trend))),
     )
 
 
@@ -67,7 +72,7 @@ def _span(trend: Trend) -> float:
 def _table(trend: Trend, span: float, shared: Shared) -> Table:
     points = trend.points
     spark = sparkline([point.value for point in points], span)
-    untagged = f"left out: {_runs(len(trend.untagged))} without the tag {trend.by}"
+    untagged = f"left out: {fmt.count_of(len(trend.untagged), 'run')} without the tag {trend.by}"
     return table(
         _events(trend, shared),
         title=f"{trend.case}  {trend.metric.name}, {_count(trend)}",
@@ -119,15 +124,11 @@ def point_name(point: Point) -> str:
 
 
 def _count(trend: Trend) -> str:
-    runs = _runs(sum(len(point.runs) for point in trend.points))
+    runs = fmt.count_of(sum(len(point.runs) for point in trend.points), "run")
     if trend.by is None:
         return runs
     values = len({point.tag for point in trend.points})
-    return f"{values} value{'' if values == 1 else 's'} of {trend.by} in {runs}"
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
+    return f"{fmt.count_of(values, 'value')} of {trend.by} in {runs}"
 
 
 def _value(trend: Trend, point: Point) -> str:
@@ -211,6 +212,27 @@ def _panel(trend: Trend) -> TrendLine:
         boundaries=trend.boundaries,
         by_time=trend.by is None,
     )
+
+
+def _records(trend: Trend) -> Iterator[dict[str, Any]]:
+    """A row per point; `change`: the ratio of the level that begins with it to the one before."""
+    changes = {change.index: change.ratio for change in trend.history.changes}
+    bars = dict(zip(trend.boundaries, trend.bars, strict=True))
+    for index, point in enumerate(trend.points):
+        yield {
+            "case": trend.case,
+            "metric": trend.metric.name,
+            "unit": trend.metric.unit,
+            "tag": point.tag,
+            "run": point.run,
+            "started": point.started,
+            "value": point.value,
+            "processes": len(point.processes),
+            "change": changes.get(index),
+            "spike": index in trend.history.outliers,
+            "contended": point.contended,
+            "not_comparable": bars.get(index),
+        }
 
 
 def _fields(trend: Trend) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def _interrupted(results: Path) -> list[str]:
         with suppress(UnreadableInput):
             if store.progress(folder) is store.Progress.INTERRUPTED:
                 lines.append(_to_finish(store.read_head(folder)))
-    return [line for line in dict.fromkeys(lines) if line]
+    where = selectors.results_option(results)
+    return [line + where for line in dict.fromkeys(lines) if line]
 
 
 def _to_finish(info: RunInfo) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
 from benchbench.documents.short_names import case_cells
-from benchbench.format import size
+from benchbench.format import count_of, size
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.run import RunInfo
 from benchbench.plan.costs import footprint_bytes
@@ -73,7 +73,7 @@ def plan_document(
     ]
     memory = size(max((footprint_bytes(case) for case in info.plan), default=0))
     total = (
-        f"{len(info.plan)} cases, {len(info.left_out)} left out; {in_words(info.policy)}, "
+        f"{count_of(len(info.plan), 'case')}, {len(info.left_out)} left out; {in_words(info.policy)}, "
         f"about {duration(estimate.total)}; largest case at least {memory} and its framework"
     )
     return Document(

@@ -51,7 +51,7 @@ def _operators(table: OperatorTable, top: int, traces: Path) -> Table:
     rows = [_row_cells(row, table) for row in table.rows[:top]]
     left = table.rows[top:]
     if left:
-        rows.append(_total_cells(_many(len(left), "other"), sum(row.self_s for row in left), table))
+        rows.append(_total_cells(fmt.count_of(len(left), "other"), sum(row.self_s for row in left), table))
     rows.append(_total_cells(IDLE, table.idle_s, table))
     rows.append(_total_cells("total", table.step_s, table))
     return document.table(
@@ -75,7 +75,7 @@ def _table_facts(table: OperatorTable) -> Iterator[str]:
     gaps, place = table.gaps, "the device was busy" if table.on_device else "operators were running"
     longest = f", the longest {fmt.seconds(gaps.longest_s)}" if gaps.count else ""
     after = f" after {gaps.after}" if gaps.after else ""
-    yield f"{place} {fmt.percent(table.busy)} of the time; {_many(gaps.count, 'gap')}{longest}{after}"
+    yield f"{place} {fmt.percent(table.busy)} of the time; {fmt.count_of(gaps.count, 'gap')}{longest}{after}"
 
 
 def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
@@ -157,7 +157,9 @@ def _difference(found: ProfileDifference, top: int) -> Table:
     rows = [_change_cells(change, found) for change in found.changes[:top]]
     left = found.changes[top:]
     if left:
-        rows.append(_sum_cells(_many(len(left), "other"), sum(change.change_s for change in left), found))
+        rows.append(
+            _sum_cells(fmt.count_of(len(left), "other"), sum(change.change_s for change in left), found)
+        )
     rows.append(_sum_cells(IDLE, found.idle_change_s, found, (found.ref.idle_s, found.new.idle_s)))
     rows.append(_sum_cells("total", found.change_s, found, (found.ref.step_s, found.new.step_s)))
     return document.table(rows, title=" → ".join(names), facts=_difference_facts(found))
@@ -209,7 +211,3 @@ def _change_of_step(change_s: float, found: ProfileDifference) -> Cells:
 def _rounded(share: float) -> float:
     """Without what is left of nothing when floats are subtracted."""
     return round(share, 6)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -24,6 +24,7 @@ from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import side_by_side, why_no_speed, work_tables
 from benchbench.documents.run_works import Work, axis, works
 from benchbench.documents.scaling import scaling_panels, scaling_tables
+from benchbench.format import count_of
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
@@ -201,7 +202,7 @@ def _targets(made: Iterable[Row]) -> list[str]:
 def _threads(info: RunInfo) -> str:
     """`2 threads`; where the workers had others, `1 of 2 threads`."""
     used, usable = info.settings.threads, info.machine.threads
-    return f"{usable} threads" if used == usable else f"{used} of {usable} threads"
+    return count_of(usable, "thread") if used == usable else f"{used} of {usable} threads"
 
 
 def _variables(info: RunInfo) -> list[str]:

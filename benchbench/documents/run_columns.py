@@ -11,7 +11,9 @@ from benchbench.documents.document import Cell, Gauge, Number, Part, Tone, numbe
 from benchbench.errors import UsageError, unknown
 from benchbench.model.placement import ONE_DEVICE
 
-UNSURE = "? intervals overlap or are missing, or other work ran meanwhile: cannot tell"
+UNSURE = (
+    "? cannot tell: intervals overlap or are missing, or other work ran meanwhile; --rigorous narrows them"
+)
 ALIASES = {  # as typed → the number of a row
     "rate": "items_per_s",
     "cold": "cold_s",

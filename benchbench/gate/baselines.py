@@ -13,11 +13,13 @@ from pathlib import Path
 
 from benchbench.analyse.digest import Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
+from benchbench.format import count_of
 from benchbench.gate.session_file import encode_session, read_session
 from benchbench.gate.spread import days_of
 from benchbench.machine.environment import fingerprint, same_hardware
 from benchbench.model.device import Machine
 from benchbench.store import disk, runs
+from benchbench.store.selectors import results_option
 
 FOLDER = "baselines"
 KEPT = 10  # sessions of a machine: older ones are of other weather
@@ -60,7 +62,8 @@ def sessions(root: Path, name: str, machine: Machine, tell: Tell = untold) -> li
     others = {each: hardware(these[-1].machine) for each, these in read_baseline(root, name, tell).items()}
     listed = "; ".join(f"{each}: {text}" for each, text in others.items()) or "no machine"
     message = f"Baseline {name!r} holds no session of this hardware ({own}: {hardware(machine)})."
-    raise NotComparable(message, f"It holds {listed}. Add one: accelbench baseline set {name} RUN")
+    add = f"accelbench baseline set {name} RUN{results_option(root)}"
+    raise NotComparable(message, f"It holds {listed}. Add one: {add}")
 
 
 def stored_sessions(root: Path, name: str, machine: Machine) -> list[Digest]:
@@ -115,7 +118,7 @@ def remove_baseline(root: Path, name: str) -> int:
 def hardware(machine: Machine) -> str:
     """`Example CPU, 2 threads, 8 GiB, Example GPU`."""
     memory = f"{round(machine.memory_bytes / 2**30)} GiB"
-    return ", ".join([machine.cpu, f"{machine.threads} threads", memory, *machine.accelerators])
+    return ", ".join([machine.cpu, count_of(machine.threads, "thread"), memory, *machine.accelerators])
 
 
 def _folder_of(root: Path, name: str, machine: Machine) -> Path:
@@ -155,6 +158,8 @@ def _age(found: Digest) -> tuple[str, str]:
 def _missing(root: Path, name: str) -> tuple[str, str]:
     near = get_close_matches(name[:100], baseline_names(root), n=1)
     hint = (
-        f"Did you mean {near[0]!r}?" if near else f"Make it of a run: accelbench baseline set {name} latest"
+        f"Did you mean {near[0]!r}?"
+        if near
+        else f"Make it of a run: accelbench baseline set {name} latest{results_option(root)}"
     )
     return f"No baseline {name!r} in {root / FOLDER}.", hint

@@ -14,6 +14,7 @@ from benchbench.comparing.match import (
     pair_interleaved,
     parts_apart,
 )
+from benchbench.format import count_of
 from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
 from benchbench.model.status import Status, Verdict
 
@@ -186,7 +187,8 @@ def _bar(bars: Sequence[list[str]]) -> tuple[Verdict, str] | None:
 
 def _shortage(days: int, logs: list[float], needed: int, metric: Metric) -> tuple[Verdict, str] | None:
     if len(logs) < needed:
-        return Verdict.INSUFFICIENT, f"{len(logs)} processes have {metric.name}, it needs {needed}"
+        known = count_of(len(logs), "process")
+        return Verdict.INSUFFICIENT, f"{metric.name} is known of {known}, a test needs {needed}"
     if not days:
         return Verdict.INSUFFICIENT, f"no session has {metric.name} of {needed} {QUIET}"
     if metric.name in ONCE and days < ENOUGH:
@@ -203,4 +205,4 @@ def _disagreement(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None
 def _unsteadiness(new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
     if metric.name not in SETTLED or not new.unsteady:
         return None
-    return Verdict.INSUFFICIENT, f"still warming up when measured, in {new.unsteady} processes"
+    return Verdict.INSUFFICIENT, f"still warming up when measured, in {count_of(new.unsteady, 'process')}"

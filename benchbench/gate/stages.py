@@ -11,6 +11,7 @@ from benchbench.analyse.metrics import metric_named
 from benchbench.comparing.match import LEAST_PROCESSES
 from benchbench.environments.targets import given
 from benchbench.errors import NotComparable, UsageError
+from benchbench.format import count_of
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation
@@ -82,7 +83,7 @@ def run_check(asked: CheckOptions, observer: RunObserver) -> CheckedRun:
     rounds = asked.measure.rounds
     if rounds is not None and rounds < LEAST_PROCESSES:
         hint = f"A check needs {LEAST_PROCESSES} processes of each case."
-        raise UsageError(f"{rounds} rounds cannot be tested.", hint)
+        raise UsageError(f"{count_of(rounds, 'round')} cannot be tested.", hint)
     project = config.nearest(Path())
     policy = _policy(asked, project)
     name = asked.baseline or ("" if asked.ab else project.check.baseline or "")
@@ -123,7 +124,7 @@ class _Stages:
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
         stored, run = self._run(name, sides)
-        sessions, note = _others(stored, run.info.id, name)
+        sessions, note = _others(stored, run.info.id, name, self.asked.results)
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
         new = self._narrowed(digest(run))
         result = decide(sessions, new, policy)
@@ -164,9 +165,10 @@ class _Stages:
         narrowed = [self._narrowed(each) for each in stored]
         if not any(each.cases for each in narrowed):
             suites = ", ".join(self.asked.measure.suites)
+            where = selectors.results_option(self.asked.results)
             raise UsageError(
                 f"Baseline {name!r} holds no case of {suites}.",
-                f"accelbench baseline show {name} lists what it holds.",
+                f"accelbench baseline show {name}{where} lists what it holds.",
             )
         return narrowed
 
@@ -233,13 +235,13 @@ def thresholds(
     return (*config.config_thresholds(project), *patterns, *config.default_rules(project))
 
 
-def _others(sessions: Sequence[Digest], run: str, name: str) -> tuple[list[Digest], str]:
+def _others(sessions: Sequence[Digest], run: str, name: str, results: Path) -> tuple[list[Digest], str]:
     """The sessions other than the run itself, and a note if it is one. Raises NotComparable for none."""
     others = [each for each in sessions if each.id != run]
     if not others:
         raise NotComparable(
             f"Run {run} is the only session of baseline {name!r}: against itself it always passes.",
-            f"Measure now: accelbench check --baseline {name}",
+            f"Measure now: accelbench check --baseline {name}{selectors.results_option(results)}",
         )
     if len(others) == len(sessions):
         return others, ""
@@ -269,5 +271,6 @@ def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> 
     others = {case.backend for case in cases} - {side.target.backend if side.target else ""}
     if side.target and others:
         raise UsageError(
-            f"{side.text!r} says nothing of {', '.join(sorted(others))}.", "Hold a run of that backend alone."
+            f"{side.text!r} says nothing of {', '.join(sorted(others))}.",
+            "Hold a run of that backend alone.",
         )

@@ -165,6 +165,13 @@ class MeasureOptions:
         return {each.name for each in fields(self) if getattr(self, each.name) != getattr(plain, each.name)}
 
 
+def flag_of(name: str) -> str:
+    """How a field of MeasureOptions is typed: `--quick/--rigorous`."""
+    (field,) = (each for each in fields(MeasureOptions) if each.name == name)
+    flags: tuple[Flag, ...] = field.metadata["flags"]
+    return "/".join(flag.names[0] for flag in flags)
+
+
 class MeasureKeywords(TypedDict, total=False):
     """The same as keywords of a function; names may be one or several."""
 

@@ -235,6 +235,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     from benchbench.format import visible
     from benchbench.running.progress import line
+    from benchbench.store import selectors
 
     terminalreporter.write_sep("=", "accelbench")
     for record in now.records:
@@ -242,5 +243,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for text in now.undecided:
         terminalreporter.write_line(visible(f"not judged against {now.baseline}: {text}"))
     name = now.run.info.id
-    stored = f"run {name}, round {now.run.info.policy.rounds}; next: accelbench report {name}"
+    where = selectors.results_option(Path(str(config.getoption("--accelbench-results"))))
+    stored = f"run {name}, round {now.run.info.policy.rounds}; next: accelbench report {name}{where}"
     terminalreporter.write_line(visible(now.problem or stored))

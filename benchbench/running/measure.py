@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchbench.environments import targets as interpreters
 from benchbench.errors import UsageError
+from benchbench.format import count_of
 from benchbench.launch import catalogue
 from benchbench.launch.followers import gather_followers
 from benchbench.launch.launched import Launched
@@ -65,7 +66,7 @@ def measure_launched(
         if not group.is_even:
             hosts = f"{where.size} processes on {group.hosts} hosts"
             raise UsageError(f"{hosts} are not equally many on each.", "Start as many on every host.")
-        observer.note(f"{where.size} processes on {group.hosts} host{'s' if group.hosts > 1 else ''}")
+        observer.note(f"{where.size} processes on {count_of(group.hosts, 'host')}")
         selection = replace(asked.selection, hosts=group.hosts, launched=True)
         spread, transport = replace(asked, selection=selection), partial(RankTransport, group)
         with (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +19,14 @@ from benchbench.store import disk
 from benchbench.store.runs import HEAD, NAME, RUNS, read_run
 from benchbench.store.ulid import ULID, begun, new_id
 
+VARIABLE = "ACCELBENCH_RESULTS"
 LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
+
+
+def results_option(root: Path) -> str:
+    """` --results ROOT`, which a command that is to be typed needs unless it looks there anyway."""
+    usual = Path(os.environ.get(VARIABLE) or "results")
+    return "" if root == usual else f" --results {shlex.quote(str(root))}"
 
 
 def run_ids(root: Path) -> list[str]:
@@ -48,7 +57,7 @@ def find_run(root: Path, selector: str) -> Path:
         return within[0]
     if matching:
         raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
-    raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(selector, ids))
+    raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(root, selector, ids))
 
 
 def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
@@ -62,7 +71,7 @@ def find_stored(root: Path, selector: str) -> str:
     folder = find_run(root, selector)
     if folder.parent != root / RUNS:
         message = f"{selector!r} is not among the runs in {root / RUNS}."
-        raise UnreadableInput(message, "accelbench list runs shows what there is.")
+        raise UnreadableInput(message, _listing(root))
     return folder.name
 
 
@@ -136,11 +145,15 @@ def _some(ids: list[str]) -> str:
     return f"Type more of it: {', '.join(ids[-5:])}{', …' if len(ids) > 5 else ''}"
 
 
-def _nearest(selector: str, ids: list[str]) -> str:
+def _listing(root: Path) -> str:
+    return f"accelbench list runs{results_option(root)} shows what there is."
+
+
+def _nearest(root: Path, selector: str, ids: list[str]) -> str:
     if not ids:
         return "There are no runs yet: accelbench run --suite quick"
     near = get_close_matches(selector[:100].upper(), ids, n=1)
-    return f"Did you mean {near[0]!r}?" if near else "accelbench list runs shows what there is."
+    return f"Did you mean {near[0]!r}?" if near else _listing(root)
 
 
 def has_run(folder: Path) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from benchbench.errors import CannotWrite
+from benchbench.format import count_of
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
@@ -44,6 +46,8 @@ def write_shared(source: Path, folder: Path) -> SharedRun:
     Raises UnreadableInput, CannotWrite.
     """
     run = runs.read_run(source)
+    if folder.exists():
+        raise CannotWrite(f"{folder}: File exists", "Name one that is not there yet: -o FOLDER")
     cases = [*run.info.plan, *(out.case for out in run.info.left_out), *(each.case for each in run.records)]
     values = _numbered(value for case in cases for value in case.environment.values())
     texts = _Texts(own_names() - _names(cases))
@@ -123,10 +127,12 @@ def _record(record: Record, values: Mapping[str, str]) -> Record:
 
 def _kept(run: Run) -> tuple[str, ...]:
     info, machine = run.info, run.info.machine
-    hardware = ", ".join((machine.cpu, f"{machine.threads} threads", machine.os, *machine.accelerators))
+    threads = count_of(machine.threads, "thread")
+    records, cases = count_of(len(run.records), "record"), count_of(len(info.plan), "case")
+    hardware = ", ".join((machine.cpu, threads, machine.os, *machine.accelerators))
     versions = ", ".join(f"{probe.target.name} {probe.version}" for probe in info.probes if probe.version)
     return (
-        f"{len(run.records)} records of {len(info.plan)} cases: samples, telemetry, messages",
+        f"{records} of {cases}: samples, telemetry, messages",
         f"hardware and system: {hardware}",
         f"versions: accelbench {info.version}, Python {machine.python}, {versions}",
         "settings, policy, seed, the run's id, and when it began",

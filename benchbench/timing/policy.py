@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchbench.format import count_of
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.run import Policy
 from benchbench.stats import headline, median
@@ -65,7 +66,7 @@ def profiled_steps(step_s: float) -> int:
 
 def in_words(policy: Policy) -> str:
     """`5 rounds, of noisy cases 10`."""
-    rounds = f"{policy.rounds} rounds"
+    rounds = count_of(policy.rounds, "round")
     if policy.budget_s is not None:
         return f"{rounds}, then more of the noisiest cases until {policy.budget_s:g} s are over"
     return f"{rounds}, of noisy cases {2 * policy.rounds}" if policy.continue_above is not None else rounds

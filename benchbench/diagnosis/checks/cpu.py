@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
-from benchbench.format import percent
+from benchbench.format import count_of, percent
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.kernel import (
     CPUS,
@@ -87,8 +87,8 @@ def quota(host: Host) -> Sequence[Sight]:
     """A cgroup's quota against the threads of a run, which round it up."""
     least = min(quotas(host.root), default=None)
     if least is None:
-        return (Sight(Level.OK, f"no quota; {host.threads} threads"),)
-    seen = f"{least:.3g} CPUs for {host.threads} threads"
+        return (Sight(Level.OK, f"no quota; {count_of(host.threads, 'thread')}"),)
+    seen = f"{least:.3g} CPUs for {count_of(host.threads, 'thread')}"
     return (Sight(Level.OK if least >= host.threads else Level.PROBLEM, seen, least, "CPUs"),)
 
 
@@ -108,7 +108,7 @@ def siblings(host: Host) -> Sequence[Sight]:
     cores = {read_text(path).strip() for path in paths}
     if "" in cores:
         return unknown_result("the kernel does not show which CPUs share a core")
-    seen = f"{host.threads} threads on {len(cores)} cores"
+    seen = f"{count_of(host.threads, 'thread')} on {count_of(len(cores), 'core')}"
     return (Sight(Level.WARNING if host.threads > len(cores) else Level.OK, seen, len(cores), "cores"),)
 
 
@@ -120,5 +120,6 @@ def numa(host: Host) -> Sequence[Sight]:
     if not nodes:
         return unknown_result("the kernel does not show memory nodes")
     balancing = read_number(host.root / "proc/sys/kernel/numa_balancing")
-    seen = f"CPUs on {len(nodes)} memory nodes" + ("; pages are moved between them" if balancing else "")
+    moved = "; pages are moved between them" if balancing else ""
+    seen = f"CPUs on {count_of(len(nodes), 'memory node')}" + moved
     return (Sight(Level.WARNING if len(nodes) > 1 else Level.OK, seen, len(nodes), "nodes"),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
+from benchbench.format import count_of
 from benchbench.machine import kernel
 from benchbench.machine.nvml import THROTTLED, GpuSettings, GpuState, Nvml
 
@@ -33,7 +34,8 @@ def processes(host: Host) -> Sequence[Sight]:
         if count is None:
             return Sight(Level.UNKNOWN, "its processes are not shown")
         names = f": {', '.join(nvml.process_names(index))}" if count else ""
-        return Sight(graded(count, 1), f"{count} processes compute on it{names}", count, "processes")
+        seen = f"{count_of(count, 'process')} {'computes' if count == 1 else 'compute'} on it{names}"
+        return Sight(graded(count, 1), seen, count, "processes")
 
     return _each(host, look)
 
