@@ -277,7 +277,8 @@ resnet50  batch=64 · float32 · cpu
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB;
 try batch=32
-? cannot tell: intervals overlap or are missing, or other work ran meanwhile; --rigorous narrows them
+? cannot tell: intervals overlap or are missing, or other work ran meanwhile;
+--rigorous narrows them
 left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 no room for FLOP/s: widen the terminal, or choose by --columns
 jax is fastest in 1 of 2; 1 cannot be told
@@ -300,8 +301,8 @@ resnet50  batch=64 · float32 · cpu
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31
 GiB, limit 23 GiB; try batch=32
-? intervals overlap or are missing, or other work ran
-meanwhile: cannot tell
+? cannot tell: intervals overlap or are missing, or other
+work ran meanwhile; --rigorous narrows them
 left out 2×: torch cuda:0 eager: unavailable, this torch is
 a CPU build
 no room for FLOP/s, memory: widen the terminal, or choose by

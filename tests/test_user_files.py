@@ -161,7 +161,8 @@ def test_an_impossible_size_of_a_users_workload_is_an_error_of_usage(tmp_path: P
     write(tmp_path, good=GOOD)
     arguments = ("run", "-b", "fake", "-w", "good", "-p", "m=0")
     done = accelbench(*arguments, cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
-    assert "error: Good: m=0 must be at least 1." in done.stderr
+    assert "error: good: m=0 must be at least 1." in done.stderr
+    assert "hint: accelbench list workloads shows the parameters of good" in done.stderr
 
 
 def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Path) -> None:

@@ -62,7 +62,12 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
 
 def workload_at(name: str, params: Mapping[str, Scalar]) -> SizedWorkload:
     """The workload at these parameters. Raises UsageError."""
-    return workload_named(name)(**params)
+    kind = workload_named(name)
+    try:
+        return kind(**params)
+    except UsageError as error:
+        hint = error.hint or f"accelbench list workloads shows the parameters of {name} with their defaults."
+        raise UsageError(f"{name}: {error}", hint) from error
 
 
 def workload_names() -> list[str]:

@@ -228,7 +228,7 @@ class Workload(ABC):
             value = getattr(self, name)
             least = self.least.get(name, 0 if name in self.may_be_zero else 1)
             if type(value) is int and value < least:
-                raise UsageError(f"{type(self).__name__}: {name}={value} must be at least {least}.")
+                raise UsageError(f"{name}={value} must be at least {least}.")
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
         """The same on these devices; `rank`: as that one of several processes sees it.
