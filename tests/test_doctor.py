@@ -139,7 +139,7 @@ SEEN: list[tuple[str, Files, dict[str, Any], str, str]] = [
         "1 thread on 1 core",
     ),
     ("CPU siblings", {}, {}, "unknown", "the kernel does not show which CPUs share a core"),
-    ("memory nodes", per_cpu("node0/x", ""), {}, "ok", "CPUs on 1 memory nodes"),
+    ("memory nodes", per_cpu("node0/x", ""), {}, "ok", "CPUs on 1 memory node"),
     (
         "memory nodes",
         {f"{CPUS}/cpu0/node0/x": "", f"{CPUS}/cpu1/node1/x": "", "proc/sys/kernel/numa_balancing": "1\n"},

@@ -84,7 +84,9 @@ def add_session(
         wrong = session.id[:100] if runs.NAME.fullmatch(name) else name
         raise UsageError(f"{wrong!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
     if not any(side.rounds for side in session.cases.values()):
-        raise UsageError(f"Run {session.id} has no case that succeeded.", "There is nothing to hold against.")
+        raise UsageError(
+            f"Run {session.id} has no case that succeeded.", f"accelbench report {session.id} says why."
+        )
     folder = _folder_of(root, name, session.machine)
     before = [each for each in _sessions(folder, tell) if each.id != session.id]
     disk.save_below(root, folder / f"{session.id}.json", encode_session(session))
