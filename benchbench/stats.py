@@ -20,7 +20,11 @@ class Interval:
 
 def median(values: Sequence[float]) -> float:
     """Middle of the sorted values; raises ValueError when there are none."""
-    return quantile(values, 0.5)
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low + 0.5 * (high - low)
 
 
 def quantile(values: Sequence[float], q: float) -> float:

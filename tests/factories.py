@@ -88,7 +88,7 @@ def a_failure(**over: Any) -> Failure:
 
 def a_record(outcome: Measurement | Failure | None = None, **over: Any) -> Record:
     """Round 0 of `a_case`, measured unless `outcome` says otherwise."""
-    case = over.get("case", a_case())
+    case: Any = over.get("case") or a_case()
     base: dict[str, Any] = {
         "case": case,
         "round": 0,
@@ -188,7 +188,7 @@ def a_profile(*operators: Operator, **over: Any) -> Profile:
 
 def a_profiled(outcome: Profile | Failure | None = None, **over: Any) -> Profiled:
     """Of `a_case`."""
-    case = over.get("case", a_case())
+    case: Any = over.get("case") or a_case()
     version = VERSIONS.get(case.backend, "1.0")
     return Profiled(
         **({"case": case, "framework_version": version, "outcome": outcome or a_profile()} | over)
@@ -198,7 +198,8 @@ def a_profiled(outcome: Profile | Failure | None = None, **over: Any) -> Profile
 def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] = (), **over: Any) -> Run:
     """A run of `records`, planned in their order; what else is given goes into its head."""
     records = some_rounds(0.001, 0.00102, 0.00098) if records is None else records
-    plan = {(record.case.suite, record.case.id): record.case for record in records}
+    cases = {id(record.case): record.case for record in records}.values()
+    plan = {(case.suite, case.id): case for case in cases}
     info = a_run_info(**({"plan": tuple(plan.values())} | over))
     return Run(info=info, records=tuple(records), damaged=damaged)
 

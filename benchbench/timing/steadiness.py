@@ -38,9 +38,10 @@ def settled(blocks: Sequence[float], window: int) -> bool:
 
 
 def _agree(pair: Sequence[float], window: int) -> bool:
-    before, after = pair[:window], pair[window:]
-    noise = 1.5 * MEDIAN_ERROR * TO_DEVIATION * mad(pair) * math.sqrt(2 / window)
-    return abs(median(before) - median(after)) <= max(0.01 * median(before), noise)
+    before, after = median(pair[:window]), median(pair[window:])
+    if abs(before - after) <= 0.01 * before:
+        return True
+    return abs(before - after) <= 1.5 * MEDIAN_ERROR * TO_DEVIATION * mad(pair) * math.sqrt(2 / window)
 
 
 def level(before: Sequence[float], blocks: Sequence[float]) -> bool:
