@@ -109,7 +109,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:50]!r} stands twice")
+        raise ValueError(f"the key {twice[:50]!r} appears twice")
     return found
 
 

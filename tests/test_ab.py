@@ -82,8 +82,8 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
         ("troch", "No backend named 'troch'", "Did you mean 'torch'?"),
         ("dtype=float23", "No dtype named 'float23'", "Did you mean 'float32'?"),
         ("allocator=steedy", "No allocator named 'steedy'", "Did you mean 'steady'?"),
-        ("threads=many", "'many' is no number of threads", "threads=2"),
-        ("threads=0", "'0' is no number of threads", "threads=2"),
+        ("threads=many", "'many' is not a number of threads", "threads=2"),
+        ("threads=0", "'0' is not a number of threads", "threads=2"),
         ("torch=/no/such/python", "/no/such/python does not start as a Python", "Name an interpreter"),
     ],
 )
@@ -220,7 +220,7 @@ def test_the_text_names_both_sides() -> None:
 ref: mode=eager, run A, 2026-01-02T03:04:05Z
 new: mode=compile, run B, 2026-01-02T03:04:05Z
 latency_s, lower is better; threshold 3%
-interleaved: each round has a process of either side
+interleaved: each round has a process of each side
 
 slower  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu
         1.050× [1.047, 1.053]  1.13 ms → 1.18 ms  p <0.001  MDE 3.06 %  3 v 3 processes
@@ -416,12 +416,12 @@ def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path:
     ("arguments", "code", "message"),
     [
         (("compare", "--ab", "mode=eager"), 2, "--ab needs two sides"),
-        (("compare", "latest~1", "latest", "-w", "gemm"), 2, "Stored runs are compared as they are"),
+        (("compare", "latest~1", "latest", "-w", "gemm"), 2, "Stored runs are compared, not measured"),
         (("compare", "--ab", "mode=eager", "mode=nosuch", "-b", "fake"), 3, "No case can run on both sides"),
         (("check", "--ab", "rev:HEAD", "-b", "fake", "-w", "gemm"), 2, "needs workloads in a git repository"),
         (("check", "latest", "--ab", "rev:HEAD"), 2, "Which baseline?"),
-        (("check", "--baseline", "main", "-w", "gemm"), 2, "A baseline says what is measured"),
-        (("check", "--baseline", "main", "--seed", "0"), 2, "A baseline says what is measured"),
+        (("check", "--baseline", "main", "-w", "gemm"), 2, "The baseline says what is measured"),
+        (("check", "--baseline", "main", "--seed", "0"), 2, "The baseline says what is measured"),
     ],
 )
 def test_what_cannot_be_measured_in_turn_has_its_code(
@@ -436,7 +436,9 @@ def test_beside_a_baseline_a_side_is_only_its_code(tmp_path: Path) -> None:
     accelbench("run", "-b", "fake", "--quick", "-w", "honest", cwd=tmp_path)
     accelbench("baseline", "set", "main", cwd=tmp_path)
     gated = ("check", "--baseline", "main", "--ab")
-    assert "no code of the baseline" in accelbench(*gated, "mode=eager", cwd=tmp_path, code=2).stderr
+    assert (
+        "does not name code of the baseline" in accelbench(*gated, "mode=eager", cwd=tmp_path, code=2).stderr
+    )
     other = accelbench(*gated, f"torch={sys.executable}", cwd=tmp_path, code=2)
     assert "says nothing of fake" in other.stderr
 

@@ -255,7 +255,7 @@ def accepted(root: Path, selector: str, **over: bool) -> acceptance.Acceptance:
 @pytest.mark.parametrize(
     ("over", "reason"),
     [
-        ({"tags": {"commit": "0" * 40 + "-dirty"}}, "its checkout had changes that were not committed"),
+        ({"tags": {"commit": "0" * 40 + "-dirty"}}, "its checkout had uncommitted changes"),
         (
             {"partner": Partner(label="rev:main", run="X", cases={})},
             "it is the side 'rev:main' of a comparison",
@@ -320,7 +320,7 @@ def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path)
     done = accelbench("baseline", "set", "main", "A1", cwd=tmp_path)
     assert done.stdout == snapshot("""\
 accepted run A1, 2 cases
-1 of them failed: a check cannot hold anything against them
+1 of them failed: a check cannot use them
 main: 1 of 10 sessions of Example CPU, 2 threads, 8 GiB
 provisional: 1 of 5 sessions; record the others on other days
 """)

@@ -86,8 +86,8 @@ def test_each_way_is_a_case_of_its_own_with_its_own_name_and_row(tmp_path: Path)
         f"{work}/rotate@fake:sim:0",
     ]
     assert found["hot"]["latency_s"] < found["rotate"]["latency_s"] < found["cold"]["latency_s"]
-    assert "memory peaks hold 64.0 MiB that clear the caches" in found["cold"]["notes"]
-    assert "inputs rotate among 129 copies; memory peaks hold their 64.5 MiB" in found["rotate"]["notes"]
+    assert "memory peaks include 64.0 MiB that clear the caches" in found["cold"]["notes"]
+    assert "inputs rotate among 129 copies; memory peaks include their 64.5 MiB" in found["rotate"]["notes"]
     text = accelbench("report", cwd=tmp_path).stdout
     assert "float32 · cold caches · sim:0\n" in text
     assert "float32 · rotating inputs · sim:0\n" in text

@@ -272,7 +272,7 @@ def test_a_new_case_is_told_and_one_that_the_run_did_not_plan_makes_it_incomplet
         (
             MissingRecords(
                 case="gemm(m=1)/float32/eager@torch:cpu",
-                reason="the baseline has it and the plan of the run has not",
+                reason="the baseline has it, but the plan of the run does not",
             ),
         )
     )
@@ -325,8 +325,8 @@ def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_acce
         [
             "NOT COMPARABLE: no case could be tested",
             "NOT COMPARABLE: 2 cases: workload version 1 → 2",
-            "measured otherwise now, so that earlier times do not count: gemm 1 → 2",
-            "to accept those of now: accelbench baseline set main NEW",
+            "measured differently now, so earlier times do not count: gemm 1 → 2",
+            "to accept the new times: accelbench baseline set main NEW",
         ]
     )
     accepted = a_new(2.0, 1.0, side={"workload_version": 2}, id="ACCEPTED", started="2026-01-08T00:00:00Z")
@@ -550,7 +550,7 @@ def all_rounds(*numbers: int, rounds: int = 3, **policy: Any) -> Digest:
         (all_rounds(0, 1, 2), None),
         (all_rounds(0, 1), "records of 2 of 3 rounds"),
         (all_rounds(0, 2, 3), "records of 3 of 3 rounds"),
-        (all_rounds(), "planned, and without a record"),
+        (all_rounds(), "planned, but without a record"),
         (all_rounds(*range(10), rounds=5, continue_above=0.02), None),
         (all_rounds(*range(9), rounds=5, continue_above=0.02), "records of 9 of 10 rounds"),
         (all_rounds(*range(4), budget_s=60.0), None),
@@ -796,12 +796,12 @@ def test_the_terminal_shows_every_verdict_with_its_evidence() -> None:
     assert shown_as("terminal", Gate(name="main", found=found)) == snapshot("""\
 baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 newest session: run S5, 2026-01-06T00:00:00Z
-held against it: run NEW, 2026-01-02T03:04:05Z
+checked: run NEW, 2026-01-02T03:04:05Z
 latency_s, lower is better
 provisional: 2 of 5 sessions; the spread between sessions is assumed to be 7 %
 measured again: run AGAIN
 changed: torch 2.13.0 → 2.14.0
-damaged, not held: line 3: torn
+damaged, not checked: line 3: torn
 
 slower        gemm(kind=slower)/float32/eager@torch:cpu
               1.200× [1.190, 1.210]  1.00 ms → 1.20 ms  p <0.001  MDE 5.32 %  3 processes v 6 sessions
@@ -837,8 +837,8 @@ new           gemm(kind=new)/float32/eager@torch:cpu
               not part of the baseline
 
 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
-could have seen, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
-INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: the baseline has it and the plan of the run has not
+could have detected, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
+INCOMPLETE: gemm(kind=gone)/float32/eager@torch:cpu: the baseline has it, but the plan of the run does not
 FAIL 1 of 5: gemm(kind=slower)/float32/eager@torch:cpu: 19 % slower (limit 5%)
 BROKEN: gemm(kind=broken)/float32/eager@torch:cpu: crashed: a | b
 NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@torch:cpu: counted flops 524288 → 7
@@ -853,7 +853,7 @@ def test_markdown_has_the_conclusion_first() -> None:
     assert shown_as("markdown", Gate(name="main", found=every_verdict())) == snapshot("""\
 ## Check against main
 
-- INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: the baseline has it and the plan of the run has not
+- INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: the baseline has it, but the plan of the run does not
 - FAIL 1 of 5: gemm(kind=slower)/float32/eager@\u200btorch:cpu: 19 % slower (limit 5%)
 - BROKEN: gemm(kind=broken)/float32/eager@\u200btorch:cpu: crashed: a \\| b
 - NOT COMPARABLE: gemm(kind=incomparable)/float32/eager@\u200btorch:cpu: counted flops 524288 → 7
@@ -864,12 +864,12 @@ def test_markdown_has_the_conclusion_first() -> None:
 
 - baseline main: 6 sessions of Example CPU, 2 threads, 8 GiB
 - newest session: run S5, 2026-01-06T00:00:00Z
-- held against it: run NEW, 2026-01-02T03:04:05Z
+- checked: run NEW, 2026-01-02T03:04:05Z
 - latency_s, lower is better
 - provisional: 2 of 5 sessions; the spread between sessions is assumed to be 7 %
 - measured again: run AGAIN
 - changed: torch 2.13.0 → 2.14.0
-- damaged, not held: line 3: torn
+- damaged, not checked: line 3: torn
 
 | verdict | case | ratio [95 %] | ref → new | p | MDE | processes | limit | spread | size | measured again | notes |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -885,7 +885,7 @@ def test_markdown_has_the_conclusion_first() -> None:
 | new | gemm(kind=new)/float32/eager@\u200btorch:cpu |  |  |  |  |  |  |  |  |  | not part of the baseline |
 
 - 1 slower, 1 faster, 1 same, 1 provisional, 1 inconclusive, 1 insufficient, 1 incomparable, 1 new, 1 gone, 1 broken
-- could have seen, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
+- could have detected, 4 times in 5: a change of 5.32 % in the median case, of 97.1 % in each
 """)  # noqa: E501
 
 

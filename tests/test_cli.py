@@ -235,8 +235,8 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("report",), 5, "no runs", "accelbench run --suite quick"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
         (("compare", "a", "b", "--only", "slow"), 2, "No verdict named 'slow'.", "Did you mean 'slower'?"),
-        (("report", "-o", "run.pdf"), 2, "ending of run.pdf names no format", "It may end in .csv, .json"),
-        (("history", "-o", "h.pdf"), 2, "The ending of h.pdf names no format.", "--format"),
+        (("report", "-o", "run.pdf"), 2, "run.pdf has the extension of no format", "Known: .csv, .json"),
+        (("history", "-o", "h.pdf"), 2, "h.pdf has the extension of no format.", "--format"),
     ],
 )  # fmt: skip
 def test_every_mistake_has_its_code_and_a_hint(
@@ -339,7 +339,7 @@ def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_p
 def test_help_shows_the_defaults_that_are_told_in_words(tmp_path: Path) -> None:
     shown = accelbench("run", "--help", cwd=tmp_path, COLUMNS="200").stdout
     assert "A suite's name or TOML file. [default: quick]" in shown
-    assert "With --resume: which run. [default: the newest interrupted]" in shown
+    assert "With --resume: the run to finish. [default: the newest interrupted]" in shown
 
 
 def test_help_lists_the_verbs_in_the_order_of_use(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_sides_without_ab_are_told_from_runs(tmp_path: Path, sides: tuple[str, s
     done = accelbench("compare", *sides, cwd=tmp_path, code=2)
     wrong = next(side for side in sides if side != "latest")
     assert done.stderr == (
-        f"error: {wrong!r} is no stored run, but a side to be measured.\n"
+        f"error: {wrong!r} is a side to measure, not a stored run.\n"
         f"hint: accelbench compare --ab {' '.join(sides)} measures both, interleaved.\n"
     )
 

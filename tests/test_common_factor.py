@@ -25,7 +25,7 @@ from tests.rendering import rendered
 
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 A_SEVENTH = [1.10, 1.12, 1.14, 1.15, 1.16, 1.17]
-TOLD = "the machine, rather than the code; measure interleaved"
+TOLD = "probably the machine, not the code; measure interleaved"
 
 
 def a_run_of(*factors: float, **info: Any) -> Run:
@@ -50,7 +50,7 @@ def test_where_every_case_is_up_by_a_seventh_the_machine_is_named() -> None:
     (line,) = [line for line in text(found).splitlines() if TOLD in line]
     assert line == snapshot(
         "6 of 6 cases moved the same way, 1.145× in the median: "
-        "the machine, rather than the code; measure interleaved (--ab)"
+        "probably the machine, not the code; measure interleaved (--ab)"
     )
     assert json.loads(text(found, "json"))["common_factor"] == {
         "ratio": pytest.approx(1.145, rel=1e-3),

@@ -256,7 +256,7 @@ def test_a_machine_that_is_gone_when_a_fleet_is_resumed_is_lost(tmp_path: Path) 
         ("b", "done"),
         ("b", "done"),
     ]
-    assert result.shares[0].reason == "it is not in the cluster any longer"
+    assert result.shares[0].reason == "it is no longer in the cluster"
     assert all(run.ended for run in stored(tmp_path))
 
 

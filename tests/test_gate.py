@@ -206,7 +206,7 @@ def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
     found = bench.check("latest", code=11)
     assert found["conclusions"] == [
         "NOT COMPARABLE: no case could be tested",
-        "INCOMPLETE: 2 cases: the baseline has it and the plan of the run has not",
+        "INCOMPLETE: 2 cases: the baseline has it, but the plan of the run does not",
     ]
 
 
@@ -240,7 +240,7 @@ def test_a_run_that_lost_a_record_ends_with_11_and_never_passes(bench: Bench) ->
     damaged = [line if "paced" not in line else "x" + line for line in lines]
     records.write_text("".join(damaged))
     found = bench.check("latest", "--exit-zero", code=11)
-    assert found["missing"][0]["reason"] == "planned, and without a record"
+    assert found["missing"][0]["reason"] == "planned, but without a record"
     assert not any("PASS" in line for line in found["conclusions"])
 
 

@@ -102,7 +102,7 @@ def of_benchmark(**over: object) -> bytes:
 
 
 IMPORTS = {
-    "key twice": (b'{"version": "4", ' + of_import()[1:], "the key 'version' stands twice"),
+    "key twice": (b'{"version": "4", ' + of_import()[1:], "the key 'version' appears twice"),
     "name of 9 MB": (of_benchmark(fullname="a" * 9_000_000), "has 9000000 characters"),
     "309 digits": (of_benchmark(stats={"data": [1.0], "iterations": 10**309}), "more than 30 digits"),
     "5000 digits": (of_import().replace(b": 1}", b": " + b"1" * 5000 + b"}"), "out of range"),

@@ -209,7 +209,7 @@ def test_what_cannot_be_used_is_listed_with_what_to_type_and_leaves_its_cases_ou
     (cache / "fake@half").mkdir()
     more = {"ACCELBENCH_CACHE": str(tmp_path)}
     shown = accelbench("devices", "-b", "fake@half", cwd=tmp_path, code=0, **more).stdout
-    reason = "its environment cannot be used: it was not built to the end"
+    reason = "its environment cannot be used: it is incomplete"
     remedy = "accelbench env create fake@half"
     assert reason in shown
     assert remedy in shown

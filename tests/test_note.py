@@ -24,7 +24,7 @@ def test_shares_ratios_and_sizes_are_shown_as_people_read_them() -> None:
         "launch-bound: launching took the host 97.0 % of the device's time, in 2 of 3 rounds"
     )
     assert note(NoteKind.CLEARING_IN_PEAKS, bytes=2**26).text == (
-        "memory peaks hold 64.0 MiB that clear the caches"
+        "memory peaks include 64.0 MiB that clear the caches"
     )
 
 

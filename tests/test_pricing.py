@@ -117,13 +117,13 @@ def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -
 @pytest.mark.parametrize(
     ("text", "before", "message"),
     [
-        ("H100", None, "is no price"),
-        ("H100=", None, "is no price"),
-        ("=2 EUR", None, "is no price"),
-        ("H100=-2 EUR", None, "is no price"),
-        ("H100=1e3 EUR", None, "is no price"),
-        ("H100=2,5 EUR", None, "is no price"),
-        ("H100=0 EUR", None, "0.0 is no price of 'H100'"),
+        ("H100", None, "is not a price"),
+        ("H100=", None, "is not a price"),
+        ("=2 EUR", None, "is not a price"),
+        ("H100=-2 EUR", None, "is not a price"),
+        ("H100=1e3 EUR", None, "is not a price"),
+        ("H100=2,5 EUR", None, "is not a price"),
+        ("H100=0 EUR", None, "0.0 is not a price of 'H100'"),
         ("H100=2", None, "no currency"),
         ("H100=2 USD", EUROS, "EUR and USD"),
     ],
@@ -136,7 +136,7 @@ def test_a_price_that_cannot_be_read_is_an_error(text: str, before: Prices | Non
 
 @pytest.mark.parametrize("amount", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_price_is_a_number_above_zero(amount: float) -> None:
-    with pytest.raises(UsageError, match="is no price of 'x'"):
+    with pytest.raises(UsageError, match="is not a price of 'x'"):
         valid_prices(Prices(currency="EUR", per_hour={"x": amount}))
 
 

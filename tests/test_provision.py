@@ -128,12 +128,12 @@ def test_what_is_there_stays_as_it_is(built: tuple[Home, str]) -> None:
     shown = home.run(*CREATE).stdout
     assert shown == home.run(*CREATE, "--dry-run").stdout == home.run("env", "list").stdout
     other = home.run("env", "create", "fake@own", "--with", "extra==1.3", code=2)
-    assert "is there already, with extra==1.2 numpy" in other.stderr
+    assert "exists already, with extra==1.2 numpy" in other.stderr
     program = home.path / "python"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
     elsewhere = home.run(*CREATE, "--base", str(program), code=2)
-    assert f"is there already, made from {sys.executable}." in elsewhere.stderr
+    assert f"exists already, made from {sys.executable}." in elsewhere.stderr
     assert record.stat().st_mtime_ns == before
 
 
@@ -183,7 +183,7 @@ def test_an_interrupt_ends_pip_and_leaves_what_can_be_gone_on_with(home: Home) -
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
-    assert "interrupted: accelbench env create fake@slow goes on from here" in errors
+    assert "interrupted: accelbench env create fake@slow continues from here" in errors
     assert not naming(str(home.environments))
     assert [each["health"] for each in home.listed()] == ["incomplete"]
     request = json.loads((home.environments / "fake@slow" / build.REQUEST).read_bytes())
@@ -381,7 +381,7 @@ def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -
 @pytest.mark.parametrize(
     ("name", "given_", "message"),
     [
-        ("torch@nightly", (), "is no version"),
+        ("torch@nightly", (), "is not a version"),
         ("torch", ("--pre",), "is no requirement"),
         ("torch", (" ",), "is no requirement"),
         ("pytorch@2", (), "No backend named 'pytorch'"),

@@ -209,9 +209,9 @@ def test_others_on_the_device_are_told_in_the_cell_at_the_top_and_in_the_plots(
     assert shown["torch eager"][0].endswith(" contended¹")
     assert shown["torch eager"][1].endswith(" ?")
     assert shown["jax jit"][1].endswith(" ?") == (busy_s < calm_s)
-    told = "contended: 1 of 2 cases, not to be relied on; at worst "
+    told = "contended: 1 of 2 cases, so do not rely on them; at worst "
     assert f"{told}other processes used 0.5 of a core" in made.facts
-    assert str(made.conclusions[0]) == "which is fastest cannot be told in any of 1"
+    assert str(made.conclusions[0]) == "cannot tell which is fastest in any of 1"
     bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
     assert {bar.label for bar in bars[0]} == {"torch eager, contended", "jax jit"}
 
@@ -236,7 +236,7 @@ def test_nobody_is_fastest_where_the_processes_of_one_disagree() -> None:
     wild = some_rounds(0.1, 3.0, 2.0, case=TENSORFLOW)
     told_apart = [*some_rounds(0.99, 1, 1.01, case=TORCH), *some_rounds(1.99, 2, 2.01, case=JAX)]
     made = of_one_work(*told_apart, *wild)
-    assert str(made.conclusions[0]) == "which is fastest cannot be told in any of 1"
+    assert str(made.conclusions[0]) == "cannot tell which is fastest in any of 1"
     assert str(of_one_work(*told_apart).conclusions[0]) == "torch is fastest in 1 of 1"
 
 
@@ -336,7 +336,7 @@ def a_contest(*seconds: tuple[float, float]) -> RunReport:
         ([(1, 2), (1, 2), (2, 1)], "torch is fastest in 2 of 3, jax in 1"),
         ([(1, 2), (1, 1), (2, 1)], "torch is fastest in 1 of 3, jax in 1; 1 cannot be told"),
         ([(1, 2), (1, 2)], "torch is fastest in 2 of 2"),
-        ([(1, 1), (1, 1)], "which is fastest cannot be told in any of 2"),
+        ([(1, 1), (1, 1)], "cannot tell which is fastest in any of 2"),
     ],
 )
 def test_the_last_line_answers_the_question(seconds: list[tuple[float, float]], line: str) -> None:
@@ -350,7 +350,7 @@ def test_two_modes_of_one_backend_need_not_be_told_apart_to_know_the_backend() -
 
     assert str(of_one_work(*records).conclusions[0]) == "torch is fastest in 1 of 1"
     only = [record for record in records if record.case.target == "torch"]
-    assert str(of_one_work(*only).conclusions[0]) == "which is fastest cannot be told in any of 1"
+    assert str(of_one_work(*only).conclusions[0]) == "cannot tell which is fastest in any of 1"
 
 
 # Columns asked for, and values side by side

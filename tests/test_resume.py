@@ -122,7 +122,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
     hint = f"interrupted, or still being measured: {line}"
     assert hint in api.report(folder).facts
     said = accelbench(*line.split()[1:], cwd=tmp_path).stderr
-    assert "2 records are there already" in said
+    assert "2 records exist already" in said
     run = runs.read_run(folder)
     assert (run.ended, run.damaged) == (True, ())
     assert [(record.case.id, record.round) for record in run.records] == [
@@ -133,7 +133,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
     assert [part.command[:2] for part in run.info.resumed] == [("run", "--resume")]
     assert run.info.plan == whole.info.plan
     facts = api.report(run).facts
-    assert f"resumed {run.info.resumed[0].started}: 4 of its 6 records are from then on" in facts
+    assert f"resumed {run.info.resumed[0].started}: 4 of its 6 records were made after that" in facts
     assert hint not in facts
     listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
     assert [each["status"] for each in listed] == ["ended"]

@@ -82,7 +82,7 @@ def test_who_does_not_wait_is_told_once_and_goes_on(presence: Presence, look: Pa
     machine = Machine(presence, look)
     assert machine.waits(0) == 0
     assert machine.told == [
-        f"{told}: what this disturbs will be marked contended; --wait-for-idle 10m waits until it is over"
+        f"{told}: cases it disturbs will be marked contended; --wait-for-idle 10m waits until it is over"
     ]
 
 
@@ -98,7 +98,7 @@ def test_who_has_waited_long_enough_measures_all_the_same(presence: Presence) ->
     machine = Machine(presence, BUSY)
     assert machine.waits(60) == 60
     assert machine.told[1:] == [
-        "others use 1.50 of 2 CPUs (spin 1.50): what this disturbs will be marked contended"
+        "others use 1.50 of 2 CPUs (spin 1.50): cases it disturbs will be marked contended"
     ]
 
 

@@ -502,7 +502,7 @@ def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: b
 
 def test_a_key_that_stands_twice_is_damage() -> None:
     line = codec.to_json(a_record(round=1)).replace(b'"round":1', b'"round":1,"round":2')
-    with pytest.raises(UnreadableInput, match="'round' stands twice"):
+    with pytest.raises(UnreadableInput, match="'round' appears twice"):
         codec.decode(line)
 
 

@@ -95,4 +95,4 @@ def test_a_report_on_a_read_only_store_says_that_plots_are_not_kept(tmp_path: Pa
     (folder / "plots").write_text("")  # in the way: root may write anywhere
     done = accelbench("report", cwd=tmp_path)
     assert done.stdout.startswith("run ")
-    assert "no plots are kept: " in done.stderr
+    assert "plots not saved: " in done.stderr

@@ -50,8 +50,11 @@ MISTAKES = {
     "crash": ("import os\nos._exit(3)\n", "mine/bad.py: it ended the process that imported it: exit code 3"),
     "signal": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "imported it: signal 11"),
     "empty": ("import os\n", "mine/bad.py: it defines no Workload class"),
-    "undecorated": (UNDECORATED, "mine/bad.py, line 4: Bad is no dataclass: write @dataclass(frozen=True)"),
-    "kind": (NO_DEFAULT, "mine/bad.py, line 4: Bad: extra is no number, truth value or word"),
+    "undecorated": (
+        UNDECORATED,
+        "mine/bad.py, line 4: Bad is not a dataclass: write @dataclass(frozen=True)",
+    ),
+    "kind": (NO_DEFAULT, "mine/bad.py, line 4: Bad: extra is neither a number, a truth value nor a word"),
     "default": (MISSING, "mine/bad.py, line 4: Bad: the parameter n has no default"),
     "unfinished": (
         UNFINISHED,

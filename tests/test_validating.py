@@ -209,7 +209,7 @@ def test_a_record_that_cannot_be_is_told(
     [
         (b"[]", "not a JSON object"),
         (b"{", "Expecting property name"),
-        (b'{"schema": 2, "schema": 2}', "the key 'schema' stands there twice"),
+        (b'{"schema": 2, "schema": 2}', "the key 'schema' appears twice"),
         (b'{"schema": NaN}', "NaN is not JSON"),
         (b'{"schema": 1e999}', "1e999 is beyond what a number can be"),
         (b'{"schema": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
@@ -231,14 +231,14 @@ def test_an_interrupted_run_is_no_fault_and_an_ended_one_without_its_end_is(tmp_
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
     assert faults(run) == [
-        "records.jsonl:6: the last line is torn: its record was not finished",
+        "records.jsonl:6: the last line is cut off: its record was not finished",
         "end.json: it counts 7 records, and there are 6",
     ]
     (run / "end.json").unlink()
     found = validate_path(run)
     assert found.faults == ()
     assert [each.text for each in found.remarks] == [
-        "the last line is torn: its record was not finished",
+        "the last line is cut off: its record was not finished",
         "interrupted, or still being measured, after 6 records",
     ]
 
@@ -290,7 +290,7 @@ def test_what_is_no_stored_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"schema": 1}')
     (told,) = faults(tmp_path / "other.json")
     assert told.partition("it is ")[2] == (
-        "no file that accelbench writes: neither a run nor a baseline, a fleet, a report or a suite"
+        "not a file that accelbench writes: neither a run nor a baseline, a fleet, a report or a suite"
     )
     (tmp_path / "pipe.json").mkdir()
     assert faults(tmp_path / "absent.json") == ["absent.json: there is no such file"]

@@ -175,7 +175,7 @@ def test_a_suite_names_worlds_too_and_a_mistake_names_its_place() -> None:
     case = {"workload": "all_reduce", "world": [1, "cuda:0+cuda:2"]}
     suite = parse_suite({"description": "d", "cases": [case]}, Path("mine.toml"))
     assert suite.cases[0].world == [1, "cuda:0+cuda:2"]
-    with pytest.raises(SuiteError, match=r"mine\.toml, cases 1: 'a\+b' is no number of devices"):
+    with pytest.raises(SuiteError, match=r"mine\.toml, cases 1: 'a\+b' is neither a number of devices"):
         parse_suite({"description": "d", "cases": [case | {"world": ["a+b"]}]}, Path("mine.toml"))
 
 

@@ -55,7 +55,7 @@ def valid_prices(prices: Prices) -> Prices:
     """Raises UsageError for an amount that is none, or one without a currency."""
     for device, amount in prices.per_hour.items():
         if not 0 < amount < inf:
-            raise UsageError(f"{amount} is no price of {device!r}.", "A price is above zero, for an hour.")
+            raise UsageError(f"{amount} is not a price of {device!r}.", "A price is above zero, for an hour.")
     if prices.per_hour and not prices.currency.strip():
         raise UsageError("The prices have no currency.", EXAMPLE)
     return prices
@@ -82,7 +82,7 @@ def parse_prices(texts: Iterable[str], before: Prices | None) -> Prices | None:
 def _parsed(text: str) -> tuple[str, float, str]:
     match = re.fullmatch(r"(.+)= *([0-9]+(?:[.][0-9]+)?) *([^0-9\s]\S*)?", text.strip(), re.ASCII)
     if not match:
-        raise UsageError(f"{text!r} is no price.", EXAMPLE)
+        raise UsageError(f"{text!r} is not a price.", EXAMPLE)
     return match[1].strip(), float(match[2]), match[3] or ""
 
 

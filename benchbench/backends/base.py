@@ -234,7 +234,7 @@ class Session(ABC):
 
     def cache_bytes(self) -> int:
         """Of the device's last-level cache, or as much as any device has. Raises Unsupported."""
-        raise Unsupported("nobody here knows its caches")
+        raise Unsupported("accelbench does not know its caches")
 
     def flush(self) -> Any:
         """Overwrite what the device's caches hold: queued, as a step is. Raises Unsupported."""

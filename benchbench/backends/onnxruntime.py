@@ -135,7 +135,7 @@ class OnnxRuntime(Backend):
         self.keeps_compiled = kept_model(session.model) is not None
         program = super().program(session, workload, arrays)
         if not program.compiles:
-            raise Unsupported("ONNX Runtime runs whole graphs only, and this step is none")
+            raise Unsupported("ONNX Runtime runs whole graphs only, and this step is not one")
         return program
 
     def out_of_memory(self, error: BaseException) -> bool:

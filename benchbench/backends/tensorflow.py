@@ -216,7 +216,7 @@ class TensorFlowSession(Session):
         import tensorflow as tf
 
         if pinned:
-            raise Unsupported("TensorFlow pins memory where it sees fit; nobody else can ask for it")
+            raise Unsupported("TensorFlow decides by itself what memory to pin")
         floating = np.issubdtype(array.dtype, np.floating)
         with tf.device("CPU:0"):
             return tf.cast(tf.constant(array), self.dtype) if floating else tf.constant(array)

@@ -164,7 +164,7 @@ class Torch(Backend):
         device = device or (f"cuda:{torch.cuda.current_device()}" if in_use else "cpu")
         kind = device.partition(":")[0]
         if kind not in ("cpu", "cuda"):
-            raise Unsupported(f"nobody here knows how to wait for torch on {device}")
+            raise Unsupported(f"accelbench cannot wait for torch on {device}")
         if kind == "cpu":
             return _device(device, ""), CpuSession(device, Dtype.FLOAT32, "eager")
         return _device(device, torch.cuda.get_device_name(device)), CudaSession(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MEASURE, COMPARE, EXPLAIN = "Measure and report", "Compare", "Explain"  # panels of `--help`
-INSPECT, EXCHANGE = "What there is", "Other tools"
+INSPECT, EXCHANGE = "Inspect", "Other tools"
 VERBS = (  # in the order of use
     *("run", "fleet", "report", "compare", "check", "baseline", "history", "hardware", "profile", "doctor"),
     *("list", "devices", "env", "runs", "merge", "validate", "export", "import"),

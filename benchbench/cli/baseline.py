@@ -13,7 +13,7 @@ from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.screen import print_answer, tell
 
-baseline = typer.Typer(no_args_is_help=True, help="Accepted runs, up to ten sessions a machine, to commit.")
+baseline = typer.Typer(no_args_is_help=True, help="Accepted runs that later runs are checked against.")
 app.add_typer(baseline, name="baseline", rich_help_panel=COMPARE)
 
 NameArgument = Annotated[
@@ -32,11 +32,12 @@ def set_(
         bool, typer.Option("--replace", "--force", help="Drop this machine's other sessions.")
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Though it failed its check, or its code is not committed.")
+        bool,
+        typer.Option("--accept", help="Accept it even if it failed its check or its code is not committed."),
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Accept a run: add it to the sessions of its machine; the eleventh drops one.
+    """Accept a run: add it to the sessions of its machine, at most ten.
 
     Examples: accelbench baseline set main; accelbench baseline set main latest~1 --replace
     """
@@ -52,7 +53,7 @@ def set_(
 
 @baseline.command("list")
 def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMINAL) -> None:
-    """Every baseline and the machines it holds.
+    """List every baseline and its machines.
 
     Examples: accelbench baseline list; accelbench baseline list --format json
     """
@@ -72,7 +73,7 @@ def show(
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """What a baseline holds of every case, and how much its sessions differ.
+    """Show each case of a baseline, and how much its sessions differ.
 
     Examples: accelbench baseline show main; accelbench baseline show main --metric peak_host_bytes
     """
@@ -86,7 +87,7 @@ def show(
 
 @baseline.command("rm")
 def remove(name: NameArgument, results: ResultsOption = Path("results")) -> None:
-    """Forget a baseline with all its sessions.
+    """Remove a baseline with all its sessions.
 
     Example: accelbench baseline rm main
     """

@@ -28,34 +28,35 @@ def check_(
     ] = None,
     baseline: Annotated[
         str | None,
-        option("--baseline", text="The baseline to hold it against.", autocompletion=completion.baselines),
+        option("--baseline", text="The baseline to check against.", autocompletion=completion.baselines),
     ] = None,
     ab: Annotated[
-        str | None, option("--ab", text="The baseline's code, to measure interleaved: rev:main, NAME=PATH.")
+        str | None, option("--ab", text="Other code, measured interleaved: rev:main, NAME=PATH.")
     ] = None,
     max_slowdown: Annotated[
         str | None,
-        option("--max-slowdown", text="Of every case: 5% or 0.05. [default: the suite's, else 5%]"),
+        option("--max-slowdown", text="For every case: 5% or 0.05. [default: the suite's, else 5%]"),
     ] = None,
     metric: Annotated[
         Names,
-        option("--metric", text="What to hold. [default: latency_s]", autocompletion=completion.metrics),
+        option("--metric", text="Metrics to check. [default: latency_s]", autocompletion=completion.metrics),
     ] = None,
     confirm: Annotated[
-        bool, typer.Option("--confirm/--no-confirm", help="Measure what looks slower again.")
+        bool, typer.Option("--confirm/--no-confirm", help="Measure cases that look slower again.")
     ] = True,
     dedicated: Annotated[
         bool | None, typer.Option("--dedicated/--shared", help="Nobody else works on this machine.")
     ] = None,
     variance: Annotated[
-        Variance, typer.Option("--variance", help="Of sessions: judged over all cases, or of each alone.")
+        Variance,
+        typer.Option("--variance", help="Spread of sessions: pooled over all cases, or each case's own."),
     ] = Variance.SHARED,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 12 where a case cannot be told.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 12 if a case is inconclusive.")] = False,
     strict_env: Annotated[
-        bool, typer.Option("--strict-env", help="Other versions are not comparable.")
+        bool, typer.Option("--strict-env", help="Compare only with equal versions and variables.")
     ] = False,
     exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="Exit 0 though something became slower.")
+        bool, typer.Option("--exit-zero", help="Exit 0 even if something became slower.")
     ] = False,
     format: FormatOption = TERMINAL,
     out: OutOption = None,

@@ -42,15 +42,16 @@ def compare_(
     new: Annotated[
         str | None, argument("The run to judge. [default: latest]", autocompletion=completion.runs)
     ] = None,
-    ab: Annotated[
-        bool, typer.Option("--ab", help="REF and NEW are sides, to be measured interleaved now.")
-    ] = False,
+    ab: Annotated[bool, typer.Option("--ab", help="Measure REF and NEW, two sides, interleaved.")] = False,
     metric: Annotated[
         str, typer.Option("--metric", help="What to compare.", autocompletion=completion.metrics)
     ] = "latency_s",
-    threshold: Annotated[str, typer.Option("--threshold", help="The least change: 3% or 0.03.")] = "3%",
+    threshold: Annotated[
+        str, typer.Option("--threshold", help="The smallest change that counts: 3% or 0.03.")
+    ] = "3%",
     variance: Annotated[
-        Variance, typer.Option("--variance", help="Of processes: judged over all cases, or of each alone.")
+        Variance,
+        typer.Option("--variance", help="Spread of processes: pooled over all cases, or each case's own."),
     ] = Variance.SHARED,
     only: Annotated[
         Names,
@@ -66,7 +67,7 @@ def compare_(
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Two runs side by side: slower, faster, the same, or cannot tell. Never fails a build.
+    """Compare two runs: slower, faster, the same, or cannot tell. Never fails a build.
 
     With --ab it measures two sides now, interleaved: a process of each in every round, compared pair by pair.
 
@@ -82,7 +83,7 @@ def compare_(
         found = _measured(ref, new, metric, fraction(threshold), variance, results, options)
     elif options.given:
         given = ", ".join(sorted(map(flag_of, options.given)))
-        raise UsageError("Stored runs are compared as they are.", f"What to measure is for --ab: {given}.")
+        raise UsageError("Stored runs are compared, not measured.", f"These options need --ab: {given}.")
     else:
         _check_are_runs(ref, new)
         limit = fraction(threshold)
@@ -102,7 +103,7 @@ def _check_are_runs(ref: str, new: str | None) -> None:
         if a_side and not Path(text).exists():
             sides = f"{ref} {new or 'OTHER'}"
             raise UsageError(
-                f"{text!r} is no stored run, but a side to be measured.",
+                f"{text!r} is a side to measure, not a stored run.",
                 f"accelbench compare --ab {sides} measures both, interleaved.",
             )
 

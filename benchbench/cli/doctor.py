@@ -29,27 +29,27 @@ TAKES = {  # mode → the fields that it takes
 @measure_options(only=TAKEN)
 def doctor(
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 4 when there is a problem.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 4 if there is a problem.")] = False,
     ceilings: Annotated[
         bool,
         typer.Option("--ceilings", help="Measure and keep the best GEMM and copy rates."),
     ] = False,
     selftest: Annotated[
-        bool, typer.Option("--selftest", help="Measure work of known length; exit 4 when a result is off.")
+        bool, typer.Option("--selftest", help="Measure work of known length; exit 4 if a result is off.")
     ] = False,
     aa: Annotated[
         str | None,
         option(
             "--aa",
             metavar="SUITE",
-            text="Measure a suite against itself: its noise.",
+            text="Compare a suite with itself, to see its noise.",
             autocompletion=completion.suites,
         ),
     ] = None,
     options: MeasureOptions,
     format: FormatOption = TERMINAL,
 ) -> None:
-    """What on this machine spoils measurements, what it does to them, and what to do about it.
+    """Find what on this machine spoils measurements, and what to do about it.
 
     Examples: accelbench doctor --strict --format json; accelbench doctor --aa quick -b torch
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchbench.environments.interpreters import Found
 
 env = typer.Typer(
-    no_args_is_help=True, help="Environments of their own for backends: other versions, side by side."
+    no_args_is_help=True, help="Separate environments for backends, to measure several versions."
 )
 app.add_typer(env, name="env", rich_help_panel=INSPECT)
 
@@ -31,9 +31,9 @@ def create(
         Names, option("--with", text="A requirement, as pip takes it. [default: the backend's pins]")
     ] = None,
     base: Annotated[
-        str | None, option("--base", text="The interpreter it is made from. [default: this one]")
+        str | None, option("--base", text="The interpreter to build it with. [default: this one]")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would download.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would download.")] = False,
     variant: Annotated[
         str,
         option(
@@ -43,7 +43,7 @@ def create(
     ] = "",
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Build an environment; one that is there stays as it is, one that was cut short is finished.
+    """Build an environment, or finish an interrupted one. A ready one is not changed.
 
     Examples: accelbench env create torch_xla; accelbench env create torch@2.12 --with "torch==2.12.1"
     """
@@ -53,7 +53,7 @@ def create(
     from benchbench.environments.interpreters import Found
 
     asked: dict[str, Any] = {"requirements": with_ or (), "base": base or "", "variant": variant}
-    again = f"accelbench env create {name} goes on from here"
+    again = f"accelbench env create {name} continues from here"
     with signals("nothing was to be kept" if dry_run else again), _progress() as show:
         if dry_run:
             made = api.plan_environment(name, **asked, on_stage=show)
@@ -71,11 +71,11 @@ def create(
 @env.command("list")
 def list_(
     check: Annotated[
-        bool, typer.Option("--check", help="Import each framework, instead of starting the interpreter.")
+        bool, typer.Option("--check", help="Import each framework, not only start the interpreter.")
     ] = False,
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Every environment with its versions, its size and its health.
+    """List every environment with its versions, size and health.
 
     Examples: accelbench env list; accelbench env list --check --format json
     """
@@ -90,7 +90,7 @@ def list_(
 def rm(
     names: Annotated[
         list[str],
-        typer.Argument(help="Environments, built to the end or not.", autocompletion=completion.environments),
+        typer.Argument(help="Environments, complete or not.", autocompletion=completion.environments),
     ],
 ) -> None:
     """Remove environments.

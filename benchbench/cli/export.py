@@ -37,14 +37,14 @@ def export(
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """A run in the form another tool reads, or the run itself to show to anybody.
+    """Write a run in another tool's format, or as a copy to share.
 
     Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --share -o for-all
     """
     from benchbench import api
 
     if share == bool(to):
-        raise UsageError("What is exported is one of --to FORMAT and --share.", "accelbench export --help")
+        raise UsageError("Give either --to FORMAT or --share.", "accelbench export --help")
     if not to:
         _share(run, output, results)
         return
@@ -56,7 +56,7 @@ def _share(run: str, output: Path | None, results: Path) -> None:
     from benchbench import api
 
     if output is None:
-        hint = "Name one that is not there yet: -o FOLDER"
+        hint = "Name a folder that does not exist yet: -o FOLDER"
         raise UsageError("--share needs a folder to write the run to.", hint)
     made = api.share_run(run, output, results=results)
     tell(*(f"kept: {line}" for line in made.kept), *(f"dropped: {line}" for line in made.dropped))
@@ -69,7 +69,7 @@ def import_(
     tag: TagOption = None,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """A stored run of pytest-benchmark's results: a case per test, a round per file.
+    """Store pytest-benchmark's results as a run: a case per test, a round per file.
 
     Examples: accelbench import before.json; accelbench import main-1.json main-2.json --tag branch=main
     """

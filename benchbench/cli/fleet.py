@@ -25,7 +25,7 @@ def fleet(
     *,
     interrupted: Annotated[
         str | None,
-        argument("With --resume: which. [default: the newest]", metavar="fleet"),
+        argument("With --resume: the fleet to finish. [default: the newest]", metavar="fleet"),
     ] = None,
     options: MeasureOptions,
     address: Annotated[
@@ -40,10 +40,10 @@ def fleet(
     ] = False,
     allow_different: Annotated[
         bool,
-        typer.Option("--allow-different", help="Measure though machines have other versions of accelbench."),
+        typer.Option("--allow-different", help="Measure even if machines have other versions of accelbench."),
     ] = False,
     allow_failed: Annotated[
-        bool, typer.Option("--allow-failed", help="Exit 0 though a case failed or a machine was lost.")
+        bool, typer.Option("--allow-failed", help="Exit 0 even if a case failed or a machine was lost.")
     ] = False,
     begin_within: Annotated[
         str, option("--begin-within", text="Give up a machine that has not begun after this long.")

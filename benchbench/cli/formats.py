@@ -46,8 +46,8 @@ def format_of(output: Path | None) -> str:
         return TERMINAL
     known = {f".{exporter_type(name).extension}": name for name in for_people()}
     if output.suffix.lower() not in known:
-        hint = f"It may end in {', '.join(sorted(known))}; --format names any other."
-        raise UsageError(f"The ending of {output.name} names no format.", hint)
+        hint = f"Known: {', '.join(sorted(known))}; --format names any other."
+        raise UsageError(f"{output.name} has the extension of no format.", hint)
     return known[output.suffix.lower()]
 
 

@@ -30,7 +30,7 @@ def hardware(
         argument("Runs of several machines. [default: all]", metavar="RUN", autocompletion=completion.runs),
     ] = None,
     case: Annotated[Names, option("--case", text="Only these cases: parts of ids, or patterns.")] = None,
-    tag: Annotated[Names, option("--tag", text="NAME=VALUE that a run must be filed under.")] = None,
+    tag: Annotated[Names, option("--tag", text="Only runs with the tag NAME=VALUE.")] = None,
     since: Annotated[str, option("--since", text="Only runs since that day, as in 2026-01-31.")] = "",
     by: Annotated[
         str | None, option("--by", text="The tag that names machines. [default: machine, else their ids]")
@@ -44,7 +44,7 @@ def hardware(
         ),
     ] = None,
     price: Annotated[
-        Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")
+        Names, option("--price", text="Price of an hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
     ] = None,
     dedicated: Annotated[
         bool, option("--dedicated", text="Nobody else uses the machines: their days differ less.")
@@ -54,16 +54,16 @@ def hardware(
         str | None,
         option(
             "--format",
-            text="As report's; what -o does not say.",
+            text="As for report. [default: by -o]",
             callback=checked_any,
             autocompletion=for_people,
         ),
     ] = None,
     output: Annotated[
-        Path | None, option("--output", "-o", text="File; its ending may say the format.")
+        Path | None, option("--output", "-o", text="File; its extension sets the format.")
     ] = None,
 ) -> None:
-    """Which hardware is fastest, cheapest and most frugal for each work, and which machine is slow.
+    """Show which hardware is fastest, cheapest and most frugal for each work, and which machine is slow.
 
     Examples: accelbench hardware --price '*H100*=2.5 EUR' --price '*L4*=0.7'; accelbench hardware --by node
     """
@@ -95,4 +95,4 @@ def _keep_plot(document: Document, results: Path) -> None:
         try:
             print_document(document, "png", results)
         except CannotWrite as error:
-            tell(f"no plot is kept: {error}")
+            tell(f"plot not saved: {error}")

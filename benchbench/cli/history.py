@@ -26,18 +26,16 @@ def history(
             "--metric", help="A number of the rows, such as cold_s.", autocompletion=completion.metrics
         ),
     ] = "latency_s",
-    by: Annotated[
-        str | None, typer.Option("--by", help="A tag, such as commit: its values are the points, not runs.")
-    ] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Group runs by a tag, such as commit.")] = None,
     threshold: Annotated[
-        str, typer.Option("--threshold", help="The smallest change to tell: 3% or 0.03.")
+        str, typer.Option("--threshold", help="The smallest change that counts: 3% or 0.03.")
     ] = "3%",
     results: ResultsOption = Path("results"),
     format: Annotated[
         str | None,
         typer.Option(
             "--format",
-            help="As report's; what -o does not say.",
+            help="As for report. [default: by -o]",
             callback=checked_any,
             autocompletion=for_people,
         ),
@@ -47,11 +45,11 @@ def history(
         typer.Option(
             "--output",
             "-o",
-            help="File; its ending may say the format. Else the screen, or history.png among the results.",
+            help="File; its extension sets the format. Else the screen, or history.png among the results.",
         ),
     ] = None,
 ) -> None:
-    """Every stored run over time, and the runs between which a case became slower or faster.
+    """Show stored runs over time, and where a case became slower or faster.
 
     Examples: accelbench history gemm -o gemm.png; accelbench history --by commit --format json
     """

@@ -33,7 +33,7 @@ def list_(
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """What there is to run, and what has been run.
+    """List what can be run, and what has been run.
 
     Examples: accelbench list workloads; accelbench list runs --format json
     """
@@ -48,7 +48,7 @@ def list_(
 @app.command(rich_help_panel=INSPECT)
 @measure_options(only=("backends", "pythons"))
 def devices(*, options: MeasureOptions, format: FormatOption = TERMINAL) -> None:
-    """Every backend and environment with its version and devices, and why one cannot be used.
+    """List every backend and environment with its version and devices, or why it cannot be used.
 
     Examples: accelbench devices; accelbench devices -b torch --format json
     """

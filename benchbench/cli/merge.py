@@ -20,7 +20,7 @@ def merge(
     ],
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Bring runs that were measured elsewhere into this results folder; what is there stays.
+    """Copy runs measured elsewhere into this results folder; existing ones are not changed.
 
     Examples: accelbench merge /mnt/node1/results /mnt/node2/results; accelbench merge build/run-1
     """

@@ -25,7 +25,7 @@ def _unmarked(text: str) -> str:
 
 Names = list[str] | None
 TagOption = Annotated[
-    Names, option("--tag", text="NAME=VALUE to file the run under, for `history --by NAME`.")
+    Names, option("--tag", text="NAME=VALUE to store with the run, for `history --by NAME`.")
 ]
 ResultsOption = Annotated[
     Path, option("--results", text="The folder that keeps runs.", envvar="ACCELBENCH_RESULTS")
@@ -36,7 +36,7 @@ def seconds_in(text: str) -> float:
     """`90`, `90s`, `10m`, `1.5h` → seconds."""
     found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) ?([smh]?)", text.strip(), re.ASCII)
     if not found or not float(found[1]):
-        raise UsageError(f"{text!r} is no time.", "Write ten minutes as 10m, ninety seconds as 90s.")
+        raise UsageError(f"{text!r} is not a time.", "Write ten minutes as 10m, ninety seconds as 90s.")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 

@@ -20,14 +20,18 @@ def profile(
     ] = "latest",
     new: Annotated[
         str | None,
-        typer.Argument(help="Another: what explains the difference.", autocompletion=completion.runs),
+        typer.Argument(
+            help="A second run: show what explains the difference.", autocompletion=completion.runs
+        ),
     ] = None,
-    case: Annotated[Names, option("--case", "-c", text="Only cases whose id holds or matches this.")] = None,
+    case: Annotated[
+        Names, option("--case", "-c", text="Only cases whose id contains or matches this.")
+    ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Operators shown of each case.")] = 15,
     format: FormatOption = TERMINAL,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Where the time of a step goes, by operator; with two runs, which operators explain the difference.
+    """Show where a step's time goes, by operator; with two runs, what explains the difference.
 
     Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
     """

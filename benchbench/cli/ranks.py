@@ -24,10 +24,10 @@ def measure_ranks(
     *,
     options: MeasureOptions,
     allow_failed: Annotated[
-        bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
+        bool, typer.Option("--allow-failed", help="Exit 0 even if a case failed.")
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Then profile each case, in a pass of its own.")
+        bool, typer.Option("--profile", help="Afterwards, profile each case in a separate pass.")
     ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,

@@ -33,7 +33,7 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            help=f"One of {', '.join(formats())}; what -o does not say.",
+            help=f"One of {', '.join(formats())}. [default: by -o]",
             callback=checked,
             autocompletion=formats,
         ),
@@ -54,17 +54,17 @@ def report(
         str,
         option(
             "--by",
-            text="Side by side: dtype, mode, target, device, or a parameter.",
+            text="Compare values of: dtype, mode, target, device, or a parameter.",
             autocompletion=completion.axes,
         ),
     ] = "",
     plot: Annotated[Names, option("--plot", text="Only this plot, such as latency.")] = None,
     price: Annotated[
-        Names, option("--price", text="DEVICE=AMOUNT CURRENCY of an hour, as in '*H100*=2.5 EUR'.")
+        Names, option("--price", text="Price of an hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
     ] = None,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Tables and plots of a run. With the terminal's table come the plots, as PNG files.
+    """Show tables and plots of a run. With the terminal's table, plots are saved as PNG files.
 
     Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
@@ -87,4 +87,4 @@ def _keep_plots(shown: Document, folder: Path) -> None:
     try:
         print_document(shown, "png", None, folder)
     except CannotWrite as error:
-        tell(f"no plots are kept: {error}")
+        tell(f"plots not saved: {error}")

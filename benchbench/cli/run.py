@@ -23,7 +23,7 @@ def run(
     interrupted: Annotated[
         str | None,
         argument(
-            "With --resume: which run. [default: the newest interrupted]",
+            "With --resume: the run to finish. [default: the newest interrupted]",
             metavar="run",
             autocompletion=completion.runs,
         ),
@@ -34,13 +34,13 @@ def run(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.")] = False,
     allow_failed: Annotated[
-        bool, typer.Option("--allow-failed", help="Exit 0 though a case failed.")
+        bool, typer.Option("--allow-failed", help="Exit 0 even if a case failed.")
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Then profile each case, in a pass of its own.")
+        bool, typer.Option("--profile", help="Afterwards, profile each case in a separate pass.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Then tell where the time of the run went.")
+        bool, typer.Option("--verbose", "-v", help="Report where the run's time went.")
     ] = False,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,

@@ -41,7 +41,7 @@ def remove(
 @runs.command()
 def prune(
     keep: Annotated[int, typer.Option("--keep", min=0, help="How many of the newest runs stay.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which runs would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which runs would be removed.")] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
     """Remove all stored runs but the newest. Baselines made of them stay.

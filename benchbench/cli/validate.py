@@ -21,7 +21,7 @@ def validate(
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
-    """Read stored files by the published schemas, checksums and counts; exits 5 with every fault.
+    """Check stored files against published schemas, checksums and counts; exits 5 if there is a fault.
 
     Examples: accelbench validate latest; accelbench validate results
     """

@@ -19,7 +19,7 @@ from benchbench.model.record import Record
 from benchbench.store import runs
 from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
 
-GONE = "it is not in the cluster any longer"
+GONE = "it is no longer in the cluster"
 ALONE = "{reason}; no other machine of its type is left"
 
 

@@ -58,7 +58,7 @@ def accepted_lines(name: str, done: Acceptance) -> list[str]:
     commit = f", commit {tags.short(session.commit)}" if session.commit else ""
     lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
     if failed:
-        lines.append(f"{failed} of them failed: a check cannot hold anything against them")
+        lines.append(f"{failed} of them failed: a check cannot use them")
     lines.append(f"{name}: {done.runs} of {KEPT} sessions of {hardware(session.machine)}")
     if done.days < done.runs:
         lines.append(f"runs of one day count as one session: {done.days} of {done.runs} count")

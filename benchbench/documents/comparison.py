@@ -33,7 +33,7 @@ SCHEMA = 1  # of the JSON. 1: first
 Order = Literal["ratio", "case"]
 FIELDS = tuple(field.name for field in fields(CaseComparison))
 MODES = (
-    "processes cluster, as if each case had two speeds: three or four say little then, five rounds would tell"
+    "processes cluster, as if cases had two speeds: three or four processes say little then, five would tell"
 )
 MDE = "MDE: the change called slower 4 times in 5"
 UNITS = {metric.name: metric.unit for metric in METRICS}
@@ -143,7 +143,7 @@ def _facts(found: Comparison) -> list[str]:
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(found.threshold)}",
     ]
     lines += ["ref and new are one run"] if found.ref.info.id == found.new.info.id else []
-    lines += ["interleaved: each round has a process of either side"] if found.interleaved else []
+    lines += ["interleaved: each round has a process of each side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
     lines += [f"drifted, {side}: {text}; intervals allow for it" for side, text in found.drifts.items()]
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []

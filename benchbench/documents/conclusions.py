@@ -95,8 +95,8 @@ def _after_upgrade(gate: Gate) -> list[str]:
     if not upgrades or not gate.name:
         return []
     return [
-        f"measured otherwise now, so that earlier times do not count: {', '.join(upgrades)}",
-        f"to accept those of now: accelbench baseline set {gate.name} {gate.found.new.id}",
+        f"measured differently now, so earlier times do not count: {', '.join(upgrades)}",
+        f"to accept the new times: accelbench baseline set {gate.name} {gate.found.new.id}",
     ]
 
 

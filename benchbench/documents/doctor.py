@@ -58,7 +58,7 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
     ]
     return Document(
         name="ceilings",
-        title="The best this machine was measured to do",
+        title="The best rates measured on this machine",
         tables=(table(rows, notes=notes),),
         data={"ceilings": fields, "notes": notes},
     )
@@ -84,7 +84,7 @@ def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Docume
     count = sum(each.passed for each in results)
     return Document(
         name="selftest",
-        title="Is what is measured true?",
+        title="Are measurements right here?",
         tables=(table(map(_result, results), notes=[*notes, f"{count} of {len(results)} pass"]),),
         data={"results": [asdict(each) for each in results], "notes": notes},
     )
@@ -138,7 +138,7 @@ def _noise(found: Noise) -> dict[str, Content]:
 def _suggestion(found: Sequence[Noise]) -> str:
     least = suggested(found)
     if least is None:
-        return "too noisy for any threshold: accelbench doctor tells what disturbs, more rounds help"
+        return "too noisy for any threshold: accelbench doctor shows what disturbs, more rounds help"
     noisier = sum(each.threshold is not None and each.threshold > least for each in found)
     are = "is" if noisier == 1 else "are"
     beyond = f"; {count_of(noisier, 'case')} {are} noisier" if noisier else ""

@@ -61,7 +61,7 @@ def moved_alike(found: CommonFactor | None) -> list[str]:
     moved = (
         f"{found.moving} of {found.cases} cases moved the same way, {significant(found.ratio)}× in the median"
     )
-    return [f"{moved}: the machine, rather than the code; measure interleaved (--ab)"]
+    return [f"{moved}: probably the machine, not the code; measure interleaved (--ab)"]
 
 
 def imprecise(stopped_by: Sequence[str], metric: str) -> str:

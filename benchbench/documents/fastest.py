@@ -26,7 +26,7 @@ def fastest_lines(works: Sequence[Work]) -> list[Cell]:
         parts[0] = parts[0].replace(" in ", " is fastest in ", 1) + f" of {len(compared)}"
     line = ", ".join(parts)
     if not parts:
-        return [Cell((f"which is fastest cannot be told in any of {len(compared)}",))]
+        return [Cell((f"cannot tell which is fastest in any of {len(compared)}",))]
     return [Cell((f"{line}; {open_} cannot be told" if open_ else line,))]
 
 

@@ -39,7 +39,7 @@ from benchbench.stats import median
 SCHEMA = 1  # of the JSON. 1: first
 
 UNITS = {metric.name: metric.unit for metric in METRICS}
-HEAVY_TAILS = "some sessions are far from the rest: they say too little of where a further one may be"
+HEAVY_TAILS = "some sessions are far from the rest: they do not show where a further one may lie"
 URGENT = (
     Verdict.SLOWER,
     Verdict.BROKEN,
@@ -174,11 +174,11 @@ def gate_facts(gate: Gate) -> list[str]:
     held = f"{fmt.count_of(len(sessions), 'session')}{together}"
     what = f"baseline {gate.name}: {held} of {hardware(newest.machine)}"
     if found.interleaved:
-        what = f"{_label(found.new)}, interleaved with {_label(newest)}: a process of either a round"
+        what = f"{_label(found.new)}, interleaved with {_label(newest)}: one process of each per round"
     lines = [
         what,
         f"{'baseline' if found.interleaved else 'newest session'}: run {newest.id}, {newest.started}",
-        f"held against it: run {found.new.id}, {found.new.started}",
+        f"checked: run {found.new.id}, {found.new.started}",
         *(f"{each.name}, {each.better} is better" for each in found.policy.metrics),
     ]
     if tested := [each.first.against for each in found.findings if each.provisional and each.first]:
@@ -194,7 +194,7 @@ def gate_facts(gate: Gate) -> list[str]:
         lines.append(f"measured again: run {again.new.id}{turn}")
     lines += [gate.note] if gate.note else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
-    lines += [f"damaged, not held: {'; '.join(found.new.damaged)}"] if found.new.damaged else []
+    lines += [f"damaged, not checked: {'; '.join(found.new.damaged)}"] if found.new.damaged else []
     lines += [f"thresholds that name no case: {', '.join(found.idle)}"] if found.idle else []
     return lines
 
@@ -211,7 +211,7 @@ def gate_summary(gate: Gate) -> list[str]:
         return [counts]
     sight = f"a change of {fmt.share(median(mdes))} in the median case, of {fmt.share(max(mdes))} in each"
     common = evidence.moved_alike(gate.found.common)
-    return [counts, *common, f"could have seen, 4 times in 5: {sight}"]
+    return [counts, *common, f"could have detected, 4 times in 5: {sight}"]
 
 
 def _sentences(each: CaseFinding) -> list[str]:

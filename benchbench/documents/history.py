@@ -24,7 +24,7 @@ FIELDS = (
     *("case", "metric", "unit", "tag", "run", "started", "value", "processes", "change"),
     *("spike", "contended", "not_comparable"),
 )
-LOTTERY = "runs go back and forth between these, which is no change of the code"
+LOTTERY = "runs go back and forth between these: no change of the code"
 NOTHING = "no stored run has such a case, or a value of it: accelbench report shows the ids of cases"
 READING = (
     "Small dots are processes, circles their {what}, crosses spikes; a black line is a level. "

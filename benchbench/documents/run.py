@@ -159,7 +159,7 @@ def contention(measured: Sequence[Row]) -> list[str]:
     count = sum(bool(row.contended) for row in measured)
     notes = [each for row in measured for each in row.notes if each.kind in CONTENTION]
     worst = {each.kind: each.clause for each in sorted(notes, key=_amount)}
-    told = f"contended: {count} of {len(measured)} cases, not to be relied on; at worst "
+    told = f"contended: {count} of {len(measured)} cases, so do not rely on them; at worst "
     return [told + "; ".join(worst.values())] if count else []
 
 
@@ -178,7 +178,7 @@ def _parts(run: Run) -> list[str]:
     """When a run that was interrupted was gone on with, and how it can be."""
     made = Counter(record.part for record in run.records)
     resumed = [
-        f"resumed {part.started}: {made[number]} of its {len(run.records)} records are from then on"
+        f"resumed {part.started}: {made[number]} of its {len(run.records)} records were made after that"
         for number, part in enumerate(run.info.resumed, 1)
     ]
     if run.ended or resume_obstacle(run.info):

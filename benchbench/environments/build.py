@@ -147,7 +147,7 @@ def _of_version(name: str, kind: type[Backend], own: Sequence[str], label: str) 
     first = next((each for each in own if _distribution(each) in kind.distributions), own[0])
     if not VERSION.fullmatch(label):
         hint = f'accelbench env create {name} --with "{_distribution(first)}==…"'
-        raise UsageError(f"The label of {name!r} is no version: what is to be installed?", hint)
+        raise UsageError(f"The label of {name!r} is not a version, so nothing says what to install.", hint)
     pinned = [each for each in own if "==" in each] or [first]
     return tuple(f"{each.partition('==')[0]}=={label}.*" if each in pinned else each for each in own)
 
@@ -171,11 +171,11 @@ def standing(request: BuildRequest, variant: str = "") -> Found | None:
     hint = f"accelbench env rm {request.name} removes it."
     if request.chosen and request.requirements != found.record.requirements:
         has = " ".join(found.record.requirements)
-        raise UsageError(f"{request.name} is there already, with {has}.", hint)
+        raise UsageError(f"{request.name} exists already, with {has}.", hint)
     if before and variant and before.variant != variant:
-        raise UsageError(f"{request.name} is there already, of another build.", hint)
+        raise UsageError(f"{request.name} exists already, of another build.", hint)
     if before and before.base != request.base:
-        raise UsageError(f"{request.name} is there already, made from {before.base}.", hint)
+        raise UsageError(f"{request.name} exists already, made from {before.base}.", hint)
     return found
 
 

@@ -118,7 +118,7 @@ def find_environment(name: str) -> Found:
         if _busy(name):
             reason = "it is being built now"
             return Found(name=name, backend=backend, record=None, health="building", reason=reason)
-        reason = "it was not built to the end"
+        reason = "it is incomplete"
         return Found(name=name, backend=backend, record=None, health="incomplete", reason=reason)
     record = _record(environment_folder(name) / RECORD)
     if isinstance(record, str):
@@ -170,7 +170,7 @@ def locked(name: str) -> Iterator[int]:
                 break
             time.sleep(LOCK_WAIT_S)
         else:
-            raise CannotWrite(f"{name} is being built or removed by another process.", "Wait for its end.")
+            raise CannotWrite(f"{name} is being built or removed by another process.", "Wait until it ends.")
         yield descriptor
     finally:
         os.close(descriptor)

@@ -50,7 +50,7 @@ def accept(
     if not anyway and (doubts := objections(results, name, folder, run)):
         raise UsageError(
             f"Run {session.id} is not accepted: {'; '.join(doubts)}.",
-            "Add --accept if it is to be the baseline all the same.",
+            "Add --accept to make it part of the baseline anyway.",
         )
     dropped = baselines.add_session(results, name, session, tell, replace=replace)
     sessions = baselines.sessions(results, name, session.machine)
@@ -63,7 +63,7 @@ def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
     doubts = []
     if run.info.commit.endswith(tags.DIRTY):
         commit = tags.short(run.info.commit)
-        doubts.append(f"its checkout had changes that were not committed ({commit})")
+        doubts.append(f"its checkout had uncommitted changes ({commit})")
     if run.info.partner:
         doubts.append(f"it is the side {run.info.partner.label!r} of a comparison")
     if failing := _failing(results, name, folder, run):

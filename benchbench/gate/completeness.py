@@ -9,7 +9,7 @@ from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.model.options import Isolation
 from benchbench.model.run import Policy
 
-NOT_PLANNED = "the baseline has it and the plan of the run has not"
+NOT_PLANNED = "the baseline has it, but the plan of the run does not"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def missing_rounds(new: Digest) -> list[MissingRecords]:
 def _shortfall(side: CaseDigest, policy: Policy, anyhow: bool) -> str:
     count, wanted = len(side.rounds), policy.rounds
     if count == 0:
-        return "planned, and without a record"
+        return "planned, but without a record"
     if anyhow:
         return ""
     if not set(range(wanted)) <= set(side.rounds):

@@ -119,8 +119,8 @@ class _Stages:
     def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
         if others := self.asked.measure.given - BESIDE_BASELINE:
             raise UsageError(
-                f"A baseline says what is measured and how: {', '.join(sorted(others))} cannot be chosen.",
-                "What to measure is for --ab without --baseline.",
+                f"The baseline says what is measured and how: {', '.join(sorted(others))} cannot be chosen.",
+                "These options are for --ab without --baseline.",
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None
         stored, run = self._run(name, sides)
@@ -229,7 +229,7 @@ def thresholds(
     known |= {suite.load_suite(name).name: name for name in project.run.suite}
     for name in names:
         if not suites and name not in known and name != "defaults":
-            tell(f"suite {name!r} is not found by name: --suite FILE for its thresholds")
+            tell(f"suite {name!r} is not found by name: give --suite FILE for its thresholds")
     chosen = suites or [known[name] for name in names if name in known]
     patterns = [rule for name in chosen for rule in suite.suite_thresholds(suite.load_suite(name))]
     return (*config.config_thresholds(project), *patterns, *config.default_rules(project))
@@ -266,11 +266,12 @@ def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> 
     side = sides[0]
     if side.mode or side.dtype or side.device or side.settings:
         raise UsageError(
-            f"{side.text!r} is no code of the baseline.", "Beside --baseline, --ab takes rev:… or NAME=PATH."
+            f"{side.text!r} does not name code of the baseline.",
+            "Beside --baseline, --ab takes rev:… or NAME=PATH.",
         )
     others = {case.backend for case in cases} - {side.target.backend if side.target else ""}
     if side.target and others:
         raise UsageError(
             f"{side.text!r} says nothing of {', '.join(sorted(others))}.",
-            "Hold a run of that backend alone.",
+            "Check a run of that backend alone.",
         )

@@ -46,7 +46,7 @@ def launched(environ: Mapping[str, str], parent: int) -> Launched:
     for launcher, names in LAUNCHERS.items():
         if names[0] in environ and names[1] in environ:
             return _launched_by(launcher, environ, parent)
-    raise UsageError("No launcher started this: there is no RANK nor another's variable.", HINT)
+    raise UsageError("No launcher started this: neither RANK nor another launcher's variable is set.", HINT)
 
 
 def _launched_by(launcher: str, environ: Mapping[str, str], parent: int) -> Launched:
@@ -92,7 +92,7 @@ def _address(environ: Mapping[str, str]) -> tuple[str, int]:
     host, _, port = address.partition(":")
     if not host or (port and not port.isdigit()):
         raise UsageError(
-            "Nothing says on which host the first process is.", f"Set {ADDRESS}=HOST:PORT for all of them."
+            "The host of the first process is not known.", f"Set {ADDRESS}=HOST:PORT for all of them."
         )
     return host, int(port or PORT)
 

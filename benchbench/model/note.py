@@ -117,9 +117,9 @@ CLAUSES = {
     NoteKind.PIPELINE: "{micro_batches} micro-batches pass through {stages} stages: stages that take equally "
     "long wait {share} of a step",
     NoteKind.RECOMPILED: "recompiled {count} times while timed: the step's graph kept changing",
-    NoteKind.EXPORT_IN_COLD_START: "cold start and host memory hold the export from torch",
-    NoteKind.CLEARING_IN_PEAKS: "memory peaks hold {bytes} that clear the caches",
-    NoteKind.COPIES_IN_PEAKS: "inputs rotate among {copies} copies; memory peaks hold their {bytes}",
+    NoteKind.EXPORT_IN_COLD_START: "cold start and host memory include the export from torch",
+    NoteKind.CLEARING_IN_PEAKS: "memory peaks include {bytes} that clear the caches",
+    NoteKind.COPIES_IN_PEAKS: "inputs rotate among {copies} copies; memory peaks include their {bytes}",
     NoteKind.INPUTS_EXCEED_CACHE: "inputs of {bytes} exceed the cache anyway: one copy",
     NoteKind.SHARED_PROCESS: "measured in the test's process, whose host memory it shares",
     NoteKind.WARM_UP_UNKNOWN: "made by {tool}: whether it had warmed up is not known",

@@ -112,10 +112,10 @@ class MeasureOptions:
     )
     strategies: tuple[str, ...] = _names(
         "--strategy",
-        text="How they divide it: data-parallel, fully-sharded, tensor-parallel, pipeline. [default: all]",
+        text="How devices divide it: data-parallel, fully-sharded, tensor-parallel, pipeline. [default: all]",
     )
     environment: Mapping[str, str | Sequence[str]] = _named(
-        "--env", text="NAME=a,b: a variable of the cases' processes; each value makes cases of its own."
+        "--env", text="NAME=a,b: an environment variable; each value makes separate cases."
     )
     preset: str | None = _switches(
         None,
@@ -123,11 +123,11 @@ class MeasureOptions:
         rigorous="10 rounds, each to half a percent.",
     )
     rounds: int | None = _option(
-        "--rounds", text="Processes per case, of noisy ones too.", kind=int | None, least=1
+        "--rounds", text="Processes per case, noisy or not.", kind=int | None, least=1
     )
     budget_s: float | None = _option(
         "--budget",
-        text="Time to spend where it tells most: 90s, 10m, 1h. At least 3 rounds.",
+        text="Time to spend, most on noisy cases: 90s, 10m, 1h. At least 3 rounds.",
         kind=str | None,
     )
     timeout_s: float = _option(
@@ -151,10 +151,10 @@ class MeasureOptions:
         "--isolation", text="How a case gets its process.", kind=Isolation, default=Isolation.FORK
     )
     seed: int | None = _option(
-        "--seed", text="Of the order of cases. [default: random, stored]", kind=int | None
+        "--seed", text="Seed for the order of cases. [default: random, stored]", kind=int | None
     )
     tags: Mapping[str, str] = _named(
-        "--tag", text="NAME=VALUE to file the run under, for `history --by NAME`."
+        "--tag", text="NAME=VALUE to store with the run, for `history --by NAME`."
     )
     command: tuple[str, ...] = ()
 

@@ -133,7 +133,7 @@ def undivided(
     """
     backend, placement = backend_of(probe), case.placement
     if placement.devices not in workload.worlds and placement.devices == 1:
-        return Status.UNSUPPORTED, "nothing passes between devices where there is one; add --world 2"
+        return Status.UNSUPPORTED, "a single device has nothing to exchange; add --world 2"
     if placement.devices == 1:
         return None
     if backend.spread is Spread.NONE:
@@ -154,7 +154,7 @@ def undivided(
         backend.virtual or placement.names or (launched and backend.spread is Spread.PROCESSES)
     )
     if counted and there < placement.devices:
-        return Status.UNAVAILABLE, f"{placement.devices} {kind} devices are asked for, {there} can be had"
+        return Status.UNAVAILABLE, f"{placement.devices} {kind} devices are asked for, {there} are available"
     return None
 
 

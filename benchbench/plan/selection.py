@@ -114,7 +114,9 @@ def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], .
     """Every combination of the values; a variable with the value "" is left as it is. Raises UsageError."""
     for name in chosen:
         if not VARIABLE.fullmatch(name):
-            raise UsageError(f"{name!r} is no name of an environment variable.", "Write --env NAME=value.")
+            raise UsageError(
+                f"{name!r} is not the name of an environment variable.", "Write --env NAME=value."
+            )
     combinations = itertools.product(*chosen.values())
     return tuple(
         {name: value for name, value in zip(chosen, values, strict=True) if value} for values in combinations

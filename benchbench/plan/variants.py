@@ -72,14 +72,14 @@ def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
 
 def _with_variable(found: Variant, name: str, equals: str, value: str) -> Variant:
     if not equals or not VARIABLE.fullmatch(name):
-        hint = f"Write {ENVIRONMENT}NAME=value, or {ENVIRONMENT}NAME= to leave it away."
+        hint = f"Write {ENVIRONMENT}NAME=value, or {ENVIRONMENT}NAME= to leave it as it is."
         raise UsageError(f"Cannot read {ENVIRONMENT}{name}.", hint)
     return replace(found, environment={**found.environment, name: value})
 
 
 def _threads(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{text!r} is no number of threads.", "Write threads=2.")
+        raise UsageError(f"{text!r} is not a number of threads.", "Write threads=2.")
     return int(text)
 
 

@@ -34,7 +34,7 @@ def parse_world(text: int | str) -> WorldSpec:
         return WorldSpec(devices=_checked(int(words[0])))
     kinds = {word.partition(":")[0] for word in words}
     if len(kinds) > 1 or not min(kinds)[:1].isalpha():
-        raise UsageError(f"{text!r} is no number of devices, nor devices of one kind.", HINT)
+        raise UsageError(f"{text!r} is neither a number of devices nor devices of one kind.", HINT)
     if set(words) == kinds:
         return WorldSpec(devices=_checked(len(words)), kind=words[0])
     if len(set(words)) < len(words) or not all(word.partition(":")[2].isdecimal() for word in words):

@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """What cannot work is told before a test runs."""
     check, save = config.getoption("--accelbench-check"), config.getoption("--accelbench-save")
     if check and config.getoption("dist", "no") != "no":
-        raise pytest.UsageError("--accelbench-check measures, and tests side by side disturb: leave -n out")
+        raise pytest.UsageError("--accelbench-check measures, and parallel tests disturb it: leave -n out")
     if (check or save) and not _beside_others(config):
         state(config)
 

@@ -65,7 +65,7 @@ def measure_launched(
     with closing(gather_followers(where)) as group:
         if not group.is_even:
             hosts = f"{where.size} processes on {group.hosts} hosts"
-            raise UsageError(f"{hosts} are not equally many on each.", "Start as many on every host.")
+            raise UsageError(f"{hosts} cannot be divided equally.", "Start as many on every host.")
         observer.note(f"{where.size} processes on {count_of(group.hosts, 'host')}")
         selection = replace(asked.selection, hosts=group.hosts, launched=True)
         spread, transport = replace(asked, selection=selection), partial(RankTransport, group)

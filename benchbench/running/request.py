@@ -119,7 +119,7 @@ def on_ranks(options: MeasureOptions, processes: int) -> MeasureOptions:
     for text in options.worlds:
         if text not in ("1", str(processes)):
             raise UsageError(
-                f"A world of {text} cannot be had: the launcher started {processes} processes.",
+                f"A world of {text} is not available: the launcher started {processes} processes.",
                 "Leave --world out, or start as many as it has.",
             )
     return dataclasses.replace(options, worlds=options.worlds or (str(processes),))
@@ -164,6 +164,8 @@ def _policy(options: MeasureOptions, usual: str) -> Policy:
     if options.rounds is None:
         return POLICIES[name]
     if options.rounds < 1:
-        raise UsageError(f"{options.rounds} rounds measure nothing.", "Each round is a process a case.")
+        raise UsageError(
+            f"{options.rounds} rounds measure nothing.", "Each round takes one process per case."
+        )
     rounds = _within("rounds", options.rounds, MOST_ROUNDS)
     return dataclasses.replace(POLICIES[name], rounds=rounds, continue_above=None)

@@ -24,7 +24,7 @@ FULL = 16 * 2**20  # bytes: fewer are soon used up by a run's records
 SCARCE = 2**30  # bytes: fewer may not hold compile caches
 PERIOD_S = 2.0  # from one look at the machine to the next
 QUIET_LOOKS = 3  # in a row: one alone may fall between two steps of somebody's program
-MARKED = "what this disturbs will be marked contended"
+MARKED = "cases it disturbs will be marked contended"
 WAITING = "; --wait-for-idle 10m waits until it is over"
 
 

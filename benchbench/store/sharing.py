@@ -47,7 +47,7 @@ def write_shared(source: Path, folder: Path) -> SharedRun:
     """
     run = runs.read_run(source)
     if folder.exists():
-        raise CannotWrite(f"{folder}: File exists", "Name one that is not there yet: -o FOLDER")
+        raise CannotWrite(f"{folder}: File exists", "Name a folder that does not exist yet: -o FOLDER")
     cases = [*run.info.plan, *(out.case for out in run.info.left_out), *(each.case for each in run.records)]
     values = _numbered(value for case in cases for value in case.environment.values())
     texts = _Texts(own_names() - _names(cases))

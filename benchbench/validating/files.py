@@ -12,7 +12,9 @@ from benchbench.validating.run import HEAD, MOST_BYTES, is_run, read_object, val
 from benchbench.validating.schema import schema_faults
 
 LARGEST_SUITE = 2**20  # bytes
-UNKNOWN = "it is no file that accelbench writes: neither a run nor a baseline, a fleet, a report or a suite"
+UNKNOWN = (
+    "it is not a file that accelbench writes: neither a run nor a baseline, a fleet, a report or a suite"
+)
 OTHERS = ("artifacts", "plots", "exports")  # folders of a run that hold what other tools read
 
 
@@ -71,7 +73,7 @@ def _session_faults(path: Path, session: dict[str, Any]) -> Iterator[str]:
             if isinstance(column, list) and len(column) != len(rounds):
                 yield f"cases.{name}.values.{metric}: {len(column)} values of {len(rounds)} rounds"
         if isinstance(rounds, list) and len(set(map(str, rounds))) < len(rounds):
-            yield f"cases.{name}.rounds: one stands there twice"
+            yield f"cases.{name}.rounds: one appears twice"
 
 
 def _validate_suite(path: Path) -> Validation:

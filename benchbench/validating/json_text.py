@@ -36,7 +36,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:100]!r} stands there twice")
+        raise ValueError(f"the key {twice[:100]!r} appears twice")
     return found
 
 

@@ -34,7 +34,7 @@ def validate_run(folder: Path) -> Validation:
     faults += records.faults()
     remarks: list[Fault] = []
     if records.torn:
-        torn = Fault(folder / RECORDS, records.lines, "the last line is torn: its record was not finished")
+        torn = Fault(folder / RECORDS, records.lines, "the last line is cut off: its record was not finished")
         (faults if ended else remarks).append(torn)
     if ended and sealed:
         faults += _end_faults(folder / END, records.lines)

@@ -243,7 +243,7 @@ def check_waited(
     ratio = premature(runner.step, finish, timer, iterations)
     if ratio > PREMATURE:
         raise Implausible(
-            f"its results could be read only after {ratio:.0f} times the time measured: it was not waited for"
+            f"reading its results took {ratio:.0f} times the time measured: the timer did not wait for them"
         )
 
 

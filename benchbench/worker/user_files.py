@@ -85,7 +85,7 @@ def unfinished(module: Any) -> Iterator[Message]:
 def fault(kind: type[Workload], name: str, stem: str) -> str:
     """What is missing of a class that has all methods, if anything."""
     if not _is_own_dataclass(kind):
-        return f"{kind.__name__} is no dataclass: write @dataclass(frozen=True) above it"
+        return f"{kind.__name__} is not a dataclass: write @dataclass(frozen=True) above it"
     if not isinstance(getattr(kind, "summary", None), str):
         return f'{kind.__name__} has no summary: write summary = "…"'
     if not isinstance(getattr(kind, "phase", None), Phase):
@@ -104,7 +104,7 @@ def _parameter_fault(kind: type[Workload]) -> str:
         if field.default is dataclasses.MISSING:
             return f"the parameter {field.name} has no default"
         if type(field.default) not in (bool, int, float, str):
-            return f"{field.name} is no number, truth value or word"
+            return f"{field.name} is neither a number, a truth value nor a word"
     return ""
 
 

@@ -17,7 +17,7 @@ CHECKS = (
         "steal",
         cpu.steal,
         "other guests of this machine's host take time from a step",
-        "measure at another time, or on a machine of one's own",
+        "measure at another time, or on a dedicated machine",
     ),
     Check(
         "CPU quota",
@@ -163,7 +163,7 @@ CHECKS = (
         "GPU heat",
         gpu.heat,
         "the clock falls while a case runs: later blocks are slower",
-        "let it cool, and see to its air",
+        "let it cool, and check its airflow",
     ),
     Check(
         "GPU persistence",

@@ -33,7 +33,7 @@ class DeviceToHost(Transfer):
         import tensorflow as tf
 
         if self.pinned:
-            raise Unsupported("TensorFlow pins memory where it sees fit; nobody else can ask for it")
+            raise Unsupported("TensorFlow decides by itself what memory to pin")
 
         def step(x: Any) -> Any:
             with tf.device(context.device):
