@@ -231,7 +231,7 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("run", "--isolation", "frk"), 2, "'frk' is not one of 'fork'", "accelbench run --help"),
         (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
         (("list",), 2, "Missing argument 'what'. Choose from: workloads, backends", "accelbench list --help"),
-        (("compare", "a", "b", "-w", "gemm"), 2, "compared as they are", "is for --ab: --workload."),
+        (("compare", "a", "b", "-w", "gemm"), 2, "compared, not measured", "need --ab: --workload."),
         (("report",), 5, "no runs", "accelbench run --suite quick"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
         (("compare", "a", "b", "--only", "slow"), 2, "No verdict named 'slow'.", "Did you mean 'slower'?"),

@@ -66,9 +66,9 @@ class Lines(RunObserver):
             self._bar = ProgressLine(infos)
 
     def resume(self, records: Sequence[Record]) -> None:
-        """How much is there already."""
-        are = "is" if len(records) == 1 else "are"
-        self.note(f"{count_of(len(records), 'record')} {are} there already")
+        """How many records exist already."""
+        exist = "exists" if len(records) == 1 else "exist"
+        self.note(f"{count_of(len(records), 'record')} {exist} already")
         if self._bar:
             for record in records:
                 self._bar.add(record, 0)
