@@ -1,9 +1,13 @@
 """Starting the program as a user does."""
 
+import atexit
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,8 +20,8 @@ from benchbench.store.checksum import sealed
 from benchbench.validating.files import validate_path
 from tests.fork_server import ForkServer, can_stand_for_fresh
 
-WORKLOADS = Path(__file__).parent / "workloads"
-NAMES = sorted(path.stem for path in WORKLOADS.glob("*.py"))
+WORKLOADS = OWN = Path(__file__).parent / "workloads"  # a test may add others to the first
+NAMES = sorted(path.stem for path in OWN.glob("*.py"))
 ABSENT = Path(__file__) / "absent"  # below a file: a test that writes to it without naming another fails
 LONGEST_S = 120
 
@@ -28,9 +32,14 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **own, "COLUMNS": "100", **more}
 
 
+def only(*names: str) -> dict[str, Any]:
+    """With these workloads of the tests alone."""
+    return {"ACCELBENCH_WORKLOADS": folder_with(*names)}
+
+
 def paced_by(folder: Path) -> dict[str, Any]:
     """With the workload `paced`, whose pace is in the file `pace` of that folder."""
-    return {"ACCELBENCH_WORKLOADS": os.pathsep.join(map(str, (WORKLOADS, folder)))}
+    return {"ACCELBENCH_WORKLOADS": os.pathsep.join((folder_with("paced"), str(folder)))}
 
 
 @cache
@@ -38,17 +47,33 @@ def fork_server() -> ForkServer:
     return ForkServer()
 
 
-def needs_workloads(arguments: Sequence[str]) -> bool:
-    """Whether a command may ask for a workload of the tests: importing them takes as long as a case."""
-    if arguments[:1] != ("run",) or {"--suite", "--resume"} & {*arguments}:
-        return True
-    return any(name in str(argument) for argument in arguments for name in NAMES)
+def folders_for(arguments: Sequence[str]) -> dict[str, str]:
+    """With those workloads of the tests that a command names: importing all takes longer than a case."""
+    if ("run" not in arguments[:1] and "-w" not in arguments) or {"--suite", "--resume"} & {*arguments}:
+        return {}
+    named = [name for name in NAMES if any(name in str(argument) for argument in arguments)]
+    if not named:
+        return {"ACCELBENCH_WORKLOADS": ""}
+    return {"ACCELBENCH_WORKLOADS": str(WORKLOADS).replace(str(OWN), folder_with(*named))}
+
+
+@cache
+def folder_with(*names: str) -> str:
+    """A folder of these workloads, and of those that they import."""
+    folder = tempfile.mkdtemp(prefix="accelbench-workloads-")
+    atexit.register(shutil.rmtree, folder)
+    needed = {*names}
+    while missing := [name for name in needed if not Path(folder, f"{name}.py").exists()]:
+        for name in missing:
+            path = OWN / f"{name}.py"
+            Path(folder, path.name).symlink_to(path)
+            needed |= {*re.findall(r"from benchbench\.workloads\.(\w+) import", path.read_text())} & {*NAMES}
+    return folder
 
 
 def accelbench(*arguments: str, cwd: Path, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
     """Run to the end; check the exit code, and that what was stored is as its format says."""
-    own = {} if needs_workloads(arguments) else {"ACCELBENCH_WORKLOADS": ""}
-    env, before = environment(**{**own, **more}), stored(cwd)
+    env, before = environment(**{**folders_for(arguments), **more}), stored(cwd)
     if not can_stand_for_fresh(more):
         command = [sys.executable, "-m", "benchbench.cli", *arguments]
         done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=LONGEST_S)
@@ -71,7 +96,8 @@ def started(*arguments: str, cwd: Path, shell: str = "", **options: Any) -> subp
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
     if shell:
         command = ["/bin/sh", "-c", f'{shell}; exec "$@"', "sh", *command]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment(TERM="xterm")}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes["env"] = environment(TERM="xterm", **folders_for(arguments))
     return subprocess.Popen(command, cwd=cwd, text=True, **{**pipes, **options})
 
 

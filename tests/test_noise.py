@@ -152,9 +152,10 @@ def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Pa
     suite = tmp_path / "small.toml"
     suite.write_text('description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "gemm"\n')
     arguments = ("doctor", "--aa", "small.toml", "-b", "fake", "-d", "cpu")
-    shown = accelbench(*arguments, cwd=tmp_path).stdout
+    shown = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
     assert shown.endswith("0 alarms in 1 case at 3.00 %\nsuggested: --threshold 3%\n")
-    found = json.loads(accelbench(*arguments, "--format", "json", cwd=tmp_path).stdout)
+    told = accelbench(*arguments, "--format", "json", cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
+    found = json.loads(told)
     assert (found["alarms"], found["suggested_threshold"]) == (0, 0.03)
     assert found["cases"][0]["processes"] == 6
     assert not (tmp_path / "results").exists()
@@ -162,4 +163,6 @@ def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Pa
 
 def test_an_unknown_suite_and_nothing_to_measure_have_their_codes(tmp_path: Path) -> None:
     accelbench("doctor", "--aa", "quik", cwd=tmp_path, code=2)
-    accelbench("doctor", "--aa", "quick", "-b", "fake", "-d", "cuda", cwd=tmp_path, code=3)
+    accelbench(
+        "doctor", "--aa", "quick", "-b", "fake", "-d", "cuda", cwd=tmp_path, code=3, ACCELBENCH_WORKLOADS=""
+    )

@@ -30,7 +30,7 @@ from benchbench.store import codec
 from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_record, a_run_info
-from tests.program import WORKLOADS, accelbench
+from tests.program import accelbench, folder_with
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
 FLAGS = "--xla_cpu_multi_thread_eigen=false --xla_dump_to=/tmp/[x],y%"
@@ -116,7 +116,7 @@ def test_a_record_keeps_where_its_case_ran() -> None:
 
 
 def test_a_case_finds_the_variables_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("surrounded"))
     plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
     cases = [plain, *(replace(plain, environment={"STEP_S": text}) for text in ("0.25", "0.5"))]
     started: Counter[Template] = Counter()

@@ -22,12 +22,17 @@ from tests.factories import (
     a_profile,
     a_profiled,
     a_record,
+    a_run,
     a_run_info,
     an_operator,
 )
 from tests.program import accelbench, rows
 
-FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "--profile")
+ONCE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1")
+FAKE = (*ONCE, "--profile")
+
+
+UNEVEN = ("-w", "uneven", "-p", "n=32")  # the fake backend computes it: a small product is as good
 
 
 def tables(cwd: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -37,7 +42,7 @@ def tables(cwd: Path, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path: Path) -> None:
-    done = accelbench(*FAKE, "-w", "uneven,honest", cwd=tmp_path)
+    done = accelbench(*FAKE, "-w", "uneven,honest", "-p", "n=32", cwd=tmp_path)
     assert "product 67%, clamp 22%, abs 11%" in done.stderr
     assert "next: accelbench profile" in done.stderr
     honest, uneven = tables(tmp_path)
@@ -58,7 +63,7 @@ def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path
 
 def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: Path) -> None:
     for slow in ("none", "clamp"):
-        accelbench(*FAKE, "-w", "uneven", "-p", f"slow={slow}", cwd=tmp_path)
+        accelbench(*FAKE, *UNEVEN, "-p", f"slow={slow}", cwd=tmp_path)
     shown = json.loads(accelbench("profile", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout)
     (found,) = shown["differences"]
     assert found["changes"][0]["name"] == "clamp"
@@ -111,15 +116,18 @@ def test_what_failed_is_not_profiled(tmp_path: Path) -> None:
 def test_a_run_without_profiles_says_how_to_get_them(
     tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
 ) -> None:
-    accelbench("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "-w", "honest", cwd=tmp_path)
+    runs.keep(tmp_path / "results", a_run())
     done = accelbench(*arguments, cwd=tmp_path, code=code)
     assert message in done.stderr
     assert hint in done.stderr
 
 
 def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp_path: Path) -> None:
-    for workloads in ("honest,gemm", "uneven"):
-        accelbench(*FAKE, "-w", workloads, cwd=tmp_path)
+    for number, workloads in enumerate((["honest", "gemm"], ["uneven"])):
+        records = [a_record(case=a_case(workload=each)) for each in workloads]
+        run = runs.keep(tmp_path / "results", a_run(records, id=f"2026010{number}-030405-abcd"))
+        for record in records:
+            keep(run, a_profiled(case=record.case))
     assert "There are: uneven" in accelbench("profile", "-c", "gemm", cwd=tmp_path, code=2).stderr
     assert "--case" in accelbench("profile", "latest~1", "latest", cwd=tmp_path, code=2).stderr
 

@@ -12,7 +12,7 @@ import pytest
 from benchbench.model.status import Status
 from benchbench.running.progress import Forecast, duration, line
 from tests.factories import a_case, a_failure, a_measurement, a_record
-from tests.program import environment, started
+from tests.program import environment, folders_for, started
 
 CASES = [a_case(params={"m": m, "n": 1, "k": 1}) for m in (1, 2)]
 IDS = [case.id for case in CASES]
@@ -101,7 +101,7 @@ def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str
     """What is written to it."""
     master, terminal = pty.openpty()
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
-    environ = environment(TERM="xterm", **variables)
+    environ = environment(TERM="xterm", **folders_for(arguments), **variables)
     with subprocess.Popen(command, cwd=folder, env=environ, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
         written = ""

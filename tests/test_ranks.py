@@ -27,7 +27,7 @@ from benchbench.running import rounds
 from benchbench.store import codec, runs, selectors
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info, a_watched
-from tests.program import WORKLOADS
+from tests.program import folder_with
 
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
@@ -116,7 +116,7 @@ def test_ranks_that_contradict_the_measurement_are_damage(
 
 
 def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("surrounded"))
     plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
     shares = [replace(plain, environment={"STEP_S": text}) for text in ("0.25", "0.5")]
     with WorkerPool([FAKE], Settings(threads=1), sys.executable) as pool:

@@ -30,7 +30,7 @@ from benchbench.store.checksum import sealed
 from benchbench.store.lock import lock
 from benchbench.timing.policy import within
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
-from tests.program import accelbench, environment
+from tests.program import accelbench, environment, only
 from tests.studies import kills
 from tests.test_architecture import ROOT
 from tests.test_schedule import FIVE, Script, Scripted, cases
@@ -108,7 +108,7 @@ def change_head(run: Path, path: Sequence[Any], value: Any) -> None:
 
 def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(folder)
-    for name, value in environment().items():
+    for name, value in environment(**only("honest")).items():
         monkeypatch.setenv(name, value)
 
 
@@ -121,7 +121,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
     assert line in accelbench("list", "runs", cwd=tmp_path).stdout
     hint = f"interrupted, or still being measured: {line}"
     assert hint in api.report(folder).facts
-    said = accelbench(*line.split()[1:], cwd=tmp_path).stderr
+    said = accelbench(*line.split()[1:], cwd=tmp_path, **only("honest")).stderr
     assert "2 records exist already" in said
     run = runs.read_run(folder)
     assert (run.ended, run.damaged) == (True, ())
@@ -142,7 +142,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
 def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: Path) -> None:
     older = interrupted(ended, tmp_path)
     runs.keep(tmp_path / "results", a_run(id=ulid.new_id()))
-    accelbench("run", "--resume", cwd=tmp_path)
+    accelbench("run", "--resume", cwd=tmp_path, **only("honest"))
     assert runs.progress(older) is runs.Progress.ENDED
     said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
     assert "No run in results/runs was interrupted." in said
@@ -198,7 +198,7 @@ def test_where_something_differs_nothing_is_measured(ended: Path, tmp_path: Path
     folder = interrupted(ended, tmp_path)
     change_head(folder, ("version",), "0.0.1")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
+    said = accelbench("run", "--resume", cwd=tmp_path, code=2, **only("honest")).stderr
     assert "cannot be resumed here: accelbench: 0.0.1, now" in said
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

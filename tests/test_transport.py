@@ -32,7 +32,7 @@ from benchbench.running import answers, profile_pass, rounds
 from benchbench.timing.policy import POLICIES
 from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
-from tests.program import WORKLOADS
+from tests.program import folder_with
 
 FAR_S = 1e6  # how far the other machine's clock is from ours
 QUICK = replace(POLICIES["quick"], rounds=2)
@@ -141,7 +141,7 @@ def test_a_job_is_given_files_and_leaves_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Isolation], WorkerPool]]:
-    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("scribbling", "demolishing"))
     started = []
 
     def pool(isolation: Isolation = Isolation.FORK) -> WorkerPool:

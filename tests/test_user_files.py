@@ -12,7 +12,7 @@ import pytest
 
 from benchbench.errors import UsageError, page
 from benchbench.launch import user_files
-from benchbench.launch.catalogue import workload_at, workload_named
+from benchbench.launch.catalogue import user_file_warnings, workload_at, workload_named
 from benchbench.launch.project import UserCode, user_code
 from benchbench.model.case import Dtype
 from benchbench.workloads.operations.gemm import Gemm
@@ -192,6 +192,20 @@ def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest
     assert own.params == shipped.params
     assert own.cost(Dtype.FLOAT16) == shipped.cost(Dtype.FLOAT16)
     assert "benchbench.workloads.good" not in sys.modules
+
+
+def test_a_workload_is_told_without_importing_files_that_cannot_define_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, good=GOOD, goodness="y = (\n", other="import os\nos.mkdir(os.environ['IMPORTED'])\n")
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path / "mine"))
+    monkeypatch.setenv("IMPORTED", str(tmp_path / "imported"))
+    assert workload_named("good").fields() == Gemm.fields()
+    with pytest.raises(UsageError, match="never closed"):
+        workload_named("goodness")
+    assert not (tmp_path / "imported").exists()
+    assert len(user_file_warnings()) == 2  # of all files: other.py defines nothing
+    assert (tmp_path / "imported").exists()
 
 
 def test_a_project_says_where_its_workloads_are_and_what_they_import(

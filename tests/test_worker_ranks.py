@@ -21,7 +21,7 @@ from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import measure_steps
 from benchbench.worker.children import children
 from benchbench.worker.ranks import run_ranks
-from tests.program import WORKLOADS
+from tests.program import folder_with
 
 # Frameworks that other tests imported in this process warn of forks; these ranks use none.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
@@ -191,7 +191,7 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
 def test_what_one_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(
     fault: str, status: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("faulty_rank"))
     catalogue.workload_named("faulty_rank")  # starts the process that imports the user's files, and stays
     before = children()
     run = benchbench.run(

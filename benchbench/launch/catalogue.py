@@ -6,8 +6,7 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
@@ -32,17 +31,48 @@ WorkloadKind = type[Workload] | UserWorkload  # before parameters are chosen
 SizedWorkload = Workload | UserWorkloadSize  # at given ones
 
 
-@dataclass(frozen=True, slots=True)
 class UserCatalogue:
-    """What the user's files hold: workloads by name, and what is wrong with the rest."""
+    """What the user's files hold: workloads by name, and what is wrong with the rest.
 
-    workloads: Mapping[str, UserWorkload]
-    mistakes: Sequence[FileMistake]
+    A file is imported once: when a workload is asked for that it may define, or all are.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, Path],
+        mistakes: Sequence[FileMistake],
+        process: UserFilesProcess,
+        shipped: Set[str],
+    ) -> None:
+        self._files, self._mistakes, self._process, self._shipped = files, mistakes, process, shipped
+        self._read = lru_cache(maxsize=None)(self._read_file)
+
+    def workload(self, name: str) -> UserWorkload | None:
+        """The workload of that name. Only files are imported whose names it begins with."""
+        own = [each for stem in self._stems(name) for each in self._read(stem)[0] if each.name == name]
+        return own[-1] if own else None
 
     def mistake(self, name: str) -> FileMistake | None:
-        """Why there is no workload of that name, if a file that should define it has one."""
-        named = [each for each in self.mistakes if each.stem and f"{name}_".startswith(f"{each.stem}_")]
+        """Why there is no workload of that name, if a file that should define it has a mistake."""
+        named = [each for stem in self._stems(name) for each in self._read(stem)[1] if each.stem]
         return max(named, key=lambda each: len(each.stem), default=None)
+
+    def workload_names(self) -> set[str]:
+        """Of all files."""
+        return {each.name for stem in self._files for each in self._read(stem)[0]}
+
+    def mistakes(self) -> list[FileMistake]:
+        """Of all folders and files."""
+        return [*self._mistakes, *(each for stem in self._files for each in self._read(stem)[1])]
+
+    def _stems(self, name: str) -> list[str]:
+        return [stem for stem in self._files if f"{name}_".startswith(f"{stem}_")]
+
+    def _read_file(self, stem: str) -> tuple[list[UserWorkload], list[FileMistake]]:
+        file = self._files[stem]
+        workloads, mistakes = described_workloads(file, f"{WORKLOADS}.{stem}", self._process)
+        shadows = [_shadow(file, each.name) for each in workloads if each.name in self._shipped]
+        return [each for each in workloads if each.name not in self._shipped], [*mistakes, *shadows]
 
 
 def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
@@ -53,8 +83,8 @@ def workload_named(name: str, code: UserCode | None = None) -> WorkloadKind:
     if shipped := registry.find_class(WORKLOADS, name, Workload):  # type: ignore[type-abstract]
         return shipped
     own = user_catalogue(code)
-    if name in own.workloads:
-        return own.workloads[name]
+    if workload := own.workload(name):
+        return workload
     if mistake := own.mistake(name):
         raise UsageError(mistake.text, MORE)
     raise UsageError(f"No workload named {name!r}.", unknown("workloads", name, workload_names()))
@@ -72,16 +102,16 @@ def workload_at(name: str, params: Mapping[str, Scalar]) -> SizedWorkload:
 
 def workload_names() -> list[str]:
     """Of every workload that can be measured, sorted."""
-    return sorted({*registry.entry_names(WORKLOADS), *user_catalogue().workloads})
+    return sorted({*registry.entry_names(WORKLOADS), *user_catalogue().workload_names()})
 
 
 def user_file_warnings() -> list[str]:
     """A line for each mistake in the user's files and folders."""
-    return [f"warning: {each.text}" for each in user_catalogue().mistakes]
+    return [f"warning: {each.text}" for each in user_catalogue().mistakes()]
 
 
 def user_catalogue(code: UserCode | None = None) -> UserCatalogue:
-    """Of the user's folders. Files are imported again when one has changed."""
+    """Of the user's folders. Files are listed, and imported, again when one has changed."""
     code = code or user_code()
     return _catalogue(code, tuple(_state(code)))
 
@@ -100,17 +130,8 @@ def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
     mistakes = [
         FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not each.is_dir()
     ]
-    process, workloads = UserFilesProcess(code), dict[str, UserWorkload]()
     shipped = {*registry.entry_names(WORKLOADS)}
-    for stem, file in _files(folders, shipped, mistakes).items():
-        own, wrong = described_workloads(file, f"{WORKLOADS}.{stem}", process)
-        mistakes += wrong
-        for each in own:
-            if each.name in shipped:
-                mistakes.append(_shadow(file, each.name))
-            else:
-                workloads[each.name] = each
-    return UserCatalogue(workloads, mistakes)
+    return UserCatalogue(_files(folders, shipped, mistakes), mistakes, UserFilesProcess(code), shipped)
 
 
 def _files(folders: Sequence[Path], shipped: set[str], mistakes: list[FileMistake]) -> dict[str, Path]:
