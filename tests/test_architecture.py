@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -32,14 +33,49 @@ def sources() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py"))
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+@dataclass(frozen=True)
+class Source:
+    """What the rules below ask of a file: its tree would be walked by all tests that follow, for garbage."""
+
+    calls: frozenset[str]  # what is called, as it is written
+    keywords: frozenset[str]  # that are passed by name
+    imports: tuple[tuple[str, tuple[str, ...]], ...]  # the module, empty where a statement has several; names
+    functions: tuple[tuple[str, int, frozenset[str]], ...]  # name, parameters, what it is decorated by
+    public: tuple[str, ...]  # functions and classes of the module
 
 
 @cache
-def nodes(path: Path) -> list[ast.AST]:
-    return list(ast.walk(parsed(path)))
+def read(path: Path) -> Source:
+    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return Source(
+        calls=frozenset(written(call.func) for call in calls),
+        keywords=frozenset(each.arg for call in calls for each in call.keywords if each.arg),
+        imports=tuple(
+            (getattr(node, "module", None) or "", tuple(each.name for each in node.names))
+            for node in nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ),
+        functions=tuple(defined_as(node) for node in nodes if isinstance(node, ast.FunctionDef)),
+        public=tuple(node.name for node in defined if not node.name.startswith("_")),
+    )
+
+
+def written(called: ast.expr) -> str:
+    """As `ast.unparse`, which takes longer."""
+    if isinstance(called, ast.Name):
+        return called.id
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        return f"{called.value.id}.{called.attr}"
+    return ast.unparse(called)
+
+
+def defined_as(node: ast.FunctionDef) -> tuple[str, int, frozenset[str]]:
+    made_by = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list}
+    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return node.name, sum(each.arg not in ("self", "cls") for each in given), frozenset(made_by)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +118,7 @@ def test_a_worker_needs_the_standard_library_and_numpy_only() -> None:
 def test_only_the_command_line_prints_or_exits(path: Path) -> None:
     if "cli" in path.relative_to(PACKAGE).parts:
         return
-    calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
-    assert not {call.id for call in calls if isinstance(call, ast.Name)} & PRINTING
-    assert "sys.exit" not in {ast.unparse(call) for call in calls}
+    assert not read(path).calls & (PRINTING | {"sys.exit"})
 
 
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "joblib", "yaml", "ruamel"}
@@ -93,15 +127,10 @@ UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "__import
 
 def test_x10_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
     for path in sources():
-        for node in nodes(path):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                modules = [getattr(node, "module", None), *(each.name for each in node.names)]
-                assert not UNSAFE_MODULES & {part for each in modules for part in (each or "").split(".")}, (
-                    path
-                )
-            if isinstance(node, ast.Call):
-                assert ast.unparse(node.func) not in UNSAFE_CALLS, path
-                assert not {"shell", "allow_pickle"} & {keyword.arg for keyword in node.keywords}, path
+        imported = [each for module, names in read(path).imports for each in (module, *names)]
+        assert not UNSAFE_MODULES & {part for each in imported for part in each.split(".")}, path
+        assert not UNSAFE_CALLS & read(path).calls, path
+        assert not {"shell", "allow_pickle"} & read(path).keywords, path
 
 
 UNPACKING = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zlib"}
@@ -123,13 +152,9 @@ def test_x8_only_known_places_can_unpack_anything() -> None:
 
 def imported_modules(path: Path) -> set[str]:
     """Their top names; none of which only the checksum is imported."""
-    names: set[str] = set()
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            names |= {each.name.partition(".")[0] for each in node.names}
-        elif isinstance(node, ast.ImportFrom) and [each.name for each in node.names] != ["crc32"]:
-            names.add((node.module or "").partition(".")[0])
-    return names
+    statements = [(module, names) for module, names in read(path).imports if names != ("crc32",)]
+    modules = [each for module, names in statements for each in ([module] if module else names)]
+    return {each.partition(".")[0] for each in modules}
 
 
 def test_x18_nothing_is_shipped_that_is_a_script_of_others_or_runs_when_it_is_installed() -> None:
@@ -145,9 +170,8 @@ def test_x18_nothing_is_shipped_that_is_a_script_of_others_or_runs_when_it_is_in
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)
 def test_commands_print_in_one_place_which_makes_text_safe(path: Path) -> None:
-    calls = {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
     printing = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
-    assert path.name == "screen.py" or not calls & printing
+    assert path.name == "screen.py" or not read(path).calls & printing
 
 
 def test_the_top_level_holds_what_was_agreed_and_what_tools_need() -> None:
@@ -174,14 +198,9 @@ MOST_PARAMETERS = 8
 def test_no_function_hands_many_options_on_by_hand() -> None:
     """A function that defines options, for the command line or for Python, may have more."""
     for path in sources():
-        for node in nodes(path):
-            if not isinstance(node, ast.FunctionDef):
-                continue
-            defines = {"command", "takes_keywords"}
-            made_by = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list}
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            count = sum(each.arg not in ("self", "cls") for each in given)
-            assert count <= MOST_PARAMETERS or made_by & defines, f"{path}: {node.name} takes {count}"
+        for name, count, made_by in read(path).functions:
+            defines = made_by & {"command", "takes_keywords"}
+            assert count <= MOST_PARAMETERS or defines, f"{path}: {name} takes {count}"
 
 
 SAME_MEANING = {
@@ -214,8 +233,7 @@ SAME_MEANING = {
 def test_a_public_name_means_one_thing() -> None:
     places: dict[str, list[Path]] = {}
     for path in sources():
-        for node in parsed(path).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(path.relative_to(PACKAGE))
+        for name in read(path).public:
+            places.setdefault(name, []).append(path.relative_to(PACKAGE))
     shared = {name: paths for name, paths in places.items() if len(paths) > 1 and name not in SAME_MEANING}
     assert not shared
