@@ -13,7 +13,9 @@ from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.screen import print_answer, tell
 
-baseline = typer.Typer(no_args_is_help=True, help="Accepted runs that later runs are checked against.")
+baseline = typer.Typer(
+    no_args_is_help=True, help="Manage baselines: accepted runs that later ones are checked against."
+)
 app.add_typer(baseline, name="baseline", rich_help_panel=COMPARE)
 
 NameArgument = Annotated[

@@ -63,9 +63,9 @@ def check_(
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """The gate: has anything become slower than the baseline? Exits 10 if so.
+    """The gate: exits 10 if anything became slower than the baseline.
 
-    With --ab and no --baseline, a suite is measured interleaved with other code: what to measure is for that.
+    With --ab and no --baseline, it measures a suite, chosen as for `run`, interleaved with other code.
 
     Examples: accelbench check --baseline main; accelbench check --ab rev:origin/main --suite quick
     """

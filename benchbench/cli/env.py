@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchbench.environments.interpreters import Found
 
 env = typer.Typer(
-    no_args_is_help=True, help="Separate environments for backends, to measure several versions."
+    no_args_is_help=True, help="Manage separate environments for backends, to measure several versions."
 )
 app.add_typer(env, name="env", rich_help_panel=INSPECT)
 

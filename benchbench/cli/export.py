@@ -30,7 +30,11 @@ def export(
     ] = None,
     output: Annotated[
         Path | None,
-        option("--output", "-o", text="File, or folder for several. [default: screen; the run]"),
+        option(
+            "--output",
+            "-o",
+            text="File, or folder for several. [default: the screen; several go into the run's folder]",
+        ),
     ] = None,
     share: Annotated[
         bool, typer.Option("--share", help="The run itself, without who measured it and where.")

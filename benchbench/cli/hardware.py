@@ -54,7 +54,7 @@ def hardware(
         str | None,
         option(
             "--format",
-            text="As for report. [default: by -o]",
+            text="As for report; overrides the extension of -o.",
             callback=checked_any,
             autocompletion=for_people,
         ),

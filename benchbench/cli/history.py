@@ -35,7 +35,7 @@ def history(
         str | None,
         typer.Option(
             "--format",
-            help="As for report. [default: by -o]",
+            help="As for report; overrides the extension of -o.",
             callback=checked_any,
             autocompletion=for_people,
         ),

@@ -33,14 +33,18 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            help=f"One of {', '.join(formats())}. [default: by -o]",
+            help=f"One of {', '.join(formats())}; overrides the extension of -o.",
             callback=checked,
             autocompletion=formats,
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        option("--output", "-o", text="File, or folder for several plots. [default: screen; the run]"),
+        option(
+            "--output",
+            "-o",
+            text="File, or folder for several plots. [default: the screen; plots go into the run's folder]",
+        ),
     ] = None,
     columns: Annotated[
         Names,

@@ -12,7 +12,7 @@ from benchbench.cli.app import INSPECT, app
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.screen import tell
 
-runs = typer.Typer(no_args_is_help=True, help="Stored runs: remove those no longer needed.")
+runs = typer.Typer(no_args_is_help=True, help="Remove stored runs that are no longer needed.")
 app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
 
 
