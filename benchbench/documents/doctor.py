@@ -127,7 +127,7 @@ def _noise(found: Noise) -> dict[str, Content]:
     return {
         "case": found.case,
         "processes": found.processes,
-        "cv": _known(found.cv, "%"),
+        "cv": _known(found.cv if found.cv is None else round(found.cv, 12), "%"),
         "detectable": _known(found.detectable, "%"),
         "ratio": _known(found.ratio, "×"),
         "threshold": _known(found.threshold, "%"),

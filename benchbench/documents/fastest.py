@@ -26,7 +26,8 @@ def fastest_lines(works: Sequence[Work]) -> list[Cell]:
         parts[0] = parts[0].replace(" in ", " is fastest in ", 1) + f" of {len(compared)}"
     line = ", ".join(parts)
     if not parts:
-        return [Cell((f"cannot tell which is fastest in any of {len(compared)}",))]
+        where = f" in any of {len(compared)}" if len(compared) > 1 else ""
+        return [Cell((f"cannot tell which is fastest{where}",))]
     return [Cell((f"{line}; {open_} cannot be told" if open_ else line,))]
 
 

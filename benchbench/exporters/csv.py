@@ -13,6 +13,8 @@ from benchbench.format import visible
 
 FORMULA = ("=", "+", "-", "@")  # OWASP, CSV injection; tab and CR, its other two, are made visible
 
+HEADINGS = {"%": "fraction", "±": "fraction", "p": ""}  # numbers are as stored, not as people read them
+
 
 class Csv(Exporter):
     """The document's records or, where it has none, its tables one below the other."""
@@ -57,7 +59,8 @@ def _unit(cells: Sequence[Cell | None]) -> str | None:
 
 
 def _name(column: Column, unit: str | None) -> str:
-    return str(field(f"{column.name} [{unit}]" if unit else column.name))
+    shown = HEADINGS.get(unit, unit) if unit else ""
+    return str(field(f"{column.name} [{shown}]" if shown else column.name))
 
 
 def _value(cell: Cell | None, unit: str | None) -> Any:

@@ -15,7 +15,7 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison, gate
-from benchbench.errors import UsageError
+from benchbench.errors import UnreadableInput, UsageError
 from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import decide
@@ -178,7 +178,7 @@ def regression_of(run: Run, name: str, results: Path) -> Since:
     if name not in baselines.baseline_names(results):
         ref = runs.read_run(selectors.find_run(results, name))
         (verdict,) = compare_runs(only(ref, case.id), run).verdicts
-        text = "  ".join(comparison.sentences(verdict))
+        text = "; ".join(comparison.sentences(verdict))
         return Since(verdict.verdict, verdict.p_holm, text)
     sessions = baselines.sessions(results, name, run.info.machine)
     found = decide(sessions, digest(run), GatePolicy(metrics=METRICS[:1], confirm=False))
@@ -191,5 +191,9 @@ def check_exists(name: str, results: Path) -> None:
     """Raises UnreadableInput or NotComparable where there is no such run or baseline for this machine."""
     if name in baselines.baseline_names(results):
         baselines.sessions(results, name, machine())
-    else:
-        runs.read_run(selectors.find_run(results, name))
+        return
+    try:
+        stored = selectors.find_run(results, name)
+    except UnreadableInput as error:
+        raise UnreadableInput(str(error), f"pytest --accelbench-save {name} stores one.") from error
+    runs.read_run(stored)
