@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from benchbench.analyse.rows import rows
+from benchbench.documents.doubling import doubling_tables
 from benchbench.errors import SuiteError
 from benchbench.model.case import Case, Dtype
 from benchbench.model.record import Record
@@ -21,7 +23,7 @@ from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, why_needle
 from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Suite, parse_suite
 from benchbench.running.rounds import shuffled
-from tests.factories import a_case, a_failure, a_measurement, a_probe, a_record
+from tests.factories import a_case, a_failure, a_measurement, a_probe, a_record, a_run
 from tests.program import accelbench
 
 BATCHES = [2**power for power in range(8)]
@@ -133,6 +135,16 @@ def sequence_table(folder: Path) -> list[list[str]]:
     shown = accelbench("report", "--format", "json", cwd=folder)
     rows = json.loads(shown.stdout)["rows"]
     return [[str(row["params"]["batch"]), row["status"], row["message"]] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("first", "rates", "knee"),
+    [(4, (100, 101), "batch=4 or less"), (4, (50, 100), "batch=8"), (1, (100, 101), "batch=1")],
+)
+def test_a_knee_at_the_first_size_may_lie_below_it(first: int, rates: tuple[float, ...], knee: str) -> None:
+    records = [at_rate(first * 2**number, rate) for number, rate in enumerate(rates)]
+    (shown,) = doubling_tables(rows(a_run(records)))
+    assert str(shown.rows[0][1]) == knee
 
 
 def test_a_run_ends_a_sequence_that_gains_nothing_and_the_report_tells_the_knee(tmp_path: Path) -> None:

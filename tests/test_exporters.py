@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from benchbench.analyse.columns import COLUMNS
-from benchbench.documents.document import Document, number, table
+from benchbench.documents.document import Content, Document, number, table
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.exporters.csv import Csv
@@ -461,8 +461,9 @@ def test_x3_what_github_would_link_is_broken(text: str, broken: str) -> None:
 
 
 def test_a_share_in_csv_is_the_fraction_that_its_heading_says() -> None:
-    rows = [{"part": "gemm", "share": number(0.25, "%"), "p": number(0.5, "p"), "self": number(2.0, "s")}]
-    document = Document(name="parts", title="Parts", tables=(table(rows),), data=[])
+    row: dict[str, Content] = {"part": "gemm", "share": number(0.25, "%"), "p": number(0.5, "p")}
+    row |= {"self": number(2.0, "s")}
+    document = Document(name="parts", title="Parts", tables=(table([row]),), data=[])
     text = Csv().export(document)["parts.csv"].decode()
     assert text == "part,share [fraction],p,self [s]\ngemm,0.25,0.5,2.0\n"
 

@@ -14,6 +14,7 @@ from benchbench.model.status import Status
 from benchbench.running.progress import duration
 
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
+LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s
 ENDS = (*HARMLESS, Status.OUT_OF_MEMORY, Status.SKIPPED)
 
 
@@ -38,7 +39,10 @@ def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
         stages["fork and wait"] = max(record.stages_s.get("wall", 0.0) - sum(stages.values()), 0.0)
         spent.update(stages)
     whole = sum(spent.values()) or 1.0
-    return ", ".join(f"{name} {each:.1f} s ({each / whole:.0%})" for name, each in spent.most_common())
+    told = [(name.replace("_", " "), each) for name, each in spent.most_common() if each >= LEAST_TOLD_S]
+    return (
+        ", ".join(f"{name} {each:.1f} s ({each / whole:.0%})" for name, each in told) or "too short to tell"
+    )
 
 
 def failing(records: Sequence[Record]) -> bool:
