@@ -39,7 +39,7 @@ def _line(rows: Sequence[Row]) -> dict[str, Content]:
     where = f"{case.workload}/{case.dtype} on {case.target} {case.mode}, {case.device}"
     return {
         "work": where,
-        "knee": _named(knee) + (" or less" if knee is rows[0] and swept_size(case) > 1 else ""),
+        "knee": _named(knee) + (" or less" if knee is rows[0] and swept_size(case) != 1 else ""),
         "rate there": number(_rate(knee), f"{knee.item}/s") if knee else None,
         "highest rate": _interval(best),
         "at": _named(best),
