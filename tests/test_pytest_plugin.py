@@ -74,6 +74,14 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def virtual(tmp_path: Path) -> Path:
+    """With the test, in virtual time: what it takes matters to none of those that use this."""
+    (tmp_path / "test_it.py").write_text(TEST)
+    (tmp_path / "conftest.py").write_text(VIRTUAL)
+    return tmp_path
+
+
 def a_copy(sessions: Path, folder: Path) -> Path:
     return shutil.copytree(sessions, folder, dirs_exist_ok=True)
 
@@ -103,21 +111,21 @@ def test_warm_up_and_blocks_are_those_of_a_run(tmp_path: Path) -> None:
     assert record.isolation == "shared"
 
 
-def test_a_function_that_raises_fails_its_test_and_is_a_row(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
+def test_a_function_that_raises_fails_its_test_and_is_a_row(virtual: Path) -> None:
+    (virtual / "test_it.py").write_text(
         f"{TEST}\ndef test_full(accelbench):\n    def f():\n        raise MemoryError('no room')\n"
         "    accelbench(f)\n"
     )
-    said = pytest_in(tmp_path, code=1)
+    said = pytest_in(virtual, step=1e-3, code=1)
     assert "1 failed, 1 passed" in said
-    assert [row["status"] for row in stored(tmp_path)] == ["ok", "out_of_memory"]
+    assert [row["status"] for row in stored(virtual)] == ["ok", "out_of_memory"]
 
 
-def test_one_test_measures_one_function(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
+def test_one_test_measures_one_function(virtual: Path) -> None:
+    (virtual / "test_it.py").write_text(
         "def test_it(accelbench):\n    accelbench(int)\n    accelbench(int)\n"
     )
-    assert "one function a test" in pytest_in(tmp_path, code=1)
+    assert "one function a test" in pytest_in(virtual, step=1e-3, code=1)
 
 
 def test_a_backend_that_is_not_there_fails_its_test_with_the_nearest(tmp_path: Path) -> None:
@@ -229,25 +237,22 @@ def test_a_run_of_another_machine_gets_no_more_rounds(sessions: Path, tmp_path: 
     assert "other hardware" in pytest_in(folder, "--accelbench-save", "main", code=4)
 
 
-def test_results_go_where_they_are_wanted_and_else_the_code_is_6(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "test_it.py").write_text(TEST)
-    pytest_in(tmp_path, "--accelbench-results", "there")
-    assert list((tmp_path / "there/runs").iterdir())
-    (tmp_path / "file").write_text("")
-    said = pytest_in(tmp_path, "--accelbench-results", "file", code=6)
+def test_results_go_where_they_are_wanted_and_else_the_code_is_6(virtual: Path) -> None:
+    pytest_in(virtual, "--accelbench-results", "there", step=1e-3)
+    assert list((virtual / "there/runs").iterdir())
+    (virtual / "file").write_text("")
+    said = pytest_in(virtual, "--accelbench-results", "file", step=1e-3, code=6)
     assert "not stored: " in said
 
 
-def test_a_session_that_is_killed_keeps_what_was_measured(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
+def test_a_session_that_is_killed_keeps_what_was_measured(virtual: Path) -> None:
+    (virtual / "test_it.py").write_text(
         f"{TEST}\n\ndef test_killed():\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    pytest_in(tmp_path, code=-9)
-    (row,) = stored(tmp_path)
+    pytest_in(virtual, step=1e-3, code=-9)
+    (row,) = stored(virtual)
     assert (row["case"], row["status"]) == (SUM, "ok")
-    assert not runs.read_run(selectors.find_run(tmp_path / "results", "latest")).ended
+    assert not runs.read_run(selectors.find_run(virtual / "results", "latest")).ended
 
 
 def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_path: Path) -> None:

@@ -170,7 +170,10 @@ class Mutants:
 
 
 def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
-    """How many times its tolerance the right one is off, and by its worst alteration each step and array."""
+    """How many times its tolerance the right one is off, and each step and array by an alteration.
+
+    That is the first which is told from the right one, or the worst where none is.
+    """
     made, mutants = reference_of(work, dtype), Mutants(work, dtype)
 
     def ratio(found: Mapping[str, Any]) -> float:
@@ -179,7 +182,8 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
     wrong: dict[str, float] = {}
     with np.errstate(invalid="ignore"):  # of a negated variance
         for name, altered in (*mutants.of_calls(), *mutants.of_arrays()):
-            wrong[name] = max(ratio(altered()), wrong.get(name, 0.0))
+            if wrong.get(name, 0.0) <= WRONG:
+                wrong[name] = max(ratio(altered()), wrong.get(name, 0.0))
     return ratio(mutants.right), wrong
 
 
