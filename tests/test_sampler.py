@@ -325,11 +325,11 @@ def test_what_tells_nothing_is_not_asked(tmp_path: Path) -> None:
     assert (found.clocks, found.throttling) == (first, ((tmp_path / stat).resolve(),))
 
 
-DAWDLING = ("run", "-b", "fake", "-d", "cpu", "-w", "dawdling", "--quick", "--rounds", "2")
+DAWDLING = ("run", "-b", "fake", "-d", "cpu", "-w", "dawdling", "--quick", "--rounds")
 
 
 def test_a_run_stores_what_was_seen_while_blocks_were_timed(tmp_path: Path) -> None:
-    accelbench(*DAWDLING, cwd=tmp_path)
+    accelbench(*DAWDLING, "1", cwd=tmp_path)
     (stored,) = (tmp_path / "results").rglob("records.jsonl")
     outcome = json.loads(stored.read_text().splitlines()[0])["outcome"]
     window, seen = outcome["window"], outcome["telemetry"]
@@ -349,7 +349,7 @@ def test_a_run_stores_what_was_seen_while_blocks_were_timed(tmp_path: Path) -> N
 def test_a_busy_neighbour_is_noted(tmp_path: Path) -> None:
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in kernel.allowed_cpus()]
     try:
-        accelbench(*DAWDLING, cwd=tmp_path)
+        accelbench(*DAWDLING, "2", cwd=tmp_path)
     finally:
         for neighbour in neighbours:
             neighbour.kill()
