@@ -329,6 +329,8 @@ def test_a_workload_that_measures_otherwise_now_is_named_with_the_line_that_acce
             "to accept the new times: accelbench baseline set main NEW",
         ]
     )
+    elsewhere = conclusions(Gate(name="main", found=found, where=" --results there"))
+    assert str(elsewhere[-1]).endswith("baseline set main NEW --results there")
     accepted = a_new(2.0, 1.0, side={"workload_version": 2}, id="ACCEPTED", started="2026-01-08T00:00:00Z")
     later = decide([*found.sessions, accepted], a_new(2.0, 1.0, side={"workload_version": 2}), RULES)
     assert Verdict.INCOMPARABLE not in {each.verdict for each in later.findings}

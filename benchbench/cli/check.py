@@ -73,6 +73,7 @@ def check_(
     from benchbench.cli.live import Lines
     from benchbench.documents import gate
     from benchbench.documents.conclusions import Gate
+    from benchbench.store.selectors import results_option
 
     files = outputs(out)
     with signals():
@@ -90,7 +91,14 @@ def check_(
             observer=Lines(),
             options=options,
         )
-    shown = Gate(name=ended.baseline, found=ended.result, strict=strict, exit_zero=exit_zero, note=ended.note)
+    shown = Gate(
+        name=ended.baseline,
+        found=ended.result,
+        strict=strict,
+        exit_zero=exit_zero,
+        where=results_option(results),
+        note=ended.note,
+    )
     print_document(gate.check_document(shown), format)
     write_outputs(files, ended.run, gate.case_verdicts(ended.result))
     raise typer.Exit(shown.exit_code)

@@ -34,6 +34,7 @@ class Gate:
     found: GateResult
     strict: bool = False
     exit_zero: bool = False
+    where: str = ""  # ` --results FOLDER`, where a command to type needs it
     note: str = ""  # why nothing was measured again, if so
 
     @property
@@ -96,7 +97,7 @@ def _after_upgrade(gate: Gate) -> list[str]:
         return []
     return [
         f"measured differently now, so earlier times do not count: {', '.join(upgrades)}",
-        f"to accept the new times: accelbench baseline set {gate.name} {gate.found.new.id}",
+        f"to accept the new times: accelbench baseline set {gate.name} {gate.found.new.id}{gate.where}",
     ]
 
 
@@ -116,7 +117,7 @@ def _decided_by_code(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
         return []
     commits = [each.commit for each in gate.found.sessions if each.commit and DIRTY not in each.commit]
     commit = commits[-1][:12] if commits else "COMMIT"
-    return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}"]
+    return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}{gate.where}"]
 
 
 def _complaint(each: CaseFinding) -> str:
