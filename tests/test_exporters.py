@@ -258,7 +258,7 @@ resnet50  batch=64 · float32 · cpu
 ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32
 ? cannot tell: intervals overlap or are missing, or other work ran meanwhile; --rigorous narrows them
 left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
-jax is fastest in 1 of 2; 1 cannot be told
+jax is fastest in 1 of 2; 1 undecided
 """)  # noqa: E501
 
 
@@ -282,7 +282,7 @@ try batch=32
 --rigorous narrows them
 left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 no room for FLOP/s: widen the terminal, or choose by --columns
-jax is fastest in 1 of 2; 1 cannot be told
+jax is fastest in 1 of 2; 1 undecided
 """)
 
 
@@ -308,7 +308,7 @@ left out 2×: torch cuda:0 eager: unavailable, this torch is
 a CPU build
 no room for FLOP/s, memory: widen the terminal, or choose by
 --columns
-jax is fastest in 1 of 2; 1 cannot be told
+jax is fastest in 1 of 2; 1 undecided
 """)
 
 
@@ -370,7 +370,7 @@ def test_markdown_is_a_table_to_paste() -> None:
     assert markdown_of(a_typical_run()) == snapshot("""\
 ## Run 20260102-030405-abcd
 
-- jax is fastest in 1 of 2; 1 cannot be told
+- jax is fastest in 1 of 2; 1 undecided
 
 - run 20260102-030405-abcd, 2026-01-02T03:04:05Z, accelbench 0.1.0
 - machine: Example CPU, 2 threads, Linux 6.8

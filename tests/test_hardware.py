@@ -519,8 +519,8 @@ def test_markdown_begins_with_what_it_comes_to() -> None:
             "## Hardware",
             "",
             "- fastest: NVIDIA H100 PCIe in 2 of 2",
-            "- cheapest: NVIDIA H100 PCIe in 1 of 2; 1 cannot be told",
-            "- most frugal: none in 2; 2 cannot be told",
+            "- cheapest: NVIDIA H100 PCIe in 1 of 2; 1 undecided",
+            "- most frugal: none in 2; 2 undecided",
             "- slow: node4, 1.37× its siblings of NVIDIA H100 PCIe",
         ]
     )

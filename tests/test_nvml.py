@@ -203,7 +203,7 @@ def test_a_device_is_the_gpu_that_cuda_means(
         ("cuda:0", [], {}, "NVML has no GPU that is cuda:0"),
         ("cuda:0", [A], {"CUDA_VISIBLE_DEVICES": ""}, "NVML has no GPU that is cuda:0"),
         ("cuda:1", [A, A], {"CUDA_VISIBLE_DEVICES": "1"}, "NVML has no GPU that is cuda:1"),
-        ("cuda:0", [A, B], {}, "cannot be told without CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+        ("cuda:0", [A, B], {}, "without CUDA_DEVICE_ORDER=PCI_BUS_ID"),
         ("cuda:0", [A], {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "not a MIG slice's"),
     ],
 )

@@ -334,7 +334,7 @@ def a_contest(*seconds: tuple[float, float]) -> RunReport:
     ("seconds", "line"),
     [
         ([(1, 2), (1, 2), (2, 1)], "torch is fastest in 2 of 3, jax in 1"),
-        ([(1, 2), (1, 1), (2, 1)], "torch is fastest in 1 of 3, jax in 1; 1 cannot be told"),
+        ([(1, 2), (1, 1), (2, 1)], "torch is fastest in 1 of 3, jax in 1; 1 undecided"),
         ([(1, 2), (1, 2)], "torch is fastest in 2 of 2"),
         ([(1, 1), (1, 1)], "cannot tell which is fastest in any of 2"),
     ],

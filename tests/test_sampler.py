@@ -303,7 +303,7 @@ def test_a_gpu_that_cannot_be_told_from_another_is_not_watched(tmp_path: Path) -
         found = watch.sources(CUDA_CASE)
     assert found.nvml is None
     assert found.notes == (note(NoteKind.NOT_SAMPLED, reason=found.no_energy),)
-    assert "cannot be told" in found.no_energy
+    assert "cannot tell which GPU" in found.no_energy
 
 
 def test_a_case_is_watched_on_the_cpus_it_may_use() -> None:

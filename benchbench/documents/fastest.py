@@ -14,7 +14,7 @@ KINDS = ("target", "mode", "device")  # the first of which a run has several of 
 
 
 def fastest_lines(works: Sequence[Work]) -> list[Cell]:
-    """`torch is fastest in 3 of 6, jax in 2; 1 cannot be told`; nothing where nothing is compared."""
+    """`torch is fastest in 3 of 6, jax in 2; 1 undecided`; nothing where nothing is compared."""
     kind = next((kind for kind in KINDS if any(len(_names(work, kind)) > 1 for work in works)), None)
     compared = [work for work in works if kind and len(_names(work, kind)) > 1]
     if kind is None:
@@ -28,7 +28,7 @@ def fastest_lines(works: Sequence[Work]) -> list[Cell]:
     if not parts:
         where = f" in any of {len(compared)}" if len(compared) > 1 else ""
         return [Cell((f"cannot tell which is fastest{where}",))]
-    return [Cell((f"{line}; {open_} cannot be told" if open_ else line,))]
+    return [Cell((f"{line}; {open_} undecided" if open_ else line,))]
 
 
 def _names(work: Work, kind: str) -> set[str]:

@@ -30,7 +30,7 @@ NOTHING = "nothing was measured that counts"
 NO_PRICES = "cheapest: no prices are given, as in --price '*H100*=2.5 EUR' --price '*EPYC*=0.4 EUR'"
 ONE_PRICE = "cheapest: fewer than two of the devices have a price"
 NO_JOULES = "most frugal: the joules of fewer than two devices were measured in any work"
-UNSURE = "? cannot be told from the best, all works judged together"
+UNSURE = "? not significantly worse than the best, over all works"
 DEVICE_JOULES = "joules are those of the device alone: a GPU's host is not in them"
 KEYS = {Aim.FASTEST: "items_per_s", Aim.CHEAPEST: "items_per_cost", Aim.FRUGAL: "items_per_j"}
 
@@ -121,14 +121,14 @@ def _is_open(ranking: Ranking) -> bool:
 
 
 def _conclusions(found: HardwareComparison) -> Iterator[Cell]:
-    """`fastest: NVIDIA H100 PCIe in 3 of 4; 1 cannot be told`, for each aim in which there is a choice."""
+    """`fastest: NVIDIA H100 PCIe in 3 of 4; 1 undecided`, for each aim in which there is a choice."""
     for aim in Aim:
         if rankings := _compared(found, aim):
             told = Counter(ranking.best.hardware.label for ranking in rankings if ranking.best)
             parts = [f"{name} in {count}" for name, count in told.most_common()]
             text = f"{', '.join(parts)} of {len(rankings)}" if parts else f"none in {len(rankings)}"
             unknown = len(rankings) - told.total()
-            yield Cell((f"{aim}: {text}" + (f"; {unknown} cannot be told" if unknown else ""),))
+            yield Cell((f"{aim}: {text}" + (f"; {unknown} undecided" if unknown else ""),))
     slow = [(each, score) for each in found.siblings for score in each.scores if score.slow]
     for each, score in slow:
         yield Cell(

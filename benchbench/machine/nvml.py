@@ -117,7 +117,7 @@ def gpu_index(device: str, gpus: Sequence[GpuSettings], environment: Mapping[str
     alike = len({gpu.name for gpu in gpus}) == 1
     if alike or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return int(number)
-    return f"which GPU is {device} cannot be told without CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    return f"cannot tell which GPU is {device} without CUDA_DEVICE_ORDER=PCI_BUS_ID"
 
 
 class Pynvml:
