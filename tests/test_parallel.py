@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,12 @@ from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
+from benchbench.workloads.networks.gpt2 import Gpt2Train
 from benchbench.workloads.networks.resnet50 import Resnet50Train
+from benchbench.workloads.networks.transformer import TransformerTrain
+from benchbench.workloads.steps import STRATEGIES, TrainingStep
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run_info
-from tests.tiny import EVERY
+from tests.tiny import EVERY, tiny
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
 ROOT = Path(__file__).parents[1]
@@ -99,6 +103,41 @@ def test_every_strategy_of_a_backend_is_verified(backend: str) -> None:
     cases = divided_cases(backend, Dtype.FLOAT32, names)
     errors = errors_of([*cases, *divided_cases(backend, Dtype.AMP_BF16, ["convnet_train"])])
     assert errors
+    assert not wrong(errors)
+
+
+def compiled_cases(strategy: Strategy, names: Sequence[str], mode: str = "compile") -> list[Case]:
+    """torch's, in one micro-batch and in two."""
+    placement = Placement(devices=2, strategy=strategy)
+    cases = [
+        training_case("torch", Dtype.FLOAT32, name, placement, **{"batch": 8, **params})
+        for name in names
+        for params in ({}, {"accumulate": 2})
+    ]
+    return [replace(case, mode=mode) for case in cases]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED])
+def test_a_divided_step_that_torch_compiles_is_verified(strategy: Strategy) -> None:
+    pytest.importorskip("torch")
+    cases = compiled_cases(strategy, ["convnet_train"])
+    errors = errors_of(cases)
+    assert len(errors) == len(cases)
+    assert not wrong(errors)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real
+@pytest.mark.parametrize("mode", ["compile", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize(
+    "strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.PIPELINE], ids=str
+)
+def test_every_divided_step_that_torch_compiles_is_verified(strategy: Strategy, mode: str) -> None:
+    pytest.importorskip("torch")
+    cases = compiled_cases(strategy, list(NETWORKS), mode)
+    errors = errors_of(cases)
+    assert len(errors) == len(cases)
     assert not wrong(errors)
 
 
@@ -386,22 +425,60 @@ def test_frameworks_that_keep_statistics_apart_have_a_reference_of_their_own() -
     assert len({computed(torch), computed(jax), computed(one)}) == 3
 
 
+def counted(work: TrainingStep, strategy: Strategy, devices: int, backend: str = "torch") -> traffic.Traffic:
+    placement = Placement(devices=devices, strategy=strategy)
+    return traffic.divided_traffic(work.divided(placement), Dtype.FLOAT32, backend_named(backend))
+
+
+CONVOLUTIONS = 32 * 3 * 3 * 3 + 32 + 64 * 32 * 3 * 3 + 64  # elements of convnet
+DENSE = 4096 * 512 + 512
+LAST = 512 * 10  # weights to ten outputs, which have a bias each
+
+
 @pytest.mark.parametrize(
-    ("strategy", "held", "sent"),
+    ("backend", "strategy", "held", "sent"),
     [
-        (Strategy.DATA_PARALLEL, 4000, 1500),
-        (Strategy.FULLY_SHARDED, 1000, 2250),
-        (Strategy.TENSOR_PARALLEL, 1000, None),
+        ("torch", Strategy.DATA_PARALLEL, CONVOLUTIONS + DENSE + LAST + 10, 1.5),
+        ("tensorflow", Strategy.DATA_PARALLEL, CONVOLUTIONS + DENSE + LAST + 10, 1.5),
+        ("torch", Strategy.FULLY_SHARDED, (CONVOLUTIONS + DENSE) // 4 + 3 * 512 + 3, 9),  # by outputs
+        ("jax", Strategy.FULLY_SHARDED, (CONVOLUTIONS + DENSE + LAST) // 4 + 10, None),
+        ("torch_xla", Strategy.FULLY_SHARDED, (CONVOLUTIONS + DENSE + LAST) // 4 + 10, None),
+        ("torch", Strategy.TENSOR_PARALLEL, CONVOLUTIONS + (DENSE + LAST) // 4 + 10, None),
+        ("jax", Strategy.TENSOR_PARALLEL, (CONVOLUTIONS + DENSE) // 4 + LAST + 10, None),
+        ("torch_xla", Strategy.TENSOR_PARALLEL, (CONVOLUTIONS + DENSE) // 4 + LAST + 10, None),
     ],
 )
-def test_what_a_device_of_four_holds_and_sends(strategy: Strategy, held: int, sent: int | None) -> None:
-    assert traffic.traffic_of(strategy, 4, 1000, 2000) == traffic.Traffic(held=held, sent=sent)
+def test_what_a_device_of_four_holds_and_sends(
+    backend: str, strategy: Strategy, held: int, sent: float | None
+) -> None:
+    """With gradients and momentum; sent are so many times what it holds of the parameters."""
+    told = counted(ConvnetTrain(), strategy, 4, backend)
+    assert told == traffic.Traffic(held=12 * held, sent=None if sent is None else round(sent * 4 * held))
 
 
-def test_each_micro_batch_gathers_sharded_parameters_anew() -> None:
-    sent = traffic.traffic_of(Strategy.FULLY_SHARDED, 4, 1000, 2000, micro_batches=3).sent
-    assert sent == (2 * 3 + 1) * 750
-    assert traffic.traffic_of(Strategy.DATA_PARALLEL, 4, 1000, 2000, micro_batches=3).sent == 1500
+@pytest.mark.parametrize(
+    ("backend", "strategy", "times"),
+    [
+        ("torch", Strategy.FULLY_SHARDED, 7 / 3),  # parameters are gathered anew
+        ("torch", Strategy.DATA_PARALLEL, 1),
+        ("tensorflow", Strategy.DATA_PARALLEL, 1),
+        ("jax", Strategy.DATA_PARALLEL, 3),
+    ],
+)
+def test_three_micro_batches_send_so_many_times_as_much(
+    backend: str, strategy: Strategy, times: float
+) -> None:
+    once, thrice = (counted(ConvnetTrain(accumulate=count), strategy, 4, backend).sent for count in (1, 3))
+    assert thrice == pytest.approx(times * (once or 0))
+    assert counted(ConvnetTrain(accumulate=3), strategy, 4, "torch_xla").sent is None
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_jax_holds_of_each_weight_has_the_shape_that_it_is_given(name: str) -> None:
+    work = tiny(name)
+    assert isinstance(work, TrainingStep)
+    for each in work.weights().values():
+        assert each.channels_last(np.empty(each.shape)).shape == each.shape_channels_last
 
 
 def test_a_plan_of_64_devices_tells_what_each_holds_and_sends() -> None:
@@ -417,16 +494,19 @@ def test_a_plan_of_64_devices_tells_what_each_holds_and_sends() -> None:
 
 
 class TorchContext:
-    """The CPU in float32, as rank 0 of 64."""
+    """The CPU in float32, as rank 0 of several."""
 
     compute = None
     channels_last = True
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int) -> None:
         import torch
 
         self.device, self.dtype = torch.device("cpu"), torch.float32
-        self.world = World(devices=64, processes=64)
+        self.world = World(devices=ranks, processes=ranks)
+
+    def compile_for_shapes(self, step: Any, *, dynamic: bool) -> Any:
+        return step
 
     def put(self, array: Any) -> Any:
         import torch
@@ -434,17 +514,29 @@ class TorchContext:
         return torch.tensor(np.ascontiguousarray(array))
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED])
-def test_torch_sends_at_64_ranks_what_is_counted(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class Counted:
+    """Bytes that rank 0 of a fake process group held and sent."""
+
+    held: int = 0
+    sent: float = 0.0
+
+
+def local(tensor: Any) -> Any:
+    """What the rank has of it."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def stepped(work: TrainingStep, ranks: int, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """A step of rank 0: what it has when its optimizer is done, and what its collectives sent."""
     torch = pytest.importorskip("torch")
     import torch.distributed as dist
     from torch.nn import parallel
+    from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.testing._internal.distributed.fake_pg import FakeStore
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    factors = {"_allgather_base_": 1.0, "_reduce_scatter_base_": 1.0}
-    sent = 0.0
+    found = Counted()
 
     class Reducing(parallel.DistributedDataParallel):  # type: ignore[misc]
         """The fake group's all-reduce has no result that its reducer takes: a hook gives it one."""
@@ -454,8 +546,7 @@ def test_torch_sends_at_64_ranks_what_is_counted(strategy: Strategy, monkeypatch
             self.register_comm_hook(None, reduced)
 
     def reduced(_, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations
-        nonlocal sent
-        sent += 2 * 63 / 64 * bucket.buffer().nbytes
+        found.sent += 2 * (ranks - 1) / ranks * bucket.buffer().nbytes
         done = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -464,24 +555,140 @@ def test_torch_sends_at_64_ranks_what_is_counted(strategy: Strategy, monkeypatch
 
     class Counting(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal sent
-            name = func.__name__.partition(".")[0]
-            if name in factors:
-                sent += factors[name] * 63 / 64 * max(each.nbytes for each in args[:2])
+            if func.__name__.partition(".")[0] in ("_allgather_base_", "_reduce_scatter_base_"):
+                found.sent += (ranks - 1) / ranks * max(each.nbytes for each in args[:2])
             return func(*args, **(kwargs or {}))
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=64)
+    def count(optimizer: Any, *_: Any) -> None:
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            kept = [each for each in optimizer.state[p].values() if getattr(each, "shape", ()) == p.shape]
+            found.held += sum(local(each).nbytes for each in (p, p.grad, *kept))
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    hook = register_optimizer_step_post_hook(count)
     try:
-        placement = Placement(devices=64, strategy=strategy)
-        work = ConvnetTrain(batch=64).divided(placement, rank=0)
-        context: Any = TorchContext()
+        context: Any = TorchContext(ranks)
         program = work.build_torch(context, work.arrays(Draw(Dtype.FLOAT32)))
         with Counting():
             program.step(*program.inputs)
     finally:
+        hook.remove()
         dist.destroy_process_group()
-    counted = traffic.traffic_of(strategy, 64, *work.held(Dtype.FLOAT32))
-    assert sent == pytest.approx(counted.sent, rel=0.05)  # sharded, short axes are padded to 64
+    return found
+
+
+def assert_counted(
+    work: TrainingStep, strategy: Strategy, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = work.divided(Placement(devices=ranks, strategy=strategy)).small()
+    told = traffic.divided_traffic(small, Dtype.FLOAT32, backend_named("torch"))
+    found = stepped(small.divided(small.placement, rank=0), ranks, monkeypatch)
+    assert found.held == told.held
+    if told.sent is not None:
+        assert found.sent == pytest.approx(told.sent)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("work", "strategy", "ranks"),
+    [
+        (ConvnetTrain(), Strategy.DATA_PARALLEL, 64),
+        (ConvnetTrain(), Strategy.FULLY_SHARDED, 64),
+        (ConvnetTrain(), Strategy.TENSOR_PARALLEL, 64),
+        (Gpt2Train(), Strategy.FULLY_SHARDED, 4),
+        (TransformerTrain(), Strategy.TENSOR_PARALLEL, 2),
+        (Gpt2Train(optimizer="adamw", accumulate=2), Strategy.TENSOR_PARALLEL, 2),
+    ],
+)
+def test_torch_holds_and_sends_what_is_counted(
+    work: TrainingStep, strategy: Strategy, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_counted(work, strategy, ranks, monkeypatch)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # nothing overwrites the view
+@pytest.mark.parametrize("name", TRAINED)
+def test_torch_holds_and_sends_what_is_counted_of_every_network(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for strategy in EVERY[name].strategies("torch"):
+        if strategy is not Strategy.PIPELINE:
+            work = EVERY[name]()
+            assert isinstance(work, TrainingStep)
+            assert_counted(replace(work, accumulate=2), strategy, 2, monkeypatch)
+
+
+COUNTED = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchbench.workloads.networks.convnet import ConvnetTrain
+
+
+@dataclass(frozen=True)
+class ConvnetCounted(ConvnetTrain):
+    """Each build notes the bytes of parameters and momentum that a device has, and the compiled step."""
+
+    def build_jax(self, context, arrays):
+        import jax
+
+        program = super().build_jax(context, arrays)
+        held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(program.state[:2]))
+        compiled = jax.jit(program.step).lower(*program.state, *program.inputs).compile()
+        note = Path(__file__).with_name(str(self.placement.strategy))
+        note.with_suffix(".held").write_text(str(held))
+        note.with_suffix(f".{self.accumulate}").write_text(compiled.as_text())
+        return program
+'''
+
+
+@pytest.fixture
+def of_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `ConvnetCounted` leaves its notes."""
+    pytest.importorskip("jax")
+    (tmp_path / "convnet_counted.py").write_text(COUNTED)
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
+    return tmp_path
+
+
+def on_four(strategy: Strategy, **params: Scalar) -> Case:
+    return a_case(
+        workload="convnet_counted",
+        params={"batch": 8, **params},
+        backend="jax",
+        mode="jit",
+        phase=Phase.TRAIN,
+        placement=Placement(devices=4, strategy=strategy),
+    )
+
+
+@pytest.mark.real
+def test_jax_holds_what_is_counted(of_jax: Path) -> None:
+    strategies = STRATEGIES["jax"]
+    assert not wrong(errors_of([on_four(strategy) for strategy in strategies]))
+    for strategy in strategies:
+        held = int((of_jax / f"{strategy}.held").read_text())
+        assert held == counted(ConvnetTrain(), strategy, 4, "jax").held * 2 / 3  # without gradients
+
+
+@pytest.mark.real
+def test_jax_reduces_gradients_after_each_micro_batch(of_jax: Path) -> None:
+    """XLA puts the all-reduce into the body of the loop over micro-batches."""
+    strategy = Strategy.DATA_PARALLEL
+    assert not wrong(errors_of([on_four(strategy), on_four(strategy, accumulate=2)]))
+    for count in (1, 2):
+        text = (of_jax / f"{strategy}.{count}").read_text()
+        computations = [each for each in text.split("\n\n") if " all-reduce(" in each]
+        (reduced,) = re.findall(r"= (.*) all-reduce\(", "\n".join(computations))
+        elements = [
+            math.prod(map(int, filter(None, each.split(","))))
+            for each in re.findall(r"f32\[([\d,]*)\]", reduced)
+        ]
+        assert sum(elements) == 2_122_186 + 1  # and the loss
+        assert ("while(" in text) == (count > 1)
+        assert not any(each.lstrip().startswith("ENTRY") for each in computations) or count == 1
 
 
 def of_devices(devices: int, batch: int, step_s: Sequence[float], **over: Any) -> list[Record]:

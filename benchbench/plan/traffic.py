@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -13,16 +13,19 @@ from benchbench.model.placement import Strategy
 from benchbench.model.world import Spread
 from benchbench.plan.costs import instance
 from benchbench.registry import load_class
-from benchbench.workloads.base import Training
-from benchbench.workloads.chain import BlockChain, Link, cut_chain
+from benchbench.workloads._division import Division, division_of, marked_axis, planned_axis
+from benchbench.workloads._weights import Weight
+from benchbench.workloads.chain import BlockChain, Chain, Link, cut_chain
 from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import TrainingStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """Of one device, in bytes. `held`: parameters, their gradients, and what the optimizer keeps of them.
 
-    `sent`: in a step, by the ring that nccl-tests counts by. None: the framework's partitioner decides.
+    `sent`: in a step, by the ring that nccl-tests counts by. None: sums of activations, or the framework's
+    partitioner decides.
     `bubble`: the share of a step in which a stage of a pipeline has nothing to compute.
     """
 
@@ -33,38 +36,89 @@ class Traffic:
 
 def traffic(case: Case) -> Traffic | None:
     """The traffic of a case; None on one device, or where its parameters are not counted."""
-    sized = instance(case)
-    if case.placement.devices == 1 or not isinstance(sized, Training):
+    work = instance(case)
+    if case.placement.devices == 1 or not isinstance(work, TrainingStep):
         return None
-    if isinstance(sized, PipelinedTraining) and sized.is_pipeline:
-        backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+    backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+    if isinstance(work, PipelinedTraining) and work.is_pipeline:
         of_framework = scan_traffic if backend.spread is Spread.DEVICES else pipeline_traffic
-        return of_framework(sized, case.computes_in)
-    parameters, slots = sized.held(case.computes_in)
-    if not parameters:
-        return None
-    placement, micro_batches = case.placement, int(case.params.get("accumulate", 1))
-    return traffic_of(placement.strategy, placement.devices, parameters, slots, micro_batches)
+        return of_framework(work, case.computes_in)
+    return divided_traffic(work, case.computes_in, backend)
 
 
-def traffic_of(
-    strategy: Strategy, devices: int, parameters: int, slots: int, micro_batches: int = 1
-) -> Traffic:
-    """The traffic of so many bytes of `parameters`, and of `slots`, the optimizer's state of them.
+def divided_traffic(work: TrainingStep, dtype: Dtype, backend: type[Backend]) -> Traffic:
+    """The most that any device holds and sends of a step whose batch or layers are divided.
 
-    Data-parallel, gradients are all-reduced: 2 (n − 1)/n of their bytes leave each device (nccl-tests,
-    doc/PERFORMANCE.md). Fully sharded, each holds 1/n of everything; parameters are gathered forward and
-    again backward, gradients are reduce-scattered: (n − 1)/n each (Rajbhandari et al. 2020, "ZeRO", 7.2.2).
-    Every micro-batch gathers anew; gradients are summed on each device first, and reduced with the last.
-    Not counted: activations, and a layer's parameters while they are gathered.
+    Not counted: activations, copies that are reduced, and a layer's parameters while they are gathered.
     """
-    everything, part = 2 * parameters + slots, (devices - 1) / devices
+    learnt = {name: weight for name, weight in work.weights().items() if weight.is_learnt}
+    held = {name: _elements_held(work, name, weight, backend) for name, weight in learnt.items()}
+    gradients = held | _whole_gradients(work, learnt, backend)
+    elements = (1 + len(work.update.slots)) * sum(held.values()) + sum(gradients.values())
+    itemsize, sent = dtype.storage.itemsize, _elements_sent(work, held, backend)
+    return Traffic(held=itemsize * elements, sent=None if sent is None else round(itemsize * sent))
+
+
+def _elements_sent(work: TrainingStep, held: Mapping[str, int], backend: type[Backend]) -> float | None:
+    """In a step, by a device that holds so much of each parameter; None: nobody says before it is compiled.
+
+    Data-parallel, gradients are all-reduced: 2 (n − 1)/n of them leave each device (nccl-tests,
+    doc/PERFORMANCE.md), once where micro-batches are summed before, and in JAX's scan after each. Fully
+    sharded, torch gathers parameters forward and again backward, and reduce-scatters gradients: (n − 1)/n
+    each (Rajbhandari et al. 2020, "ZeRO", 7.2.2). Every micro-batch gathers anew; gradients are reduced with
+    the last. What is in no layer FSDP keeps from forward to back.
+    """
+    devices, count, strategy = work.placement.devices, work.accumulate, work.placement.strategy
+    in_xla = backend.spread is Spread.DEVICES and backend.framework != "tensorflow"
     if strategy is Strategy.DATA_PARALLEL:
-        return Traffic(held=everything, sent=round(2 * part * parameters))
-    if strategy is Strategy.FULLY_SHARDED:
-        gathered = 2 * micro_batches + 1
-        return Traffic(held=-(-everything // devices), sent=round(gathered * part * parameters))
-    return Traffic(held=-(-everything // devices), sent=None)
+        if in_xla and count > 1 and backend.framework != "jax":
+            return None
+        return 2 * (devices - 1) / devices * sum(held.values()) * (count if in_xla else 1)
+    if strategy is Strategy.FULLY_SHARDED and not in_xla:
+        in_layers = _in_layers(work, held)
+        times = {name: count * (2 if name in in_layers else 1) + 1 for name in held}
+        return (devices - 1) * sum(times[name] * size for name, size in held.items())
+    return None
+
+
+def _elements_held(work: TrainingStep, name: str, weight: Weight, backend: type[Backend]) -> int:
+    """Of a weight, on the device that has most of it."""
+    placement, shape = work.placement, weight.shape
+    if backend.spread is Spread.DEVICES:
+        shape = weight.shape_channels_last if backend.framework != "torch" else shape
+        outputs = 0 if backend.framework == "torch" else len(shape) - 1
+        axis = marked_axis(placement.strategy, shape, placement.devices, outputs)
+    elif placement.strategy is Strategy.TENSOR_PARALLEL:
+        axis = planned_axis(work.tensor_parallel, name, len(shape))
+    else:
+        axis = 0 if placement.strategy is Strategy.FULLY_SHARDED else None
+    if axis is None:
+        return prod(shape)
+    return prod(shape) // shape[axis] * -(-shape[axis] // placement.devices)
+
+
+def _whole_gradients(
+    work: TrainingStep, learnt: Mapping[str, Weight], backend: type[Backend]
+) -> dict[str, int]:
+    """Elements of gradients that torch leaves whole though it divides the parameters: of a table's rows.
+
+    Not of a table that also gives the logits: their part of its gradient is divided, and so is the sum.
+    """
+    plan = work.tensor_parallel
+    if work.placement.strategy is not Strategy.TENSOR_PARALLEL or backend.spread is Spread.DEVICES:
+        return {}
+    by_logits = {name for name in learnt if division_of(plan, name) is Division.LOGITS}
+    if not any(len(learnt[name].shape) > 1 for name in by_logits):
+        return {}
+    tables = [name for name in learnt if division_of(plan, name) is Division.VOCABULARY]
+    return {name: prod(learnt[name].shape) for name in tables}
+
+
+def _in_layers(work: TrainingStep, names: Collection[str]) -> set[str]:
+    """Those of layers that torch gathers one by one: members of its lists, and all of a sequence."""
+    if isinstance(work, Chain) and not isinstance(work, BlockChain):
+        return set(names)
+    return {name for name in names if name.split(".")[1].isdigit()}
 
 
 def pipeline_traffic(work: PipelinedTraining, dtype: Dtype) -> Traffic:

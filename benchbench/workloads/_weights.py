@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ class Weight:
 
         array = draw.normal(name, *self.shape, scale=self.scale, mean=self.mean)
         return np.abs(array) if self.is_positive else array
+
+    @property
+    def shape_channels_last(self) -> tuple[int, ...]:
+        """As TensorFlow and JAX have it."""
+        moved = [(self.parts or self.shape)[axis] for axis in self.axes or range(len(self.shape))]
+        return (prod(moved[:-1]), moved[-1]) if self.axes and self.parts else tuple(moved)
 
     def channels_last(self, array: NDArray[Any]) -> NDArray[Any]:
         """As TensorFlow and JAX have it: the input's channels before the output's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchbench.model.placement import Strategy
+from benchbench.workloads._division import marked_axis
 from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network
@@ -74,18 +74,8 @@ class Shardings:
         return self._along(0 if self._strategy.divides_batch else None)
 
     def state(self, shape: Shape) -> Any:
-        """Of an array of the state with that shape.
-
-        Data-parallel: whole on every device. Fully sharded: along the longest axis that the devices divide.
-        Tensor-parallel: along the last axis, that of outputs.
-        """
-        if self._strategy is Strategy.DATA_PARALLEL:
-            return self._along(None)
-        axes = [axis for axis, size in enumerate(shape) if size and size % self._count == 0]
-        if self._strategy is Strategy.FULLY_SHARDED:
-            return self._along(max(axes, key=lambda axis: shape[axis], default=None))
-        last = len(shape) - 1
-        return self._along(last if last in axes else None)
+        """Of an array of the state with that shape: see `marked_axis`; the last axis is that of outputs."""
+        return self._along(marked_axis(self._strategy, shape, self._count, outputs=len(shape) - 1))
 
     def _along(self, axis: int | None) -> Any:
         return sharding_along(self._mesh, axis)

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.placement import Strategy
+from benchbench.workloads._division import marked_axis
 from benchbench.workloads._programs import torch_tensor_parallel
 from benchbench.workloads._programs.devices import shard_along
 from benchbench.workloads.base import DeviceContext
@@ -114,14 +115,10 @@ def local_loss(loss: Any) -> Any:
 def _with_sharding_marks(network: Network, module: Any) -> tuple[Any, dict[str, Any]]:
     """torch_xla, SPMD: parameters along the longest axis that divides, or tensor-parallel along outputs."""
     named, placement = dict(module.named_parameters()), network.placement
-    if placement.strategy is Strategy.DATA_PARALLEL:
-        return module, named
     for parameter in named.values():
-        axes = [axis for axis, size in enumerate(parameter.shape) if size % placement.devices == 0]
-        if placement.strategy is Strategy.TENSOR_PARALLEL:
-            axes = [axis for axis in axes if axis == 0]
-        if axes:
-            shard_along(parameter, placement.devices, max(axes, key=lambda axis: parameter.shape[axis]))
+        axis = marked_axis(placement.strategy, parameter.shape, placement.devices, outputs=0)
+        if axis is not None:
+            shard_along(parameter, placement.devices, axis)
     return module, named
 
 

@@ -5,12 +5,11 @@ Every rank has and computes the other layers, norms and convolutions for instanc
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.workloads._amp import is_scaled
-from benchbench.workloads._division import Division
+from benchbench.workloads._division import Division, division_of
 from benchbench.workloads._programs.torch_layers import attention
 from benchbench.workloads.base import DeviceContext
 from benchbench.workloads.network import Network
@@ -31,7 +30,7 @@ def divide_layers(network: Network, module: Any, context: DeviceContext) -> Any:
             raise Unsupported(f"{name}={count} cannot be divided among {ranks} devices")
     _replace_attention(module)
     for name, layer in module.named_modules():
-        if _has_heads(network, name):
+        if division_of(network.tensor_parallel, f"{name}.weight") is Division.HEADS:
             _group_heads_by_rank(layer, ranks)
         if getattr(layer, "inplace", False):  # an output that is its rank's part cannot be overwritten
             layer.inplace = False
@@ -48,20 +47,14 @@ def parameters_by_name(module: Any) -> dict[str, Any]:
 
 def in_order_of_state(network: Network, name: str, tensor: Any) -> Any:
     """A gathered parameter, or the optimizer's state of it, its heads in the order of the network's state."""
-    layer = name.removesuffix("_weight").removesuffix("_bias").removesuffix(".weight").removesuffix(".bias")
-    return (
-        _regrouped(tensor, network.placement.devices, PROJECTIONS) if _has_heads(network, layer) else tensor
-    )
+    if division_of(network.tensor_parallel, name) is not Division.HEADS:
+        return tensor
+    return _regrouped(tensor, network.placement.devices, PROJECTIONS)
 
 
 def is_loss_divided(network: Network) -> bool:
     """Whether no rank has all the logits, so that they compute the loss together."""
     return Division.LOGITS in network.tensor_parallel.values()
-
-
-def _has_heads(network: Network, layer: str) -> bool:
-    plan = network.tensor_parallel.items()
-    return any(division is Division.HEADS and fnmatch(layer, name) for name, division in plan)
 
 
 def _style(division: Division) -> Any:
