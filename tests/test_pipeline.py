@@ -192,6 +192,7 @@ def test_a_report_has_what_stages_were_idle_beside_the_bubble() -> None:
     document = report_document(run)
     shown = columns_of(document, [table.title for table in document.tables].index("Ranks"))
     assert (shown["bubble"], shown["idle"]) == (("11.1 %",), ("25.0 %",))
+    assert shown["strategy"] == ("pipeline",)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from benchbench.documents import document
 from benchbench.documents.document import Content, Table, number
 from benchbench.model.measurement import Measurement, RankSamples
 from benchbench.model.note import NoteKind
+from benchbench.model.placement import Strategy
 from benchbench.model.record import Record
 from benchbench.stats import median
 
@@ -25,9 +26,11 @@ def rank_tables(rows: Sequence[Row], records: Sequence[Record]) -> tuple[Table, 
 
 
 def _line(row: Row, measured: Measurement) -> dict[str, Content]:
+    strategy = row.case.placement.strategy
     steps = [median(rank.block_s) / measured.iterations for rank in measured.ranks]
     return {
         "case": row.case.id.partition("[")[0],
+        "strategy": None if strategy is Strategy.COLLECTIVE else str(strategy),
         "ranks": str(len(steps)),
         "slowest": str(steps.index(max(steps))),
         "its step": number(max(steps), "s"),
