@@ -535,21 +535,21 @@ def test_csv_has_numbers_for_all_that_is_compared() -> None:
             "best in",
             "rate [image/s]",
             "vs fastest [×]",
-            "± fastest [±]",
+            "± fastest [fraction]",
             "per cost [image/EUR]",
             "vs cheapest [×]",
-            "± cheapest [±]",
+            "± cheapest [fraction]",
             "per joule [image/J]",
             "vs most frugal [×]",
-            "± most frugal [±]",
+            "± most frugal [fraction]",
             "by",
             "measured",
         ]
     )
     assert heads[-2:] == snapshot(
         [
-            ["", "an hour [EUR]", "rate [×]", "± [±]", "items per cost [×]", "verdict"],
-            ["machine", "time vs median [×]", "± [±]", "cases", "days", "verdict"],
+            ["", "an hour [EUR]", "rate [×]", "± [fraction]", "items per cost [×]", "verdict"],
+            ["machine", "time vs median [×]", "± [fraction]", "cases", "days", "verdict"],
         ]
     )
     line = next(line for line in text.splitlines() if line.startswith("NVIDIA A10"))
