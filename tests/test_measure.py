@@ -104,6 +104,17 @@ def test_short_blocks_that_are_many_and_alike_end_in_precision_before_time_has_p
     assert (len(blocks), reason) == (DEFAULT.max_blocks, "precision")
 
 
+@pytest.mark.parametrize("slow", [1, 6, 20])
+def test_steps_that_are_slow_at_first_do_not_settle_the_size_of_a_block(slow: int) -> None:
+    script = Script(chain(repeat(0.03, slow), repeat(6e-6)))
+    found = measure_steps(script.step, script, POLICIES["quick"])
+    assert found.iterations == 256
+    assert found.steady
+    assert [*found.warmup_block_s, *found.block_s] == pytest.approx(
+        [256 * 6e-6] * (len(found.warmup_block_s) + len(found.block_s))
+    )
+
+
 def test_a_block_may_be_held_to_one_step_however_short() -> None:
     script = constant(1e-5)
     assert measure_steps(script.step, script, DEFAULT, most=1).iterations == 1

@@ -21,6 +21,8 @@ from benchbench.timing.steadiness import LEAST_WINDOW, level, settled
 
 OVERHEAD = 1000  # a block lasts at least this many timer costs: the timer takes at most 0.1 %
 SHORTEST_BLOCK_S = 1e-3  # below this, interrupts and clock granularity show
+OUTGROWN = 4  # a block this many times shorter than it has to last: its size is chosen anew
+SIZINGS = 3  # so often at most
 MOST_ITERATIONS = 2**30  # of a step that seems to take no time at all
 MOST_BATCHED = 50  # blocks that share a synchronisation: what `batch_s` holds of the shortest usual ones
 PREMATURE = 2.0  # times its timed length until a block can be read: then it was not waited for
@@ -84,14 +86,17 @@ def measure_steps(
     `most`: steps in a block, 1 where each must begin as a block does.
     """
     cost = timer_cost(timer)
-    with mark("warm-up"):
-        iterations, first = block_size(step, timer, cost, most)
-        warm, steady = warm_up(step, timer, policy, iterations, first)
-    compiled, used, began = compilations() or 0, cpu(), clock()
-    batched = len(timer.batches)
-    with mark("timed"):
-        blocks, reason = sample(step, timer, policy, iterations, warm[-1])
-    window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
+    for _ in range(SIZINGS):
+        with mark("warm-up"):
+            iterations, first = block_size(step, timer, cost, most)
+            warm, steady = warm_up(step, timer, policy, iterations, first)
+        compiled, used, began = compilations() or 0, cpu(), clock()
+        batched = len(timer.batches)
+        with mark("timed"):
+            blocks, reason = sample(step, timer, policy, iterations, warm[-1])
+        window = Window(began_s=began, ended_s=clock(), cpu_s=cpu() - used)
+        if iterations >= most or median(blocks) >= shortest_block(cost) / OUTGROWN:
+            break  # else a busy machine, or code not yet compiled, was slow while the size was chosen
     steady = steady and level(warm[-max(window_blocks(policy, warm) // 2, LEAST_WINDOW) :], blocks)
     recompiled = (compilations() or 0) - compiled
     batches = tuple(timer.batches[batched:])
@@ -115,7 +120,7 @@ def block_size(
     The shortest is best: long blocks average over interruptions that a median of many would set aside.
     A block much longer than needed settles it at once; a close one is confirmed by a second.
     """
-    least = max(OVERHEAD * cost, SHORTEST_BLOCK_S)
+    least = shortest_block(cost)
     iterations = 1
     while True:
         blocks = timer.blocks(step, iterations, 1)
@@ -124,6 +129,11 @@ def block_size(
         if min(blocks) >= least or iterations >= most:
             return iterations, blocks
         iterations *= 2
+
+
+def shortest_block(cost: float) -> float:
+    """Seconds that a block has to last, by what the timer costs."""
+    return max(OVERHEAD * cost, SHORTEST_BLOCK_S)
 
 
 def warm_up(
