@@ -101,7 +101,7 @@ def test_what_was_kept_and_dropped_is_told(tmp_path: Path) -> None:
     ]
     said = accelbench("export", "telling", "--share", "-o", "out", cwd=tmp_path, code=6).stderr.splitlines()
     assert "out: File exists" in said[0]
-    assert "not there yet" in said[1]
+    assert "does not exist yet" in said[1]
 
 
 def test_an_interrupted_run_stays_one(tmp_path: Path) -> None:

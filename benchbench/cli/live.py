@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from benchbench.model.status import Status
 from benchbench.plan.doubling import sequence
 from benchbench.running import progress
 from benchbench.running.observer import RunObserver, RunProgress
-from benchbench.store.redaction import own_redaction
+from benchbench.store.redaction import own_redaction, redaction
 from benchbench.store.selectors import results_option
 
 
@@ -36,7 +37,7 @@ class Lines(RunObserver):
         self._bar: ProgressLine | None = None
         self._summary = summary
         self._report = report
-        self._where = results_option(results)
+        self._where = redaction(os.environ, "", "")(results_option(results))  # a path to type stays whole
         self._verbose = verbose
         self._labels = [""]
         self._ended: set[str] = set()  # sequences of doubled sizes
