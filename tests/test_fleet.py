@@ -288,7 +288,8 @@ def test_a_run_of_a_fleet_is_finished_with_its_fleet_alone(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="was interrupted"):
         api.run(resume=True, results=tmp_path)
     (table,) = list_document("runs", tmp_path).tables
-    assert table.notes == (f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}",)
+    command = f"accelbench fleet --resume {fleet} --results {tmp_path}"
+    assert table.notes == (f"to finish the fleet {fleet}: {command}",)
 
 
 def test_a_tag_that_a_fleet_sets_cannot_be_given(tmp_path: Path) -> None:
