@@ -24,7 +24,7 @@ from benchbench.gate.decide import check_interleaved, decide
 from benchbench.gate.endings import exit_code
 from benchbench.gate.normality import alike_p, moments, normal_p
 from benchbench.gate.priors import CommonVariance, HeavyTails
-from benchbench.gate.session_variance import SessionVariance, likeness, told_by_all
+from benchbench.gate.session_variance import SessionVariance, estimated_from_all, likeness
 from benchbench.gate.size import likely_size
 from benchbench.gate.spread import session_deviation
 from benchbench.model.options import Variance
@@ -108,7 +108,9 @@ def test_cases_whose_days_differ_or_never_vary_tell_nothing_of_likeness() -> Non
 
 
 def told(drawings: list[list[list[float]]]) -> list[SessionVariance]:
-    return [told_by_all(places, likeness([DAYS[: len(places[0])]] * CASES, places)) for places in drawings]
+    return [
+        estimated_from_all(places, likeness([DAYS[: len(places[0])]] * CASES, places)) for places in drawings
+    ]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -142,7 +144,7 @@ def test_cases_that_differ_unlike_each_other_are_no_heavy_tails(days: int) -> No
 
 
 def test_cases_that_never_vary_have_the_least_variance() -> None:
-    still = told_by_all([[0.0] * 5] * 30, 0.0).prior
+    still = estimated_from_all([[0.0] * 5] * 30, 0.0).prior
     assert still
     assert still.posterior(1e-8, 4)[0] == 1e-8
 

@@ -44,11 +44,11 @@ def session_variance(matches: Sequence[BaselineMatch], variance: Variance) -> Se
     alike = likeness([each.dates for each in tested], places)
     if tested[0].metric.name not in DISTURBED:  # memory: what differs at all differs by steps
         return SessionVariance(prior=_prior(places, alike))
-    return told_by_all(places, alike)
+    return estimated_from_all(places, alike)
 
 
-def told_by_all(places: Sequence[Places], alike: float) -> SessionVariance:
-    """Of two cases or more and their `likeness`: whether they are alike, have heavy tails, or differ."""
+def estimated_from_all(places: Sequence[Places], alike: float) -> SessionVariance:
+    """From two or more cases of likeness `alike`: they differ equally, have heavy tails, or neither."""
     cases = [moments(each) for each in places]
     degrees = [each.count - 1 for each in cases]
     squares = [max(each.square * each.count / (each.count - 1), LEAST**2) for each in cases]

@@ -150,21 +150,17 @@ def _cases_on(
     probe: Probe,
     selection: Selection,
 ) -> Iterator[tuple[Case, Reason]]:
+    """The cases on one device, each with the reason why it cannot run; `placed`: the worlds it is part of."""
     workload, (device, absent) = entry_workload(entry), place
-    points = [
-        member
-        for table in _tables(entry, device)
-        for point in sizes.points(table)
-        for member in _members(entry, workload, point)
-    ]
     modes = entry.mode or [backend_of(probe).modes[0]]
-    axes = points, entry.dtype or [], modes, entry.cache, selection.environments, placed
-    for point, dtype, mode, cache, environment, placement in itertools.product(*axes):
-        instance = workload_at(entry.workload, point)
+    axes = (entry.dtype or [], modes, entry.cache, selection.environments, placed)
+    for point, (dtype, mode, cache, environment, placement) in itertools.product(
+        _sized(entry, device), itertools.product(*axes)
+    ):
         case = Case(
             suite=suite,
             workload=entry.workload,
-            params=instance.params,
+            params=workload_at(entry.workload, point).params,
             dtype=dtype,
             mode=mode,
             phase=Phase(workload.phase),
@@ -177,6 +173,17 @@ def _cases_on(
             doubles=entry.double,
         )
         yield case, absent or unsupported(case, workload, probe, device, launched=selection.launched)
+
+
+def _sized(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
+    """The parameters of every point of the entry's tables for this device, doubled where it says so."""
+    workload = entry_workload(entry)
+    return [
+        member
+        for table in _tables(entry, device)
+        for point in sizes.points(table)
+        for member in _members(entry, workload, point)
+    ]
 
 
 def _members(entry: Entry, workload: WorkloadKind, point: dict[str, Scalar]) -> Iterator[dict[str, Scalar]]:

@@ -29,10 +29,10 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
-    """The state is (parameters, what the optimizer keeps of each, running statistics and counters)."""
+    """The state is that of `_first_state`."""
     import jax.numpy as jnp
 
-    arrays = grouped_by_device(network, arrays)
+    arrays, layouts = grouped_by_device(network, arrays), network.weights()
     descents = [_descent(network, objective, optimizer, context) for objective in network.objectives]
     count = len(network.input_names)
 
@@ -52,18 +52,11 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
         return {name: as_in_torch(name, optimizer.gradient(own)) for name, own in kept.items()}
 
-    weights, layouts = put(network, context, arrays), network.weights()
-    parameters = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
-    slots = {name: {slot: jnp.zeros_like(p) for slot in optimizer.slots} for name, p in parameters.items()}
-    carried = {
-        "statistics": {name: array for name, array in weights.items() if name not in parameters},
-        "counters": [counter_of(optimizer, context) for _ in network.objectives],
-    }
     targets = (context.put(arrays[name]) for name in network.target_names)
     program = Program(
         step,
         (*network.channels_last_inputs(context.put, arrays), *targets),
-        (parameters, slots, carried),
+        _first_state(network, optimizer, context, arrays),
         parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, per_device=False),
@@ -72,8 +65,24 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     return jax_parallel.divide_program(network, context, program)
 
 
+def _first_state(
+    network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays
+) -> tuple[Any, Any, Any]:
+    """(parameters, the optimizer's state of each, running statistics and counters), before the first step."""
+    import jax.numpy as jnp
+
+    weights, layouts = put(network, context, arrays), network.weights()
+    parameters = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
+    slots = {name: {slot: jnp.zeros_like(p) for slot in optimizer.slots} for name, p in parameters.items()}
+    carried = {
+        "statistics": {name: array for name, array in weights.items() if name not in parameters},
+        "counters": [counter_of(optimizer, context) for _ in network.objectives],
+    }
+    return parameters, slots, carried
+
+
 def counter_of(optimizer: Optimizer, context: DeviceContext) -> dict[str, Any]:
-    """Of an objective's updates, and the scale of its loss."""
+    """The number of an objective's updates so far, and the scale of its loss."""
     import jax.numpy as jnp
 
     scale = amp.jax_scale() if amp.is_scaled(context) else {}
@@ -116,7 +125,7 @@ def _descent(network: Network, objective: Objective, optimizer: Optimizer, conte
 
 
 def over_micro_batches(network: Network, gradient_of: Any) -> Any:
-    """The same of micro-batches in turn: means of their gradients and losses, and the last statistics."""
+    """`gradient_of` over micro-batches in turn: mean gradients and loss, and the last statistics."""
     import jax
     import jax.numpy as jnp
 
