@@ -16,6 +16,7 @@ from benchbench.documents.baselines import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate import acceptance, baselines
 from benchbench.gate.session_file import encode_session, read_session
+from benchbench.gate.stages import HERE
 from benchbench.model.run import Partner
 from benchbench.store import runs
 from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
@@ -285,6 +286,15 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
     folder = stored_run(tmp_path, 5, 0.0012)
     assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder))
     stored_run(folder, 6, 0.001)
+    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+
+
+def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path) -> None:
+    for number in range(5):
+        stored_run(tmp_path, number)
+        accepted(tmp_path, f"RUN{number:02}")
+    folder = stored_run(tmp_path, 5, 0.0012)
+    stored_run(folder, 6, 0.001, partner=Partner(label=HERE, run="REMOVED", cases={}))
     assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 

@@ -120,7 +120,8 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
     line = f"accelbench run --resume {folder.name}"
     assert line in accelbench("list", "runs", cwd=tmp_path).stdout
     hint = f"interrupted, or still being measured: {line}"
-    assert hint in api.report(folder).facts
+    assert f"{hint} --results {folder.parents[1]}" in api.report(folder).facts
+    assert f"- {hint}" in accelbench("report", "--format", "markdown", cwd=tmp_path).stdout.splitlines()
     said = accelbench(*line.split()[1:], cwd=tmp_path, **only("honest")).stderr
     assert "2 records exist already" in said
     run = runs.read_run(folder)

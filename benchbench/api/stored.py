@@ -196,7 +196,12 @@ def report(
     shown = run if isinstance(run, Run) else load(run, results)
     known_ceilings = _ceilings(shown)
     return run_document.report_document(
-        shown, ceilings=known_ceilings, prices=known, columns=several(columns), by=by
+        shown,
+        ceilings=known_ceilings,
+        prices=known,
+        columns=several(columns),
+        by=by,
+        where="" if isinstance(run, Run) else selectors.results_option(folder(run, results).parents[1]),
     )
 
 

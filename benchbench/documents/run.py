@@ -65,11 +65,13 @@ def report_document(
     *,
     columns: Sequence[str] = (),
     by: str = "",
+    where: str = "",
 ) -> RunReport:
     """The rows of `run` as a table per work, a line for each target, mode and device, fastest first.
 
     `ceilings`: what was measured on the run's machine; `prices`: of its devices. `columns`: what is shown, by
-    the names of `run_columns`; `by`: an axis whose values stand side by side. Raises UsageError.
+    the names of `run_columns`; `by`: an axis whose values stand side by side; `where`: ` --results FOLDER`,
+    where a command to type needs it. Raises UsageError.
 
     A target, device and mode for which nothing was planned is not shown; the notes say what was left out,
     and why.
@@ -91,7 +93,7 @@ def report_document(
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
-        facts=tuple(_facts(run, made)),
+        facts=tuple(_facts(run, made, where)),
         tables=tables,
         plots=run_plots(run, ranked, scaling_panels(scaled)),
         notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
@@ -130,7 +132,7 @@ def _place(row: Row) -> Place:
     return row.case.target, row.case.device, row.case.mode
 
 
-def _facts(run: Run, made: Sequence[Row]) -> list[str]:
+def _facts(run: Run, made: Sequence[Row], where: str) -> list[str]:
     info, machine = run.info, run.info.machine
     statuses = Counter(row.status for row in made)
     devices = {f"device {row.case.device}: {row.device_name}" for row in made if row.device_name}
@@ -139,7 +141,7 @@ def _facts(run: Run, made: Sequence[Row]) -> list[str]:
     damaged = [f"damaged, not in this report: {'; '.join(run.damaged)}"] if run.damaged else []
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
-        *_parts(run),
+        *_parts(run, where),
         f"machine: {machine.cpu}, {_threads(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         *_targets(made),
@@ -174,7 +176,7 @@ def _amount(contended: Note) -> float:
     return max(map(float, contended.data.values()))
 
 
-def _parts(run: Run) -> list[str]:
+def _parts(run: Run, where: str) -> list[str]:
     """When a run that was interrupted was gone on with, and how it can be."""
     made = Counter(record.part for record in run.records)
     resumed = [
@@ -183,7 +185,7 @@ def _parts(run: Run) -> list[str]:
     ]
     if run.ended or resume_obstacle(run.info):
         return resumed
-    return [*resumed, f"interrupted, or still being measured: accelbench run --resume {run.info.id}"]
+    return [*resumed, f"interrupted, or still being measured: accelbench run --resume {run.info.id}{where}"]
 
 
 def _targets(made: Iterable[Row]) -> list[str]:

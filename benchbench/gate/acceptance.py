@@ -100,5 +100,5 @@ def _confirmation(folder: Path) -> Confirmation | None:
     here = next((each for each in reversed(again) if each.partner and each.partner.label == HERE), None)
     if here is None:
         return Confirmation(new=again[-1])
-    ref = next(each for each in again if here.partner and each.id == here.partner.run)
-    return Confirmation(new=here, ref=partnered(ref, here))
+    ref = next((each for each in again if here.partner and each.id == here.partner.run), None)
+    return Confirmation(new=here, ref=ref and partnered(ref, here))
