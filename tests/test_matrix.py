@@ -40,6 +40,7 @@ UNSUPPORTED: dict[str, str] = {
     "jax-*-dynamic_shapes-dynamic-*": "for every shape anew",
     "torch_xla-*-dynamic_shapes-dynamic-*": "for every shape anew",
     "tensorflow-xla-dynamic_shapes-dynamic-*": "for every shape anew",
+    "tensorflow-eager-dynamic_shapes-dynamic-*": "for every shape anew",
     "jax-*-update-float*": "XLA fuses",  # what is not `fused`
     "torch_xla-*-update-float*": "XLA fuses",
     "torch_xla-*-batch_norm_backward-float*": "running statistics",  # what is not `training`

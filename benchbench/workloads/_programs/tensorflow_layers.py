@@ -8,19 +8,30 @@ from typing import Any
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import DECAY, EPSILON
 
+CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}  # by axes of an image: eager gradients of three want a name
+
 
 def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
     """Of images or videos, with its bias where there is one; SAME is lopsided under a stride."""
     import tensorflow as tf
 
     filters, edges = weights[f"{conv.name}.weight"], [[0, 0], *([e, e] for e in conv.padding), [0, 0]]
+    lies = CHANNELS_LAST[len(conv.sizes)]
     if conv.keeps_size or not any(conv.padding):
-        y = tf.nn.convolution(x, filters, conv.strides, "SAME" if conv.keeps_size else "VALID")
+        padding = "SAME" if conv.keeps_size else "VALID"
+        y = tf.nn.convolution(x, filters, conv.strides, padding, data_format=lies)
     elif len(conv.sizes) == 2:
         y = tf.nn.conv2d(x, filters, conv.strides, edges)
     else:  # only conv2d takes explicit padding
-        y = tf.nn.convolution(tf.pad(x, edges), filters, conv.strides, "VALID")
+        y = tf.nn.convolution(tf.pad(x, edges), filters, conv.strides, "VALID", data_format=lies)
     return _with_bias(y, weights, conv.name)
+
+
+def leaky_relu(x: Any, slope: float) -> Any:
+    """TensorFlow's operator; in float64 by hand, since the operator keeps its slope in float32."""
+    import tensorflow as tf
+
+    return tf.maximum(x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
 
 
 def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:

@@ -179,14 +179,12 @@ class DcganTrain(AdversarialStep, Dcgan):
 
     def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
         """TensorFlow's operations."""
-        import tensorflow as tf
-
         x, (first, *middle, last) = images, self.discriminator()
-        x = tf.nn.leaky_relu(tensorflow_layers.conv(x, weights, first), SLOPE)
+        x = tensorflow_layers.leaky_relu(tensorflow_layers.conv(x, weights, first), SLOPE)
         for conv in middle:
             x = tensorflow_layers.conv(x, weights, conv)
             x = tensorflow_layers.batch_norm(x, weights, batch_norm_of(conv).name, training=True)
-            x = tf.nn.leaky_relu(x, SLOPE)
+            x = tensorflow_layers.leaky_relu(x, SLOPE)
         return tensorflow_layers.conv(x, weights, last)
 
     def judge_jax(self, weights: dict[str, Any], images: Any) -> Any:
