@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -137,6 +138,7 @@ class Engine:
         self.providers, self.starts = providers, starts
         self.asked: list[Any] = []
         self.entries: list[tuple[str, str]] = []
+        self.disabled: list[str] = []
 
     def options(self) -> Any:
         return SimpleNamespace(add_session_config_entry=lambda *entry: self.entries.append(entry))
@@ -145,8 +147,11 @@ class Engine:
         """To stand for the package."""
         module = ModuleType("onnxruntime")
 
-        def session(path: Any, options: Any = None, *, providers: list[Any]) -> Any:
+        def session(
+            path: Any, options: Any = None, *, providers: list[Any], disabled_optimizers: Sequence[str] = ()
+        ) -> Any:
             self.asked += providers
+            self.disabled = list(disabled_optimizers)
             return SimpleNamespace(get_providers=lambda: [self.starts])
 
         vars(module).update(
@@ -195,6 +200,18 @@ def test_a_session_asks_for_its_provider_on_its_device_in_its_precision_and_neve
     assert engine.asked == asked
     assert engine.entries == ([] if device == "cpu" else [("session.disable_cpu_ep_fallback", "1")])
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == ("0" if device.startswith("tensorrt") else "1")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "disabled"), [(Dtype.FLOAT32, []), (Dtype.FLOAT16, []), (Dtype.FLOAT64, ["MatMulScaleFusion"])]
+)
+def test_only_in_float64_is_a_scale_not_fused_into_a_product(
+    monkeypatch: pytest.MonkeyPatch, dtype: Dtype, disabled: list[str]
+) -> None:
+    engine = Engine([CPU], starts=CPU)
+    monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
+    OnnxSession("cpu", dtype, 2)._session(Path("model.onnx"))
+    assert engine.disabled == disabled
 
 
 def test_runs_on_a_gpu_are_queued_and_waited_for_at_the_end_of_a_block(
