@@ -27,6 +27,7 @@ WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "eleven": 11, "tw
 WORD = f"({'|'.join(WORDS)})"
 DEFAULT, QUICK = POLICIES["default"], POLICIES["quick"]
 QUOTED = [
+    ("measuring", f"blocks last less than 1/{NUMBER} of that", sampling.OUTGROWN),
     ("measuring", f"at least {NUMBER} times its error", reference.FLIPS_TOLERATED),
     ("measuring", f"within {NUMBER} u of zero", rounding.NEAR),
     ("measuring", f"It sleeps for {WORD} a second", neighbours.PAUSE_S),
@@ -114,6 +115,19 @@ def test_a_quoted_number_is_the_codes(page: str, pattern: str, value: float) -> 
     assert quoted, "the sentence is no longer there"
     for number in quoted:
         assert (WORDS[number] if number in WORDS else float(number.replace(",", ""))) == pytest.approx(value)
+
+
+def test_the_times_of_one_quick_case_are_the_study_s() -> None:
+    text = " ".join((ROOT / "docs/measuring.md").read_text().split())
+    printed = (ROOT / "tests/studies/output/user_time.md").read_text()
+    after, before = re.findall(r"takes ([0-9.]+ s) instead of ([0-9.]+ s)", text)[0]
+    later, earlier = re.findall(r"not larger: ([0-9.]+) % against ([0-9.]+) %", text)[0]
+    (share,) = re.findall(r"Blocks take ([0-9]+) % of the run", text)
+    for name, wall, apart in (("before", before, earlier), ("after", after, later)):
+        row = next(line for line in printed.splitlines() if line.startswith(f"| {name} |"))
+        assert wall in row
+        assert f"{apart}%" in row
+    assert f"{share}%" in row
 
 
 def test_the_table_of_presets_is_that_of_the_policies() -> None:

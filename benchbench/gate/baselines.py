@@ -85,7 +85,8 @@ def add_session(
         raise UsageError(f"{wrong!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
     if not any(side.rounds for side in session.cases.values()):
         raise UsageError(
-            f"Run {session.id} has no case that succeeded.", f"accelbench report {session.id} says why."
+            f"Run {session.id} has no case that succeeded.",
+            f"accelbench report {session.id}{results_option(root)} says why.",
         )
     folder = _folder_of(root, name, session.machine)
     before = [each for each in _sessions(folder, tell) if each.id != session.id]
