@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,11 +40,16 @@ class Diary:
         def collect(timeout_s: float) -> Answer:
             return Answer({})
 
+        def ask(job: Message, timeout_s: float, *, fork: bool) -> Answer:
+            self.entries.append(f"{job['kind']} {target.name}")
+            return Answer({"devices": [], "missing": {}, "missing_modes": {}})
+
         def close() -> None:
             self.entries.append(f"end {target.name}")
 
         self.entries.append(f"start {target.name}")
-        self.workers.append(SimpleNamespace(alive=True, ready=greet, post=post, collect=collect, close=close))
+        asked = {"ready": greet, "post": post, "collect": collect, "ask": ask}
+        self.workers.append(SimpleNamespace(alive=True, close=close, **asked))
         return self.workers[-1]
 
     def spare_workers(self) -> int:
@@ -55,14 +60,23 @@ class Diary:
 
 
 @contextmanager
+def a_pool(
+    diary: Diary, isolation: Isolation = Isolation.FORK, names: Sequence[str] = ("jax", "torch")
+) -> Iterator[tuple[WorkerPool, list[Case]]]:
+    """A pool on that transport, and a case of each backend named."""
+    cases = [a_case(target=name, backend=name) for name in names]
+    targets = [dataclasses.replace(FAKE, name=case.target, backend=case.backend) for case in cases]
+    settings, opened = dataclasses.replace(SETTINGS, isolation=isolation), cast(Any, diary)
+    with WorkerPool(targets, settings, sys.executable, transport=lambda *_: opened) as pool:
+        yield pool, cases
+
+
+@contextmanager
 def pool_ahead(
     diary: Diary, rounds: int, isolation: Isolation = Isolation.FORK
 ) -> Iterator[tuple[WorkerPool, list[Case]]]:
     """A pool whose workers of `rounds` later rounds have imported; its diary begins after that."""
-    cases = [a_case(target=name, backend=name) for name in ("jax", "torch")]
-    targets = [dataclasses.replace(FAKE, name=case.target, backend=case.backend) for case in cases]
-    settings, opened = dataclasses.replace(SETTINGS, isolation=isolation), cast(Any, diary)
-    with WorkerPool(targets, settings, sys.executable, transport=lambda *_: opened) as pool:
+    with a_pool(diary, isolation) as (pool, cases):
         pool.start(cases)
         del diary.entries[:]
         pool.start_ahead(cases, rounds)
@@ -107,3 +121,39 @@ def test_fresh_processes_of_each_case_need_no_workers_ahead() -> None:
     diary = Diary(spare=100)
     with pool_ahead(diary, 2, Isolation.SPAWN):
         assert not [entry for entry in diary.entries if entry.startswith("start")]
+
+
+@pytest.mark.parametrize(
+    ("cores", "names", "ahead"), [(2, "a", 2), (1, "a", 1), (2, "ab", 1), (2, "abcd", 0)]
+)
+def test_while_devices_are_looked_for_idle_cores_import_for_later_rounds(
+    monkeypatch: pytest.MonkeyPatch, cores: int, names: str, ahead: int
+) -> None:
+    monkeypatch.setattr("benchbench.launch.pool.usable_threads", lambda: cores)
+    wanted, diary = ["jax", "onnxruntime", "tensorflow", "torch"][: len(names)], Diary(spare=100)
+    with a_pool(diary, names=wanted) as (pool, cases):
+        pool.probe(later_rounds=2)
+        started = [f"start {name}" for name in wanted]
+        assert diary.entries[: len(wanted) * (2 + ahead)] == [
+            *started * (1 + ahead),
+            *(f"greet {name}" for name in wanted),
+        ]
+        pool.start_ahead(cases, 2)
+        assert [entry for entry in diary.entries if "start" in entry] == started * 3
+
+
+def test_of_the_workers_begun_early_only_those_that_are_needed_are_kept() -> None:
+    diary = Diary(spare=100)
+    with a_pool(diary, names=("jax",)) as (pool, cases):
+        pool.probe(later_rounds=1)
+        del diary.entries[:]
+        pool.start_ahead([dataclasses.replace(case, environment={"NAME": "1"}) for case in cases], 1)
+        assert diary.entries == ["end jax", "start jax"]
+
+
+def test_a_plan_alone_and_a_virtual_device_start_no_worker_early() -> None:
+    for names, later_rounds in ((("jax",), 0), (("fake",), 2)):
+        diary = Diary(spare=100)
+        with a_pool(diary, names=names) as (pool, _):
+            pool.probe(later_rounds=later_rounds)
+            assert [entry for entry in diary.entries if "start" in entry] == [f"start {names[0]}"]

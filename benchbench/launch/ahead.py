@@ -23,8 +23,18 @@ class WorkersAhead:
         self._rounds: list[dict[Template, Worker]] = []
 
     def begin(self, templates: Sequence[Template], rounds: int) -> None:
-        """Start the workers of that many rounds; they import side by side."""
-        self._rounds = [{template: self._start(template) for template in templates} for _ in range(rounds)]
+        """Start the workers of that many rounds that are not started yet, and end those of other templates.
+
+        They import side by side.
+        """
+        self._rounds += [{} for _ in range(rounds - len(self._rounds))]
+        for started in self._rounds:
+            for template in started.keys() - templates:
+                started.pop(template).close()
+        for started in self._rounds[:rounds]:
+            for template in templates:
+                if template not in started:
+                    started[template] = self._start(template)
 
     def finish(self) -> list[tuple[Template, Worker]]:
         """All of these workers, once each has imported its framework or failed to."""

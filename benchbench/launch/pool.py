@@ -29,6 +29,7 @@ from benchbench.launch.transport import (
     Transport,
     Worker,
 )
+from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.options import Isolation
@@ -36,6 +37,7 @@ from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.registry import load_class
 
+WORKERS_PER_CORE = 2  # that import while backends are looked for: an import waits for the disk, too
 TRACE_READERS = ("jax", "tensorflow")  # backends whose framework reads XPlane traces
 
 
@@ -87,9 +89,12 @@ class WorkerPool:
 
         To be called before anything is timed, as is `await_ahead`.
         """
-        templates = sorted({each for each in map(template_of, cases) if not self._is_virtual(each)})
-        if templates and self._settings.isolation is not Isolation.SPAWN:
-            self._ahead.begin(templates, min(rounds, self._transport.spare_workers() // len(templates)))
+        self._begin_ahead(sorted(set(map(template_of, cases))), rounds)
+
+    def _begin_ahead(self, templates: Sequence[Template], rounds: int) -> None:
+        wanted = [template for template in templates if not self._is_virtual(template)]
+        if wanted and self._settings.isolation is not Isolation.SPAWN:
+            self._ahead.begin(wanted, min(rounds, self._transport.spare_workers() // len(wanted)))
 
     def await_ahead(self, cases: Iterable[Case]) -> None:
         """Wait until these workers and this round's have imported what the cases will need."""
@@ -105,9 +110,15 @@ class WorkerPool:
             worker.collect(IMPORT_TIMEOUT_S)
         self._charge("import", begin)
 
-    def probe(self) -> list[Probe]:
-        """Ask every target for its devices."""
-        greetings = self._start([Template(name) for name in self._targets])
+    def probe(self, later_rounds: int = 0) -> list[Probe]:
+        """Ask every target for its devices.
+
+        `later_rounds`: of the run that follows; their workers begin to import meanwhile, as far as there are
+        cores for them.
+        """
+        at_once = WORKERS_PER_CORE * usable_threads() // max(len(self._targets), 1)
+        templates = [Template(name) for name in self._targets]
+        greetings = self._start(templates, rounds_ahead=min(later_rounds, at_once - 1))
         begin = time.perf_counter()
         probes = [self._probe(template, greeting) for template, greeting in greetings.items()]
         self._charge("probe", begin)
@@ -245,7 +256,10 @@ class WorkerPool:
         return kind.virtual
 
     def _start(
-        self, templates: Sequence[Template], staying: Mapping[Template, Worker] | None = None
+        self,
+        templates: Sequence[Template],
+        staying: Mapping[Template, Worker] | None = None,
+        rounds_ahead: int = 0,
     ) -> dict[Template, Greeting]:
         begin, kept = time.perf_counter(), {**(staying or {}), **self._ahead.take(templates)}
         for template, worker in self._workers.items():
@@ -255,6 +269,8 @@ class WorkerPool:
         wanted = [template for template in templates if not faults[template] and template not in kept]
         started = {template: self._started(template) for template in wanted}
         self._workers = {**kept, **started}
+        if rounds_ahead > 0:
+            self._begin_ahead(wanted, rounds_ahead)
         deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
         greetings = {template: worker.ready(left_until(deadline)) for template, worker in started.items()}
         self._charge("import", begin)

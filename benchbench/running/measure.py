@@ -79,7 +79,7 @@ def measure_launched(
 
 def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
     """The head of the run that these options would make; nothing is measured or stored."""
-    with prepared(*request.request_on_targets(options), observer) as (_, info):
+    with prepared(*request.request_on_targets(options), observer, measured=False) as (_, info):
         return info
 
 
@@ -89,13 +89,18 @@ def prepared(
     targets: Sequence[Target],
     observer: RunObserver,
     transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
+    *,
+    measured: bool = True,
 ) -> Iterator[tuple[WorkerPool, RunInfo]]:
-    """The workers of the targets, and the head of the run that is asked for. Raises UsageError."""
+    """The workers of the targets, and the head of the run that is asked for. Raises UsageError.
+
+    `measured`: whether that run will be made.
+    """
     with WorkerPool(targets, asked.settings, sys.executable, transport=transport) as pool:
         tell_system(observer, sys.platform)
         tell_mistakes(observer)
         observer.note(LOOKING)
-        info = rounds.prepare(pool, asked)
+        info = rounds.prepare(pool, asked, measured=measured)
         for line in sizes_left_behind(asked.suites, asked.selection, info.plan):
             observer.note(line)
         yield pool, info

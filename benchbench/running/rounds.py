@@ -31,9 +31,12 @@ from benchbench.running.verification import Announce
 from benchbench.store.ulid import new_id
 
 
-def prepare(pool: WorkerPool, request: Request) -> RunInfo:
-    """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist."""
-    probes = pool.probe()
+def prepare(pool: WorkerPool, request: Request, *, measured: bool = True) -> RunInfo:
+    """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist.
+
+    `measured`: the run will be made, so workers of its later rounds may import while devices are looked for.
+    """
+    probes = pool.probe(later_rounds=request.policy.rounds - 1 if measured else 0)
     check_devices(devices_asked(request.entries, request.selection.devices), probes)
     chosen = plan(request.entries, request.selection, probes)
     return run_head(probes, fitting(chosen, machine().memory_bytes), request)
