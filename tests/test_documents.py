@@ -62,7 +62,8 @@ from benchbench.exporters.markdown import escaped
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import decide
-from benchbench.profiling.tables import difference, operator_table
+from benchbench.profiling.differences import difference
+from benchbench.profiling.tables import operator_table
 from benchbench.registry import entry_names, load_class
 from benchbench.store import runs
 from benchbench.trends.trend import trends

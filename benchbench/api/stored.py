@@ -25,8 +25,9 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Names, Variance, several
 from benchbench.model.run import Run
 from benchbench.plan import config, suite
-from benchbench.profiling import tables
-from benchbench.profiling.tables import OperatorTable, ProfileDifference
+from benchbench.profiling import differences, tables
+from benchbench.profiling.differences import ProfileDifference
+from benchbench.profiling.tables import OperatorTable
 from benchbench.running.observer import RunObserver
 from benchbench.store import artifacts, runs, selectors
 from benchbench.store.merging import MergedRun, merge_runs
@@ -174,7 +175,7 @@ def compare_profiles(
     Raises UsageError, UnreadableInput.
     """
     before, after = (profile(each, cases=cases, results=results, observer=observer) for each in (ref, new))
-    return [tables.difference(*pair) for pair in tables.pairs(before, after)]
+    return [differences.difference(*pair) for pair in differences.pairs(before, after)]
 
 
 def report(

@@ -10,7 +10,8 @@ from benchbench.analyse.digest import SETTLED
 from benchbench.comparing.verdicts import Comparison
 from benchbench.model.profile import Profile
 from benchbench.model.status import Verdict
-from benchbench.profiling.tables import OperatorTable, difference, operator_table
+from benchbench.profiling.differences import difference
+from benchbench.profiling.tables import OperatorTable, operator_table
 from benchbench.store import artifacts
 
 MOST = 3  # operators named; `accelbench profile REF NEW` has all
