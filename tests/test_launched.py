@@ -21,10 +21,12 @@ import pytest
 
 from benchbench import api
 from benchbench.errors import UsageError
-from benchbench.launch import followers
+from benchbench.launch import rank_group
 from benchbench.launch.channel import Channel
-from benchbench.launch.followers import Group, LaunchedProcess, follow, gather_followers
+from benchbench.launch.followers import follow
+from benchbench.launch.joining import gather_followers
 from benchbench.launch.launched import PORT, Launched, first_host, launched
+from benchbench.launch.rank_group import Group, LaunchedProcess
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, first_message, meet
 from benchbench.model.measurement import Failure, Measurement, Window
@@ -161,7 +163,7 @@ def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(t
         pass
     assert where.file.stat().st_mode & 0o077 == 0
     port = json.loads(where.file.read_bytes())["port"]
-    member = dataclasses.asdict(followers.this_member(process(tmp_path, 1)))
+    member = dataclasses.asdict(rank_group.this_member(process(tmp_path, 1)))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(json.dumps({"member": member, "token": "guessed"}).encode() + b"\n")
         thread.join()
@@ -182,7 +184,7 @@ def _follow_as(tmp_path: Path, version: str) -> None:
     while not where.file.exists():
         pass
     told = json.loads(where.file.read_bytes())
-    member = dataclasses.asdict(followers.this_member(where)) | {"version": version}
+    member = dataclasses.asdict(rank_group.this_member(where)) | {"version": version}
     with socket.create_connection(("127.0.0.1", told["port"])) as connection:
         connection.sendall(json.dumps({"member": member, "token": told["token"]}).encode() + b"\n")
         connection.recv(1)
@@ -190,7 +192,7 @@ def _follow_as(tmp_path: Path, version: str) -> None:
 
 def a_group(*members: tuple[str, tuple[int, ...]]) -> Group:
     own, *others = (LaunchedProcess(rank, host, cores, "1") for rank, (host, cores) in enumerate(members))
-    return Group(own.host, own, [followers.Follower(each, None) for each in others])  # type: ignore[arg-type]
+    return Group(own.host, own, [rank_group.Follower(each, None) for each in others])  # type: ignore[arg-type]
 
 
 def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> None:
@@ -219,7 +221,7 @@ def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
     def devices(*gpus: str) -> list[int]:
         group = a_group(*(("a", (0,)) for _ in gpus))
         members = [dataclasses.replace(each, gpus=own) for each, own in zip(group.members, gpus, strict=True)]
-        own, *others = (followers.Follower(each, None) for each in members)  # type: ignore[arg-type]
+        own, *others = (rank_group.Follower(each, None) for each in members)  # type: ignore[arg-type]
         shown = Group("a", own.member, others)
         return [shown.device(rank) for rank in range(len(gpus))]
 
@@ -234,7 +236,7 @@ def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
 def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
     here, there = socket.socketpair()
     member = LaunchedProcess(1, "a", (0,), "1")
-    gone = followers.Follower(member, Channel(here))
+    gone = rank_group.Follower(member, Channel(here))
     assert not gone.ended
     there.close()
     assert gone.ended
@@ -243,7 +245,7 @@ def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
     gone.tell({"do": "close"})
     assert gone.lost == "its process has ended"
     here, there = socket.socketpair()
-    silent = followers.Follower(member, Channel(here))
+    silent = rank_group.Follower(member, Channel(here))
     with pytest.raises(ConnectionError, match="its process said nothing for 0 s"):
         silent.hear(0.01)
     assert not there.recv(1)  # a late answer would be taken for the next one
@@ -262,7 +264,7 @@ class Unreachable(socket.socket):
 
 def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
     here, there = socket.socketpair()
-    follower = followers.Follower(
+    follower = rank_group.Follower(
         LaunchedProcess(1, "a", (0,), "1"), Channel(Unreachable(fileno=here.detach()))
     )
     follower.tell({"do": "close"})

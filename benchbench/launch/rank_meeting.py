@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from benchbench.launch.followers import Group
+from benchbench.launch.rank_group import Group
 from benchbench.launch.transport import Message
 from benchbench.meeting import Rank, deadline_of, failure_reply, first_message, meet
 from benchbench.model.measurement import Failure

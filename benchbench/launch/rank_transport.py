@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import count
 
 from benchbench.backends.base import Backend
-from benchbench.launch.followers import Follower, Group, ended_job, greeting_of
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
+from benchbench.launch.rank_group import Follower, Group, ended_job, greeting_of
 from benchbench.launch.rank_meeting import Meeting
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import Sampler

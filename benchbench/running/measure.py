@@ -13,7 +13,7 @@ from benchbench.environments import targets as interpreters
 from benchbench.errors import UsageError
 from benchbench.format import count_of
 from benchbench.launch import catalogue
-from benchbench.launch.followers import gather_followers
+from benchbench.launch.joining import gather_followers
 from benchbench.launch.launched import Launched
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
