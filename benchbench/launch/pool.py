@@ -1,10 +1,10 @@
-"""The workers of a run: one per target and environment, fresh each round, and one for references."""
+"""What a run asks of its workers: devices, references, cases; one by one or side by side."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -13,13 +13,11 @@ import msgspec
 
 from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported
-from benchbench.launch.ahead import WorkersAhead, left_until
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.lost_devices import LostDevices, is_accelerator
 from benchbench.launch.project import UserCode
 from benchbench.launch.template import REFERENCE, Template, template_of
 from benchbench.launch.transport import (
-    IMPORT_TIMEOUT_S,
     Answer,
     Files,
     Greeting,
@@ -27,8 +25,8 @@ from benchbench.launch.transport import (
     Message,
     Observer,
     Transport,
-    Worker,
 )
+from benchbench.launch.workers import RunWorkers
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
@@ -59,15 +57,15 @@ class WorkerPool:
         self._settings = settings
         self._code = code
         self._open = transport
+        self._python = python
         self._targets = {target.name: target for target in targets}
-        self._reference_target = Target(name=REFERENCE.target, backend="fake", python=python)
-        self._workers: dict[Template, Worker] = {}
         self._lost = LostDevices()
-        self._ahead = WorkersAhead(self._started)
         self.stages_s: dict[str, float] = {}  # wall time that is no single case's, by what it went into
 
     def __enter__(self) -> Self:
+        reference = Target(name=REFERENCE.target, backend="fake", python=self._python)
         self._transport = self._open(self._settings, self._code)
+        self._workers = RunWorkers(self._transport, {REFERENCE.target: reference, **self._targets})
         return self
 
     def __exit__(
@@ -81,20 +79,16 @@ class WorkerPool:
         Where time is virtual, a worker stays: a fresh one would give the same numbers.
         """
         wanted = {template_of(case) for case in cases}
-        staying = {template: self._workers[template] for template in wanted if self._stays(template)}
-        self._start(sorted(wanted - staying.keys()), staying)
+        staying = self._workers.staying(wanted)
+        self._start(sorted(wanted - staying), staying)
 
     def start_ahead(self, cases: Iterable[Case], rounds: int) -> None:
         """Start workers for so many later rounds, as far as memory allows: they import side by side.
 
         To be called before anything is timed, as is `await_ahead`.
         """
-        self._begin_ahead(sorted(set(map(template_of, cases))), rounds)
-
-    def _begin_ahead(self, templates: Sequence[Template], rounds: int) -> None:
-        wanted = [template for template in templates if not self._is_virtual(template)]
-        if wanted and self._settings.isolation is not Isolation.SPAWN:
-            self._ahead.begin(wanted, min(rounds, self._transport.spare_workers() // len(wanted)))
+        if self._forks:
+            self._workers.start_ahead(sorted(set(map(template_of, cases))), rounds)
 
     def await_ahead(self, cases: Iterable[Case]) -> None:
         """Wait until these workers and this round's have imported what the cases will need."""
@@ -102,12 +96,7 @@ class WorkerPool:
         kinds: dict[Template, set[tuple[str, str]]] = {}
         for case in cases:
             kinds.setdefault(template_of(case), set()).add((str(case.phase), case.mode))
-        workers = [*self._workers.items(), *self._ahead.finish()]
-        importing = [(template, worker) for template, worker in workers if template in kinds and worker.alive]
-        for template, worker in importing:
-            worker.post({"kind": "preload", "kinds": sorted(kinds[template])}, fork=False)
-        for _, worker in importing:
-            worker.collect(IMPORT_TIMEOUT_S)
+        self._workers.preload(kinds)
         self._charge("import", begin)
 
     def probe(self, later_rounds: int = 0) -> list[Probe]:
@@ -118,7 +107,8 @@ class WorkerPool:
         """
         at_once = WORKERS_PER_CORE * usable_threads() // max(len(self._targets), 1)
         templates = [Template(name) for name in self._targets]
-        greetings = self._start(templates, rounds_ahead=min(later_rounds, at_once - 1))
+        rounds_ahead = min(later_rounds, at_once - 1) if self._forks else 0
+        greetings = self._start(templates, rounds_ahead=rounds_ahead)
         begin = time.perf_counter()
         probes = [self._probe(template, greeting) for template, greeting in greetings.items()]
         self._charge("probe", begin)
@@ -150,7 +140,7 @@ class WorkerPool:
 
     def ask_plain(self, job: Message, target: str | None = None) -> Answer:
         """The answer to a job about no case, of a target's worker or of one without a framework."""
-        worker = self._worker(Template(target) if target else REFERENCE)
+        worker = self._workers.usable(Template(target) if target else REFERENCE)
         return worker.ask(job, self._settings.timeout_s, fork=True)
 
     def ask(self, case: Case, job: Message) -> tuple[Answer, str]:
@@ -164,7 +154,7 @@ class WorkerPool:
         wanted = self._settings.isolation
         if wanted is Isolation.SPAWN:
             return self._spawned(case, job), "spawn"
-        worker = self._worker(template_of(case))
+        worker = self._workers.usable(template_of(case))
         fork = wanted is Isolation.FORK or case.placement.devices > 1  # a process's devices are fixed once
         answer = worker.ask(self._job_of(case, job), self._settings.timeout_s, fork=fork)
         if fork and answer.end is JobEnd.HUNG:
@@ -173,9 +163,9 @@ class WorkerPool:
 
     def read(self, job: Message, files: Files) -> Answer:
         """The answer of a process that can read XPlane traces: JAX's or TensorFlow's, of our interpreter."""
-        python = self._reference_target.python
         for backend in TRACE_READERS:
-            answer = self._ask_fresh(Target(name="reader", backend=backend, python=python), {}, job, files)
+            reader = Target(name="reader", backend=backend, python=self._python)
+            answer = self._ask_fresh(reader, {}, job, files)
             if answer.reply is not None:
                 break
         return answer
@@ -196,7 +186,7 @@ class WorkerPool:
         begin = time.perf_counter()
         while wave:
             for case in wave:
-                answer = self._workers[template_of(case)].collect(self._settings.timeout_s)
+                answer = self._workers.posted(template_of(case)).collect(self._settings.timeout_s)
                 answers[case.id] = self._lost.recorded(case, answer)
             answers |= self._refused(waiting)
             wave = self._posted(waiting)
@@ -226,7 +216,7 @@ class WorkerPool:
             if queue and not (taken and is_accelerator(queue[0][0].device)):
                 wave.append(queue.pop(0))
         for case, job in wave:
-            self._worker(template_of(case)).post(self._job_of(case, job), fork=True)
+            self._workers.usable(template_of(case)).post(self._job_of(case, job), fork=True)
         return [case for case, _ in wave]
 
     def _spawned(self, case: Case, job: Message) -> Answer:
@@ -246,51 +236,18 @@ class WorkerPool:
         finally:
             worker.close()
 
-    def _stays(self, template: Template) -> bool:
-        worker = self._workers.get(template)
-        return worker is not None and worker.alive and self._is_virtual(template)
-
-    def _is_virtual(self, template: Template) -> bool:
-        backend = self._targets[template.target].backend
-        kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
-        return kind.virtual
+    @property
+    def _forks(self) -> bool:
+        """Whether jobs are forked from workers that have imported, or each imports by itself."""
+        return self._settings.isolation is not Isolation.SPAWN
 
     def _start(
-        self,
-        templates: Sequence[Template],
-        staying: Mapping[Template, Worker] | None = None,
-        rounds_ahead: int = 0,
+        self, templates: Sequence[Template], staying: Collection[Template] = (), rounds_ahead: int = 0
     ) -> dict[Template, Greeting]:
-        begin, kept = time.perf_counter(), {**(staying or {}), **self._ahead.take(templates)}
-        for template, worker in self._workers.items():
-            if template not in kept or worker is not kept[template]:
-                worker.close()
-        faults = {template: self._targets[template.target].fault for template in templates}
-        wanted = [template for template in templates if not faults[template] and template not in kept]
-        started = {template: self._started(template) for template in wanted}
-        self._workers = {**kept, **started}
-        if rounds_ahead > 0:
-            self._begin_ahead(wanted, rounds_ahead)
-        deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
-        greetings = {template: worker.ready(left_until(deadline)) for template, worker in started.items()}
+        begin = time.perf_counter()
+        greetings = self._workers.start(templates, staying, rounds_ahead)
         self._charge("import", begin)
-        broken = {each: Greeting(status="broken", reason=fault) for each, fault in faults.items() if fault}
-        known = broken | greetings
-        return {template: known[template] for template in templates if template in known}
-
-    def _started(self, template: Template) -> Worker:
-        target = self._targets.get(template.target, self._reference_target)
-        return self._transport.start(target, dict(template.environment))
-
-    def _worker(self, template: Template) -> Worker:
-        """The template's worker, started anew where there is none or it can take no other job."""
-        worker = self._workers.get(template)
-        if worker is None or not worker.alive:
-            if worker is not None:
-                worker.close()
-            worker = self._workers[template] = self._started(template)
-            worker.ready()
-        return worker
+        return greetings
 
     def _probe(self, template: Template, greeting: Greeting) -> Probe:
         target = self._targets[template.target]
@@ -303,7 +260,7 @@ class WorkerPool:
                 reason=greeting.reason,
                 remedy=target.remedy or backend.remedy(),
             )
-        answer = self._workers[template].ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
+        answer = self._workers.posted(template).ask({"kind": "probe"}, self._settings.timeout_s, fork=True)
         return _probe_of(target, greeting.version, answer)
 
     def _job_of(self, case: Case, job: Message) -> Message:

@@ -1,0 +1,91 @@
+"""Which workers of a run there are: one per template, and those of later rounds, which import meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from benchbench.backends.base import Backend
+from benchbench.launch.ahead import WorkersAhead, left_until
+from benchbench.launch.template import Template
+from benchbench.launch.transport import IMPORT_TIMEOUT_S, Greeting, Transport, Worker
+from benchbench.model.device import Target
+from benchbench.registry import load_class
+
+
+class RunWorkers:
+    """They are started side by side, and ended when a round has no use for them."""
+
+    def __init__(self, transport: Transport, targets: Mapping[str, Target]) -> None:
+        """`targets`: by name, all that templates may have."""
+        self._transport = transport
+        self._targets = targets
+        self._current: dict[Template, Worker] = {}
+        self._ahead = WorkersAhead(self._started)
+
+    def start(
+        self, templates: Sequence[Template], staying: Collection[Template] = (), rounds_ahead: int = 0
+    ) -> dict[Template, Greeting]:
+        """Fresh workers of `templates` beside those `staying`; all others are ended. Template → its greeting.
+
+        `rounds_ahead`: later rounds whose workers begin to import meanwhile.
+        """
+        begin = time.perf_counter()
+        kept = {each: self._current[each] for each in staying} | self._ahead.take(templates)
+        for template, worker in self._current.items():
+            if template not in kept or worker is not kept[template]:
+                worker.close()
+        faults = {template: self._targets[template.target].fault for template in templates}
+        wanted = [template for template in templates if not faults[template] and template not in kept]
+        started = {template: self._started(template) for template in wanted}
+        self._current = {**kept, **started}
+        if rounds_ahead > 0:
+            self.start_ahead(wanted, rounds_ahead)
+        deadline = begin + IMPORT_TIMEOUT_S  # one for all: they import side by side
+        greetings = {template: worker.ready(left_until(deadline)) for template, worker in started.items()}
+        broken = {each: Greeting(status="broken", reason=fault) for each, fault in faults.items() if fault}
+        known = broken | greetings
+        return {template: known[template] for template in templates if template in known}
+
+    def start_ahead(self, templates: Sequence[Template], rounds: int) -> None:
+        """Workers for so many later rounds, as far as memory allows, but where time is virtual."""
+        wanted = [template for template in templates if not self._is_virtual(template)]
+        if wanted:
+            self._ahead.begin(wanted, min(rounds, self._transport.spare_workers() // len(wanted)))
+
+    def preload(self, kinds: Mapping[Template, Collection[tuple[str, str]]]) -> None:
+        """Wait until all have imported what cases of these phases and modes will need."""
+        workers = [*self._current.items(), *self._ahead.finish()]
+        importing = [(template, worker) for template, worker in workers if template in kinds and worker.alive]
+        for template, worker in importing:
+            worker.post({"kind": "preload", "kinds": sorted(kinds[template])}, fork=False)
+        for _, worker in importing:
+            worker.collect(IMPORT_TIMEOUT_S)
+
+    def staying(self, templates: Collection[Template]) -> set[Template]:
+        """Those whose worker can take another job and whose time is virtual."""
+        return {each for each in templates if self._is_alive(each) and self._is_virtual(each)}
+
+    def usable(self, template: Template) -> Worker:
+        """The template's worker, started anew where there is none or it can take no other job."""
+        if not self._is_alive(template):
+            if template in self._current:
+                self._current[template].close()
+            self._current[template] = self._started(template)
+            self._current[template].ready()
+        return self._current[template]
+
+    def posted(self, template: Template) -> Worker:
+        """The worker that was asked last, also where it has died since."""
+        return self._current[template]
+
+    def _is_alive(self, template: Template) -> bool:
+        return template in self._current and self._current[template].alive
+
+    def _is_virtual(self, template: Template) -> bool:
+        backend = self._targets[template.target].backend
+        kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+        return kind.virtual
+
+    def _started(self, template: Template) -> Worker:
+        return self._transport.start(self._targets[template.target], dict(template.environment))
