@@ -11,7 +11,7 @@ from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.registry import DRAWN
 from benchbench.worker.random_cache import MOST, cached_normal, cached_result
-from benchbench.workloads.base import Draw, standard_normal
+from benchbench.workloads.draw import Draw, standard_normal
 
 KEY = (1, 2)
 

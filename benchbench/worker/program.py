@@ -19,7 +19,7 @@ from benchbench.workloads.base import Draw, Program, Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Standard
+    from benchbench.workloads.draw import Standard
 
 Message = dict[str, Any]
 

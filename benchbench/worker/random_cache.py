@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from benchbench.registry import DRAWN
-from benchbench.workloads.base import standard_normal
+from benchbench.workloads.draw import standard_normal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

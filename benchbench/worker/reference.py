@@ -31,7 +31,8 @@ from benchbench.workloads.steps import DRAWS_TOLERATED
 
 if TYPE_CHECKING:
     from benchbench.worker.verify import Tensors
-    from benchbench.workloads.base import Arrays, Standard
+    from benchbench.workloads.base import Arrays
+    from benchbench.workloads.draw import Standard
 
 UNCALIBRATED = 2.0  # int8's scales are of the first inputs: what exceeds their range is cut
 FLIPS_TOLERATED = 1.5  # times the error of ReLUs that rounding may turn: more of them than a program has

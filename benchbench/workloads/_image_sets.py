@@ -21,7 +21,7 @@ from zlib import error as BadDeflate
 
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.reading import read_at_most, read_file
-from benchbench.workloads.base import SEED, generator
+from benchbench.workloads.draw import SEED, generator
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from benchbench.workloads.base import SEED, generator
+from benchbench.workloads.draw import SEED, generator
 
 if TYPE_CHECKING:
     import numpy as np

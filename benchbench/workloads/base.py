@@ -9,20 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
-from zlib import crc32
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
-from benchbench.model.note import Note
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
-from benchbench.model.world import World
+from benchbench.workloads.draw import SEED, Draw, generator, rounded
+from benchbench.workloads.program import CONSUMER, OUTPUT, SOURCE, DeviceContext, Feed, Program
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,172 +29,26 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
     Tensors = dict[str, NDArray[np.float64]]
-    Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], NDArray[Any]]
 
-SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
-OUTPUT = "output"  # the name of an operation's only one
-SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
-
-
-class DeviceContext(Protocol):
-    """What a builder may ask of the backend it builds for."""
-
-    device: Any  # the framework's own device object or name
-    dtype: Any  # the framework's own dtype, of what is stored
-    compute: Any  # and of what is multiplied under mixed precision; else None
-    world: World  # the processes and devices that compute a step together
-    channels_last: bool  # how images lie in memory; torch's builders ask
-
-    def put(self, array: NDArray[np.generic]) -> Any:
-        """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
-
-    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
-        """`array` in the host's memory, pageable or pinned, else as `put`. Raises Unsupported."""
-
-    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
-        """A row on each device of the world, where one process drives them all."""
-
-    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """A part of a step, compiled to be called with inputs of several shapes.
-
-        `dynamic`: the framework is told that the second axis of the first input varies. Raises Unsupported.
-        """
-
-    def spend(self, seconds: float, operator: str = "simulated") -> None:
-        """Let virtual time pass in an operator; only the fake backend has any."""
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """An input pipeline: the inputs of one step after the other, without end; closing them ends its workers.
-
-    `ahead`: how many it may have prepared before they are asked for.
-    """
-
-    batches: Generator[tuple[Any, ...], None, None]
-    ahead: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """`step(*state, *inputs)`; with a state its result is `(*next state, output)`, else the output.
-
-    `axes` permutes the reference's axes into the output's: (0, 2, 3, 1) for an NHWC output of an NCHW
-    reference; `input_axes` those of an input, by name, and so of its gradient. Where axes do not tell, as for
-    gates in another order, `input_index` gives the program's indices (samples, axes) for the reference's.
-    Several outputs come as a tuple, in the order of `Operation.output_shapes`. `held` are tensors that the
-    step reads besides inputs.
-
-    Of a training step, verification reads by PyTorch's names and in PyTorch's layout: `parameters(*state)`,
-    and after the first step `gradients(*state)`, as the optimizer's own state tells them.
-
-    With a `feed` a step's inputs come from an input pipeline. `inputs` are like them and in memory: the step
-    is also timed with these, to tell how long it waits for data.
-    """
-
-    step: Callable[..., Any]
-    inputs: tuple[Any, ...] = ()
-    state: tuple[Any, ...] = ()
-    axes: tuple[int, ...] | None = None
-    input_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    input_index: Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = field(default_factory=dict)
-    held: tuple[Any, ...] = ()
-    parameters: Callable[..., Mapping[str, Any]] | None = None
-    gradients: Callable[..., Mapping[str, Any]] | None = None
-    parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # of the step; see `SOURCE`
-    feed: Feed | None = None
-    compiles: bool = True  # False: the step is called as it is in every mode
-    simulated: bool = False  # nothing is computed, so there is nothing to verify
-    unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
-    notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
-    layout: str = ""  # of images in memory, `NHWC`; "" without images
-
-    def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
-        if output in self.input_index:
-            return self.input_index[output](index)
-        axes = self.axes if output == OUTPUT else self.input_axes.get(output)
-        return index if axes is None else index[:, axes]
-
-
-class Draw:
-    """The one source of inputs and weights: N(0, 1), seeded by name, rounded once to the case's dtype.
-
-    Every framework and the float64 reference get the same numbers, so no difference between them comes
-    from rounding the inputs. Never zeros, ones or the identity: special values run faster on real
-    hardware (baidu-research/DeepBench#104: about 15 %).
-    """
-
-    def __init__(
-        self,
-        dtype: Dtype,
-        seed: int = SEED,
-        standard: Standard | None = None,
-        renewed: Callable[[str], int] = lambda _: 0,
-    ) -> None:
-        """`standard`: what draws, `standard_normal` or something that gives the same numbers.
-
-        `renewed`: what is added to the seed of an array, by its name.
-        """
-        self._dtype = dtype
-        self._seed = seed
-        self._standard = standard or standard_normal
-        self._renewed = renewed
-
-    def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[Any]:
-        """Array of `shape`, N(mean, scale²), of values the dtype can represent: float64 or float32."""
-        import numpy as np
-
-        real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
-        values = np.asarray(self._standard(self._key(name), shape, real))
-        if scale != 1.0:
-            values *= real(scale)
-        if mean:
-            values += real(mean)
-        return rounded(values, self._dtype)
-
-    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
-        """`values`, which nobody draws, as the dtype has them: float64 or float32."""
-        import numpy as np
-
-        real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
-        return rounded(values.astype(real), self._dtype)
-
-    def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
-        """int64 class indices of shape (count,)."""
-        return generator(self._key(name)).integers(0, classes, size=count)
-
-    def integers(self, name: str, *shape: int, below: int) -> NDArray[np.int64]:
-        """int64 of `shape`, each of 0 … below − 1 equally likely: tokens, positions, indices."""
-        return generator(self._key(name)).integers(0, below, size=shape)
-
-    def _key(self, name: str) -> tuple[int, int]:
-        return self._seed + self._renewed(name), crc32(name.encode())
-
-
-def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
-    """N(0, 1) of `shape` in float64 or float32, the same for the same key."""
-    return generator(key).standard_normal(shape, dtype=real)
-
-
-def generator(key: tuple[int, int]) -> np.random.Generator:
-    """Of the numbers that belong to a seed and a name."""
-    import numpy as np
-
-    return np.random.default_rng(key)
-
-
-def rounded(values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
-    """float32 `values` rounded to nearest even in `dtype`, still stored as float32; float64 as it is."""
-    import numpy as np
-
-    if dtype is Dtype.FLOAT16:
-        return values.astype(np.float16).astype(np.float32)
-    if dtype is Dtype.BFLOAT16:  # the upper half of a float32
-        bits = values.view(np.uint32)
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-        return np.asarray(bits.view(np.float32))
-    return values
+__all__ = [  # what a file of workloads may need
+    "CONSUMER",
+    "OUTPUT",
+    "SEED",
+    "SOURCE",
+    "DeviceContext",
+    "Draw",
+    "Feed",
+    "Operation",
+    "Program",
+    "Step",
+    "Training",
+    "Workload",
+    "generator",
+    "reference_of_samples",
+    "rounded",
+    "sampled",
+    "wide",
+]
 
 
 class Workload(ABC):

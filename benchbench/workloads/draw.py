@@ -1,0 +1,97 @@
+"""The numbers of inputs and weights: drawn by seed and name, rounded to the case's dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from benchbench.model.case import Dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], NDArray[Any]]
+
+SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
+
+
+class Draw:
+    """The one source of inputs and weights: N(0, 1), seeded by name, rounded once to the case's dtype.
+
+    Every framework and the float64 reference get the same numbers, so no difference between them comes
+    from rounding the inputs. Never zeros, ones or the identity: special values run faster on real
+    hardware (baidu-research/DeepBench#104: about 15 %).
+    """
+
+    def __init__(
+        self,
+        dtype: Dtype,
+        seed: int = SEED,
+        standard: Standard | None = None,
+        renewed: Callable[[str], int] = lambda _: 0,
+    ) -> None:
+        """`standard`: what draws, `standard_normal` or something that gives the same numbers.
+
+        `renewed`: what is added to the seed of an array, by its name.
+        """
+        self._dtype = dtype
+        self._seed = seed
+        self._standard = standard or standard_normal
+        self._renewed = renewed
+
+    def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[Any]:
+        """Array of `shape`, N(mean, scale²), of values the dtype can represent: float64 or float32."""
+        import numpy as np
+
+        real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
+        values = np.asarray(self._standard(self._key(name), shape, real))
+        if scale != 1.0:
+            values *= real(scale)
+        if mean:
+            values += real(mean)
+        return rounded(values, self._dtype)
+
+    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """`values`, which nobody draws, as the dtype has them: float64 or float32."""
+        import numpy as np
+
+        real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
+        return rounded(values.astype(real), self._dtype)
+
+    def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
+        """int64 class indices of shape (count,)."""
+        return generator(self._key(name)).integers(0, classes, size=count)
+
+    def integers(self, name: str, *shape: int, below: int) -> NDArray[np.int64]:
+        """int64 of `shape`, each of 0 … below − 1 equally likely: tokens, positions, indices."""
+        return generator(self._key(name)).integers(0, below, size=shape)
+
+    def _key(self, name: str) -> tuple[int, int]:
+        return self._seed + self._renewed(name), crc32(name.encode())
+
+
+def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
+    """N(0, 1) of `shape` in float64 or float32, the same for the same key."""
+    return generator(key).standard_normal(shape, dtype=real)
+
+
+def generator(key: tuple[int, int]) -> np.random.Generator:
+    """Of the numbers that belong to a seed and a name."""
+    import numpy as np
+
+    return np.random.default_rng(key)
+
+
+def rounded(values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
+    """float32 `values` rounded to nearest even in `dtype`, still stored as float32; float64 as it is."""
+    import numpy as np
+
+    if dtype is Dtype.FLOAT16:
+        return values.astype(np.float16).astype(np.float32)
+    if dtype is Dtype.BFLOAT16:  # the upper half of a float32
+        bits = values.view(np.uint32)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return np.asarray(bits.view(np.float32))
+    return values

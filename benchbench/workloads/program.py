@@ -1,0 +1,98 @@
+"""What a builder is given and returns: where to put arrays, and a step with its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from benchbench.model.note import Note
+from benchbench.model.world import World
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+OUTPUT = "output"  # the name of an operation's only one
+SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
+
+
+class DeviceContext(Protocol):
+    """What a builder may ask of the backend it builds for."""
+
+    device: Any  # the framework's own device object or name
+    dtype: Any  # the framework's own dtype, of what is stored
+    compute: Any  # and of what is multiplied under mixed precision; else None
+    world: World  # the processes and devices that compute a step together
+    channels_last: bool  # how images lie in memory; torch's builders ask
+
+    def put(self, array: NDArray[np.generic]) -> Any:
+        """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
+
+    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+        """`array` in the host's memory, pageable or pinned, else as `put`. Raises Unsupported."""
+
+    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+        """A row on each device of the world, where one process drives them all."""
+
+    def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
+        """A part of a step, compiled to be called with inputs of several shapes.
+
+        `dynamic`: the framework is told that the second axis of the first input varies. Raises Unsupported.
+        """
+
+    def spend(self, seconds: float, operator: str = "simulated") -> None:
+        """Let virtual time pass in an operator; only the fake backend has any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """An input pipeline: the inputs of one step after the other, without end; closing them ends its workers.
+
+    `ahead`: how many it may have prepared before they are asked for.
+    """
+
+    batches: Generator[tuple[Any, ...], None, None]
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`step(*state, *inputs)`; with a state its result is `(*next state, output)`, else the output.
+
+    `axes` permutes the reference's axes into the output's: (0, 2, 3, 1) for an NHWC output of an NCHW
+    reference; `input_axes` those of an input, by name, and so of its gradient. Where axes do not tell, as for
+    gates in another order, `input_index` gives the program's indices (samples, axes) for the reference's.
+    Several outputs come as a tuple, in the order of `Operation.output_shapes`. `held` are tensors that the
+    step reads besides inputs.
+
+    Of a training step, verification reads by PyTorch's names and in PyTorch's layout: `parameters(*state)`,
+    and after the first step `gradients(*state)`, as the optimizer's own state tells them.
+
+    With a `feed` a step's inputs come from an input pipeline. `inputs` are like them and in memory: the step
+    is also timed with these, to tell how long it waits for data.
+    """
+
+    step: Callable[..., Any]
+    inputs: tuple[Any, ...] = ()
+    state: tuple[Any, ...] = ()
+    axes: tuple[int, ...] | None = None
+    input_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_index: Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = field(default_factory=dict)
+    held: tuple[Any, ...] = ()
+    parameters: Callable[..., Mapping[str, Any]] | None = None
+    gradients: Callable[..., Mapping[str, Any]] | None = None
+    parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # of the step; see `SOURCE`
+    feed: Feed | None = None
+    compiles: bool = True  # False: the step is called as it is in every mode
+    simulated: bool = False  # nothing is computed, so there is nothing to verify
+    unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
+    notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
+    layout: str = ""  # of images in memory, `NHWC`; "" without images
+
+    def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
+        if output in self.input_index:
+            return self.input_index[output](index)
+        axes = self.axes if output == OUTPUT else self.input_axes.get(output)
+        return index if axes is None else index[:, axes]
