@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from benchbench.backends._tensorrt import TENSORRT_PRECISION, convert_by_tensorrt
 from benchbench.backends.base import (
     CLEARING,
     LARGEST_CACHE,
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchbench.workloads.base import Arrays, Program, Workload
-
-# Dtype → TF-TRT's precision_mode. Weights and inputs stay float32; the converter narrows the layers.
-TENSORRT_PRECISION = {Dtype.FLOAT32: "FP32", Dtype.FLOAT16: "FP16"}
 
 
 class TensorFlow(Backend):
@@ -229,7 +227,7 @@ class TensorFlowSession(Session):
         if self.mode == "eager":
             return placed
         if self.mode == "tensorrt":
-            return _converted(placed, self._precision_mode)
+            return convert_by_tensorrt(placed, self._precision_mode)
         xla = True if self.mode == "xla" else None
         compiled = tf.function(placed, jit_compile=xla, autograph=False)
         self._compiled.append(compiled)
@@ -372,38 +370,6 @@ class TensorFlowSession(Session):
         import tensorflow as tf
 
         return Memory(bytes=int(tf.config.experimental.get_memory_info(self.device.upper())["peak"]))
-
-
-def _converted(step: Callable[..., Any], precision: str | None) -> Callable[..., Any]:
-    """`step` through TF-TRT, engines built at the first call for the shapes it is given."""
-    converted: list[Callable[..., Any]] = []
-
-    def run(*inputs: Any) -> Any:
-        if not converted:
-            converted.append(_convert(step, precision, inputs))
-        (output,) = converted[0](*inputs)
-        return output
-
-    return run
-
-
-def _convert(step: Callable[..., Any], precision: str | None, inputs: tuple[Any, ...]) -> Callable[..., Any]:
-    import tempfile
-
-    import tensorflow as tf
-    from tensorflow.python.compiler.tensorrt import trt_convert
-
-    module = tf.Module()
-    module.step = tf.function(step, autograph=False)
-    concrete = module.step.get_concrete_function(*(tf.TensorSpec(each.shape, each.dtype) for each in inputs))
-    module.held = list(concrete.graph.variables)  # a saved model keeps only what its module can reach
-    with tempfile.TemporaryDirectory(prefix="tensorrt-", dir=".") as folder:
-        tf.saved_model.save(module, folder, signatures=concrete)
-        converter = trt_convert.TrtGraphConverterV2(input_saved_model_dir=folder, precision_mode=precision)
-        function = converter.convert()
-        converter.build(input_fn=lambda: [inputs])
-    found: Callable[..., Any] = function
-    return found
 
 
 def _require_tensor_cores(device: str) -> None:
