@@ -27,9 +27,18 @@ from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
 from benchbench.workloads._recurrent import Recurrent
-from benchbench.workloads._reference import rounding
+from benchbench.workloads._reference.number_formats import (
+    BFLOAT16,
+    FLOAT8,
+    FLOAT16,
+    FLOAT32,
+    PRECISIONS,
+    TF32,
+    Floating,
+    Precision,
+)
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import PRECISIONS, Precision, Rounded, rounding_to
+from benchbench.workloads._reference.rounding import Rounded, rounding_to
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
@@ -177,12 +186,12 @@ def lower(dtype: Dtype) -> dict[str, Precision]:
     """Precisions below what is asked for."""
     asked = PRECISIONS[dtype]
 
-    def multiplied(grid: rounding.Floating) -> Precision:
+    def multiplied(grid: Floating) -> Precision:
         return dataclasses.replace(asked, multiply=grid)
 
-    bf16, fp16, fp8, tf32 = rounding.BFLOAT16, rounding.FLOAT16, rounding.FLOAT8, rounding.TF32
+    bf16, fp16, fp8, tf32 = BFLOAT16, FLOAT16, FLOAT8, TF32
     if dtype is Dtype.FLOAT64:
-        f32 = rounding.FLOAT32
+        f32 = FLOAT32
         return {
             "float32": multiplied(f32),
             "float32 accumulation": dataclasses.replace(asked, accumulate=f32),
@@ -275,7 +284,7 @@ def test_a_lower_precision_than_asked_is_wrong(dtype: Dtype) -> None:
             assert ratio(dtype, Ops(nearest(dtype, precision))) > 1.5, f"{name} for {dtype}"
 
 
-def product(dtype: Dtype, multiply: rounding.Floating, result: rounding.Floating, k: int = 1024) -> float:
+def product(dtype: Dtype, multiply: Floating, result: Floating, k: int = 1024) -> float:
     """How many times the tolerance a product is off whose operands are rounded to `multiply` first."""
     work = Gemm(m=64, n=64, k=k)
     arrays = work.arrays(Draw(dtype))
@@ -292,26 +301,26 @@ def product_ratio(work: Gemm, dtype: Dtype, output: Any) -> float:
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.compute is dtype])
 def test_a_right_product_passes(dtype: Dtype) -> None:
     asked = PRECISIONS[dtype]
-    assert isinstance(asked.multiply, rounding.Floating)
-    assert isinstance(asked.result, rounding.Floating)
+    assert isinstance(asked.multiply, Floating)
+    assert isinstance(asked.result, Floating)
     assert product(dtype, asked.multiply, asked.result) < 0.7
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.compute is dtype])
 def test_a_product_in_a_lower_precision_is_wrong(dtype: Dtype) -> None:
     result = PRECISIONS[dtype].result
-    assert isinstance(result, rounding.Floating)
+    assert isinstance(result, Floating)
     for name, precision in lower(dtype).items():
         if precision.multiply is not PRECISIONS[dtype].multiply:
-            assert isinstance(precision.multiply, rounding.Floating)
+            assert isinstance(precision.multiply, Floating)
             assert product(dtype, precision.multiply, result) > 1.5, f"{name} for {dtype}"
 
 
 @pytest.mark.parametrize(
     ("dtype", "grid"),
-    [(Dtype.BFLOAT16, rounding.BFLOAT16), (Dtype.FLOAT16, rounding.FLOAT16), (Dtype.TF32, rounding.FLOAT16)],
+    [(Dtype.BFLOAT16, BFLOAT16), (Dtype.FLOAT16, FLOAT16), (Dtype.TF32, FLOAT16)],
 )
-def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: rounding.Floating) -> None:
+def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: Floating) -> None:
     work = Gemm(m=64, n=64, k=1024)
     arrays = work.arrays(Draw(dtype))
     total = np.zeros((64, 64))
@@ -356,7 +365,7 @@ def test_a_recurrent_layer_is_told_from_a_wrong_one(name: str, dtype: Dtype) -> 
     for wrong in (NoInputBias, StraightTanh, HardSigmoid):
         assert recurrent_ratio(name, dtype, wrong(nearest(dtype))) > 1.5, wrong
     asked = PRECISIONS[dtype]
-    much_lower = rounding.FLOAT8 if dtype.compute.itemsize == 2 or dtype is Dtype.TF32 else rounding.TF32
+    much_lower = FLOAT8 if dtype.compute.itemsize == 2 or dtype is Dtype.TF32 else TF32
     lowered = nearest(dtype, dataclasses.replace(asked, multiply=much_lower))
     assert recurrent_ratio(name, dtype, Ops(lowered)) > 1.5
 

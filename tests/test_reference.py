@@ -15,8 +15,18 @@ from hypothesis.extra.numpy import arrays
 
 from benchbench.model.case import Dtype
 from benchbench.workloads._reference import primitives, rounding
+from benchbench.workloads._reference.number_formats import (
+    BFLOAT16,
+    FLOAT8,
+    FLOAT16,
+    FLOAT32,
+    PRECISIONS,
+    TF32,
+    Floating,
+    Precision,
+)
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import PRECISIONS, Rounded
+from benchbench.workloads._reference.rounding import Rounded
 
 OPS = Ops()
 LABELS = np.array([2, 0, 1])
@@ -138,12 +148,12 @@ def test_a_primitives_derivative_is_its_difference_quotient(name: str) -> None:
     check_grads(ours, modes=["rev"], order=1)(*drawn(shapes))
 
 
-GRIDS = {"bfloat16": rounding.BFLOAT16, "float16": rounding.FLOAT16, "float8_e4m3": rounding.FLOAT8}
+GRIDS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float8_e4m3": FLOAT8}
 NUMBERS = arrays(np.float64, 20, elements=st.floats(-400, 400))
 
 
-def rounded(grid: rounding.Floating, values: Any, *, nearest: bool = False, seed: int = 0) -> Any:
-    precision = rounding.Precision(grid, rounding.FLOAT32, grid, grid)
+def rounded(grid: Floating, values: Any, *, nearest: bool = False, seed: int = 0) -> Any:
+    precision = Precision(grid, FLOAT32, grid, grid)
     return Rounded(precision=precision, source=np.random.default_rng(seed), nearest=nearest)._to(grid, values)
 
 
@@ -162,15 +172,15 @@ TIES = st.integers(-(2**12), 2**12).map(lambda n: (n + 0.5) / 2**4)
 
 
 @given(arrays(np.float64, 20, elements=NORMAL | TIES))
-@pytest.mark.parametrize("grid", [*GRIDS.values(), rounding.TF32, rounding.FLOAT32])
-def test_rounding_by_bits_is_rounding_by_spacing(grid: rounding.Floating, values: Any) -> None:
+@pytest.mark.parametrize("grid", [*GRIDS.values(), TF32, FLOAT32])
+def test_rounding_by_bits_is_rounding_by_spacing(grid: Floating, values: Any) -> None:
     spacing = grid.spacing(values)
     np.testing.assert_array_equal(grid.nearest(values), np.rint(values / spacing) * spacing)
 
 
 @given(NUMBERS, st.integers(0, 100))
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
-def test_stochastic_rounding_gives_a_neighbour(grid: rounding.Floating, values: Any, seed: int) -> None:
+def test_stochastic_rounding_gives_a_neighbour(grid: Floating, values: Any, seed: int) -> None:
     once = rounded(grid, values, seed=seed)
     assert np.all(np.abs(once - values) < grid.spacing(values))
     np.testing.assert_array_equal(rounded(grid, once, seed=seed + 1), once)  # what is representable stays
@@ -178,7 +188,7 @@ def test_stochastic_rounding_gives_a_neighbour(grid: rounding.Floating, values: 
 
 def test_stochastic_rounding_is_right_on_average() -> None:
     values = np.full(100_000, 1 + 2**-9)  # a quarter of the way from 1 to bfloat16's next number
-    once = rounded(rounding.BFLOAT16, values)
+    once = rounded(BFLOAT16, values)
     assert set(once) == {1, 1 + 2**-7}
     assert once.mean() == pytest.approx(values[0], abs=2**-7 * 5 / np.sqrt(len(values)))
 
@@ -187,7 +197,7 @@ def test_rounding_reaches_the_gradient_too() -> None:
     ops = Ops(Rounded(precision=PRECISIONS[Dtype.BFLOAT16], source=np.random.default_rng(0), nearest=True))
     x, w = drawn([(3, 4), (5, 4)])
     gradient = grad(lambda x: (ops.linear(x, w) * np.pi).sum())(x)
-    np.testing.assert_array_equal(gradient, rounded(rounding.BFLOAT16, gradient, nearest=True))
+    np.testing.assert_array_equal(gradient, rounded(BFLOAT16, gradient, nearest=True))
 
 
 def test_mixed_precision_rounds_what_is_multiplied_and_not_the_parameter() -> None:
@@ -195,7 +205,7 @@ def test_mixed_precision_rounds_what_is_multiplied_and_not_the_parameter() -> No
     (weight,) = drawn([(4, 4)])
     np.testing.assert_array_equal(ops.rounding.parameter(weight), weight)
     product = ops.matmul(np.eye(4), weight)
-    np.testing.assert_array_equal(product, rounded(rounding.BFLOAT16, weight, nearest=True))
+    np.testing.assert_array_equal(product, rounded(BFLOAT16, weight, nearest=True))
 
 
 def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
@@ -211,8 +221,8 @@ def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 400))
 def test_a_flipped_relu_lets_what_is_nearest_to_zero_pass_on_the_other_side(seed: int, count: int) -> None:
     values = np.random.default_rng(seed).standard_normal(count)
-    unit = rounding.BFLOAT16.unit_roundoff
-    flipping = rounding.Flipping(storage=rounding.FLOAT32, unit_roundoff=unit)
+    unit = BFLOAT16.unit_roundoff
+    flipping = rounding.Flipping(storage=FLOAT32, unit_roundoff=unit)
     turned = flipping.positive(values) != (values > 0)
     limit = rounding.NEAR * unit * np.sqrt(np.mean(values**2))
     assert turned.sum() == min((np.abs(values) <= limit).sum(), 1 + np.ceil(unit * count))
@@ -220,7 +230,7 @@ def test_a_flipped_relu_lets_what_is_nearest_to_zero_pass_on_the_other_side(seed
 
 
 def test_a_flipped_relu_has_the_gradient_of_the_other_side() -> None:
-    flipping = rounding.Flipping(storage=rounding.FLOAT32, unit_roundoff=rounding.BFLOAT16.unit_roundoff)
+    flipping = rounding.Flipping(storage=FLOAT32, unit_roundoff=BFLOAT16.unit_roundoff)
     x = np.array([1.0, -1.0, 1e-3, 2.0])
     assert list(grad(lambda x: Ops(flipping).relu(x).sum())(x)) == [1, 0, 0, 1]
     assert list(grad(lambda x: Ops().relu(x).sum())(x)) == [1, 0, 1, 1]

@@ -24,8 +24,9 @@ from benchbench.worker.verify import (
     sampled_elements,
     training_elements,
 )
+from benchbench.workloads._reference.number_formats import FLOAT32, PRECISIONS
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import FLOAT32, PRECISIONS, Flipping, Stored, rounding_to
+from benchbench.workloads._reference.rounding import Flipping, Stored, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
