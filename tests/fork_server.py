@@ -1,8 +1,8 @@
 """`python -m MODULE` in a process forked from one that has imported what the command line may need.
 
 Most of a short command's time is its imports. What runs here has its own arguments, environment, working
-folder, standard streams, signals and exit code, as a fresh process has. Tests of start-up and signals
-start one.
+folder, standard streams, signals and exit code, as a fresh process has. So have the processes of ours that it
+starts itself: of the fake backend, and for a user's files. Tests of start-up and signals start fresh ones.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +37,9 @@ OF_THE_COMMAND_LINE = ("typer._adapters", "typer.rich_utils")  # not every Typer
 NOT_NOW = ("__main__", "pytest_plugin")  # they do something when imported, or need another program
 AT_START = ("PYTHON", "LC_", "LANG", "TZ", "MPL")  # variables that a process reads once, when it starts
 MOST_BYTES = 2**18  # of a request
+MOST_DESCRIPTORS = 2**16
+MODULE = (sys.executable, "-P", "-m")
+FORKED = ((*MODULE, "benchbench.worker", "fake"), (*MODULE, "benchbench.worker.user_files"))
 
 
 def can_stand_for_fresh(changed: Mapping[str, str]) -> bool:
@@ -127,11 +132,52 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     before = [each for each in request["env"].get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
     sys.path[:1] = [request["cwd"], *before]
     sys.argv[1:] = request["arguments"]
+    subprocess.Popen = ForkingPopen  # type: ignore[misc, assignment]
     code = 1
     try:
         code = exit_code(request["module"])
         threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does: waits for threads
         atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+class ForkingPopen(subprocess.Popen[Any]):
+    """As `subprocess.Popen`, but what is `FORKED` goes on in the fork, and executes no program."""
+
+    def __init__(self, args: Any, **options: Any) -> None:
+        if is_forked(args):
+            kept = [0, 1, 2, *options["pass_fds"]]
+            options["preexec_fn"] = partial(go_on, args[3], args[4:], options["env"], kept)
+        super().__init__(args, **options)
+
+
+def is_forked(command: Sequence[str] | str) -> bool:
+    return any((*command[: len(start)],) == start for start in FORKED)
+
+
+def go_on(module: str, arguments: Sequence[str], env: Mapping[str, str], kept: Sequence[int]) -> NoReturn:
+    """Run the module in this process, which has none but the descriptors `kept`."""
+    for low, high in pairwise([*sorted(kept), MOST_DESCRIPTORS]):
+        if low + 1 < high:  # an empty range would be closed to its end
+            os.closerange(low + 1, high)
+    for sign in signal.valid_signals():
+        if callable(signal.getsignal(sign)):
+            signal.signal(sign, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for sign in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(sign, signal.SIG_IGN)
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(env)
+    own = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
+    sys.path[:1] = own  # the first is the command's folder
+    sys.argv[1:] = arguments
+    code = 1
+    try:
+        code = exit_code(module)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

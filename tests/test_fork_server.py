@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import can_stand_for_fresh
+from tests.fork_server import can_stand_for_fresh, is_forked
 from tests.program import fork_server
 
 REPORT = """
@@ -23,11 +23,42 @@ print(json.dumps({
 print("an error", file=sys.stderr)
 sys.exit(*map(eval, sys.argv[1:]))
 """
+# Starts a worker with what it was given, and tells what the worker is like, once it has greeted.
+STARTING = """
+import json, os, signal, socket, subprocess, sys
+from pathlib import Path
+ours, theirs = socket.socketpair()
+theirs_number = theirs.fileno()
+Path("held").touch()
+held = open("held")
+os.set_inheritable(held.fileno(), True)
+print("not written yet", end=" ")
+process = subprocess.Popen(
+    [sys.executable, "-P", "-m", "benchbench.worker", "fake", str(theirs_number), str(os.getpid())],
+    env={**os.environ, "OWN": "2"}, pass_fds=[theirs_number], start_new_session=True, cwd="below",
+    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+)
+theirs.close()
+greeting = json.loads(ours.makefile().readline())
+own = Path("/proc") / str(process.pid)
+status = dict(line.split(":\t") for line in (own / "status").read_text().splitlines())
+told = {
+    "cwd": Path(os.readlink(own / "cwd")).name, "session": os.getsid(process.pid) == process.pid,
+    "greeting": greeting, "held": str(Path("held").resolve()) in map(os.readlink, (own / "fd").iterdir()),
+    "signals": [status[name] for name in ("SigBlk", "SigIgn")],
+}
+ours.close()
+told["output"] = process.communicate()[0].decode()
+print(json.dumps(told | {"code": process.returncode}))
+print((own / "cmdline").exists())
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "reporting.py").write_text(REPORT)
+    (tmp_path / "starting.py").write_text(STARTING)
+    (tmp_path / "below").mkdir()
     (tmp_path / "broken.py").write_text("raise ValueError('broken')")
     (tmp_path / "killed.py").write_text("import os; os.kill(os.getpid(), 9)")
     (tmp_path / "lasting.py").write_text("import time; time.sleep(600)")
@@ -47,6 +78,24 @@ def test_a_forked_command_has_what_a_fresh_one_has(folder: Path, ending: tuple[s
     told, *ends = forked.stdout.splitlines()
     assert ends == ["thread", "at exit"] == fresh.stdout.splitlines()[1:]
     assert json.loads(told) == json.loads(fresh.stdout.splitlines()[0])
+
+
+def test_a_worker_that_a_forked_command_starts_is_as_a_fresh_one(folder: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "starting"]
+    fresh = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
+    forked = fork_server().run("starting", cwd=folder, env=env, timeout_s=60)
+    assert (forked.stdout, forked.stderr) == (fresh.stdout, fresh.stderr)
+    assert '"status": "ready"' in forked.stdout
+
+
+def test_only_workers_without_a_framework_are_forked() -> None:
+    worker = [sys.executable, "-P", "-m", "benchbench.worker"]
+    assert is_forked([*worker, "fake", "3", "4"])
+    assert is_forked([sys.executable, "-P", "-m", "benchbench.worker.user_files", "3"])
+    assert not any(
+        map(is_forked, ([*worker, "torch", "3", "4"], ["python", *worker[1:], "fake"], "python -P", []))
+    )
 
 
 def test_a_forked_command_that_fails_is_killed_or_lasts_says_so(folder: Path) -> None:
