@@ -256,7 +256,7 @@ resnet50  batch=64 · float32 · cpu
 
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32
-? cannot tell: intervals overlap or are missing, or other work ran meanwhile; --rigorous narrows them
+? cannot tell: intervals overlap or are missing, or a case is contended or warming up; --rigorous narrows intervals
 left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 jax is fastest in 1 of 2; 1 undecided
 """)  # noqa: E501
@@ -278,8 +278,8 @@ resnet50  batch=64 · float32 · cpu
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB;
 try batch=32
-? cannot tell: intervals overlap or are missing, or other work ran meanwhile;
---rigorous narrows them
+? cannot tell: intervals overlap or are missing, or a case is contended or
+warming up; --rigorous narrows intervals
 left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 no room for FLOP/s: widen the terminal, or choose by --columns
 jax is fastest in 1 of 2; 1 undecided
@@ -302,8 +302,8 @@ resnet50  batch=64 · float32 · cpu
 ¹ still warming up when measured, in 3 of 3 rounds
 ² out_of_memory: worker killed by signal 9: needs about 31
 GiB, limit 23 GiB; try batch=32
-? cannot tell: intervals overlap or are missing, or other
-work ran meanwhile; --rigorous narrows them
+? cannot tell: intervals overlap or are missing, or a case
+is contended or warming up; --rigorous narrows intervals
 left out 2×: torch cuda:0 eager: unavailable, this torch is
 a CPU build
 no room for FLOP/s, memory: widen the terminal, or choose by
@@ -392,7 +392,7 @@ def test_markdown_is_a_table_to_paste() -> None:
 
 - ¹ still warming up when measured, in 3 of 3 rounds
 - ² out_of_memory: worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32
-- ? cannot tell: intervals overlap or are missing, or other work ran meanwhile; --rigorous narrows them
+- ? cannot tell: intervals overlap or are missing, or a case is contended or warming up; --rigorous narrows intervals
 - left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 """)  # noqa: E501
 

@@ -23,6 +23,7 @@ from benchbench.backends.base import Backend
 from benchbench.documents.plan import plan_document
 from benchbench.documents.plots import Sweeps
 from benchbench.documents.run import RunReport, report_document
+from benchbench.documents.run_columns import UNSURE
 from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.case import Case, Dtype, Phase, Scalar
@@ -762,6 +763,17 @@ data-parallel | 4 | the same on one | 24.0 image/s | 3.000× [2.999, 3.001] | 75
         ("ideal", [1, 2, 4]),
     ]
     assert [point.value for point in panel.sweeps[0].points] == pytest.approx([1, 1.8, 3])
+
+
+@pytest.mark.parametrize("disturbed", [0, 1])
+def test_a_speed_up_that_others_spoiled_is_in_doubt(disturbed: int) -> None:
+    over: list[dict[str, Any]] = [{}, {}]
+    over[disturbed] = {"notes": (note(NoteKind.OTHER_PROCESSES, cores=1.5),)}
+    alone, together = of_devices(1, 8, [8.5, 8.5], **over[0]), of_devices(2, 8, [0.1, 0.1], **over[1])
+    _, told = scaled(alone, together)
+    assert "85.00× [84.92, 85.08] ?" in rendered(told)
+    assert ("80.0 image/s contended" in rendered(told)) == bool(disturbed)
+    assert UNSURE in told.notes
 
 
 def rendered(told: RunReport) -> str:

@@ -216,6 +216,28 @@ def test_others_on_the_device_are_told_in_the_cell_at_the_top_and_in_the_plots(
     assert {bar.label for bar in bars[0]} == {"torch eager, contended", "jax jit"}
 
 
+@pytest.mark.parametrize(("warming_s", "steady_s"), [(1.0, 1.5), (1.5, 1.0)])
+def test_a_case_that_never_settled_is_ranked_but_decides_nothing(warming_s: float, steady_s: float) -> None:
+    warming = some_rounds(0.999 * warming_s, warming_s, 1.001 * warming_s, case=TORCH, steady=False)
+    made = of_one_work(*warming, *some_rounds(0.999 * steady_s, steady_s, 1.001 * steady_s, case=JAX))
+    told = {text for cell in made.tables[0].cells for text in cell.footnotes}
+
+    assert "still warming up when measured, in 3 of 3 rounds" in told
+    assert texts(made, "ratio") == (("1.00× ?", "1.50× ?") if warming_s < steady_s else ("1.00×", "1.50× ?"))
+    assert UNSURE in made.notes
+    assert str(made.conclusions[0]) == "cannot tell which is fastest"
+    bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]
+    assert {bar.label for bar in bars[0]} == {"torch eager, warming up", "jax jit"}
+
+
+def test_a_case_that_settled_in_some_processes_may_be_fastest() -> None:
+    last = a_record(a_measurement(block_s=(10.0,) * 5, steady=False), case=TORCH, round=2)
+    made = of_one_work(*some_rounds(0.999, 1.001, case=TORCH), last, *some_rounds(2, 2, 2, case=JAX))
+    assert str(made.conclusions[0]) == "torch is fastest in 1 of 1"
+    told = [text for cell in made.tables[0].cells for text in cell.footnotes]
+    assert "still warming up when measured, in 1 of 3 rounds" in told
+
+
 def test_what_is_not_ranked_is_shown_with_the_reason_and_compared_with_nothing() -> None:
     told = note(NoteKind.UNRANKED, reason="interpreted")
     rounds = [

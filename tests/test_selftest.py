@@ -219,14 +219,18 @@ def test_a_devices_drift_widens_its_limit() -> None:
 
 
 class Devices:
-    """A pool of a target with a GPU and of one without."""
+    """A pool of a target with a GPU, of one without, and of virtual devices."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str | None, Any]] = []
 
     def probe(self) -> list[Any]:
         gpu = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="GPU")
-        return [a_probe("torch", devices=(gpu,)), a_probe("jax", missing=(("gpu", "a CPU build"),))]
+        return [
+            a_probe("torch", devices=(gpu,)),
+            a_probe("jax", missing=(("gpu", "a CPU build"),)),
+            a_probe("fake", devices=(replace(gpu, name="sim:0"),)),
+        ]
 
     def ask_plain(self, job: dict[str, Any], target: str | None = None) -> Answer:
         self.jobs.append((target, job["device"]))
@@ -238,7 +242,7 @@ def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
     found, notes = selftest.on_devices(pool)
     assert {each.where for each in found} == {"torch cuda:0"}
     assert pool.jobs == [("torch", "cuda:0")] * 3
-    assert notes == ["jax has no accelerator: a CPU build"]
+    assert notes == ["jax has no accelerator: a CPU build", selftest.VIRTUAL.format("fake")]
 
 
 def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:

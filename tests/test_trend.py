@@ -21,7 +21,7 @@ from benchbench.analyse.columns import flatten
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.rows import rows
 from benchbench.comparing.verdicts import compare_runs
-from benchbench.documents.history import biggest, history_document, sparkline
+from benchbench.documents.history import NOTHING, biggest, history_document, sparkline
 from benchbench.errors import UsageError
 from benchbench.exporters.csv import Csv
 from benchbench.model.measurement import Memory, RankSamples
@@ -82,6 +82,20 @@ def test_csv_has_a_line_for_every_point_and_says_where_a_level_begins() -> None:
     assert [row["run"] for row in found if row["change"]] == ["run08"]
     assert float(found[8]["change"]) == pytest.approx(1.1, rel=0.01)
     assert {row["case"] for row in found} == {"gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"}
+
+
+def test_a_name_that_no_stored_case_has_is_refused_with_a_near_one() -> None:
+    with pytest.raises(UsageError, match=r"^No stored run has a case named 'gem2'\.$") as refused:
+        trends(stepped(), LATENCY, ["gemm", "gem2"])
+    assert refused.value.hint == "Did you mean 'gemm'?"
+    with pytest.raises(UsageError, match="nosuch") as refused:
+        trends(stepped(), LATENCY, ["nosuch"])
+    assert refused.value.hint == "Known workloads and targets: gemm, torch."
+
+
+def test_a_name_whose_cases_have_no_value_of_the_metric_is_not_refused() -> None:
+    found = trends(stepped(), metric_named("energy_j"), ["gemm*"])
+    assert (found, NOTHING in history_document(found).notes) == ([], True)
 
 
 def test_the_documentation_shows_what_is_told() -> None:
@@ -250,7 +264,8 @@ def test_machines_that_take_turns_have_a_history_each() -> None:
 def test_cases_are_chosen_by_a_part_of_their_id_or_a_pattern() -> None:
     assert len(trends(stepped(), LATENCY, ["gemm"])) == 1
     assert len(trends(stepped(), LATENCY, ["gemm*torch:cpu"])) == 1
-    assert not trends(stepped(), LATENCY, ["conv2d"])
+    conv = a_run(some_rounds(1e-3, case=a_case(workload="conv2d")), id="other")
+    assert len(trends([*stepped(), conv], LATENCY, ["conv2d"])) == 1
 
 
 def test_an_unknown_metric_suggests_the_nearest() -> None:
@@ -392,6 +407,8 @@ def test_the_program_tells_the_history_of_stored_runs(tmp_path: Path) -> None:
         with store.create_run(tmp_path / "results", run.info) as writer:
             for record in run.records:
                 writer.append(record)
+    refused = accelbench("history", "gem", "nosuch", cwd=tmp_path, code=2).stderr
+    assert "error: No stored run has a case named 'nosuch'.\nhint: " in refused
     shown = accelbench("history", "gemm", cwd=tmp_path).stdout
     assert "slower  1.10" in shown
     parsed = json.loads(accelbench("history", "--format", "json", cwd=tmp_path).stdout)

@@ -85,6 +85,18 @@ class Row:
         return "; ".join(each.clause for each in self.notes if each.kind in CONTENTION)
 
     @property
+    def warming_up(self) -> bool:
+        """Whether every process of it was still warming up: no time of it is of a settled step."""
+        kept = [each.data for each in self.notes if each.kind is NoteKind.STILL_WARMING_UP]
+        return any(data["count"] == data["rounds"] for data in kept)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """`contended`, `warming up`, both or neither: with one, its time decides nothing beside others."""
+        marks = {"contended": bool(self.contended), "warming up": self.warming_up}
+        return tuple(mark for mark, holds in marks.items() if holds)
+
+    @property
     def item(self) -> str | None:
         """What it makes or works on: `image`."""
         return self.cost.item if self.cost else None

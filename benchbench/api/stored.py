@@ -93,7 +93,8 @@ def history(
 
     `cases`: parts of cases' ids, or patterns of whole ones; none means all. `by`: a tag, whose values are the
     points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3%. A run that cannot be read
-    is left out, and told to an `observer`. Raises UsageError, UnreadableInput where there is no run.
+    is left out, and told to an `observer`. Raises UsageError, also for a name that no stored case has;
+    UnreadableInput where there is no run.
     """
     root, quantity = results_folder(results), metrics.metric_named(metric)
     if not selectors.run_ids(root):

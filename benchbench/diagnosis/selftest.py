@@ -12,6 +12,7 @@ from benchbench.format import percent
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer
 from benchbench.model.device import DeviceClass
+from benchbench.plan.devices import backend_of
 from benchbench.stats import deviation, mean, median
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.spin import Shape
@@ -69,6 +70,7 @@ DEVICE = (
     Trial(Shape(seconds=1e-3), "median", 0.01),
     Trial(Shape(seconds=1e-2), "median", 0.01),
 )
+VIRTUAL = "{} is not tested: the time of its virtual devices is made up, so there is nothing to hold it to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +149,14 @@ def _result(where: str, trial: Trial, answer: Answer, attempt: int) -> Result:
 
 
 def on_devices(pool: WorkerPool) -> tuple[list[Result], list[str]]:
-    """The trials on every accelerator of the pool's targets that can spin, and why others have none."""
+    """The trials on every accelerator of the pool's targets, and why a target has none."""
     found: list[Result] = []
     notes: list[str] = []
     for probe in pool.probe():
         name = probe.target.name
+        if backend_of(probe).virtual:
+            notes.append(VIRTUAL.format(name))
+            continue
         there = [each for each in probe.devices if each.device_class is DeviceClass.ACCELERATOR]
         if not there:
             why = probe.reason or "; ".join(reason for _, reason in probe.missing)

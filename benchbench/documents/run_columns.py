@@ -12,7 +12,8 @@ from benchbench.errors import UsageError, unknown
 from benchbench.model.placement import ONE_DEVICE
 
 UNSURE = (
-    "? cannot tell: intervals overlap or are missing, or other work ran meanwhile; --rigorous narrows them"
+    "? cannot tell: intervals overlap or are missing, or a case is contended or warming up; "
+    "--rigorous narrows intervals"
 )
 ALIASES = {  # as typed → the number of a row
     "rate": "items_per_s",
@@ -82,8 +83,8 @@ def latency_s(row: Row) -> float | None:
 
 
 def told_apart(row: Row, other: Row) -> bool:
-    """Whether their intervals lie apart, and nothing else ran while either was measured."""
-    if row.contended or other.contended:
+    """Whether their intervals lie apart, and neither was contended or still warming up."""
+    if row.doubts or other.doubts:
         return False
     one, two = row.metric("latency_s"), other.metric("latency_s")
     if one.low is None or one.high is None or two.low is None or two.high is None:
@@ -112,7 +113,7 @@ def _ratio(row: Row, base: Row | None) -> Cell:
     if base is None or not own or not least or row.unranked:
         return Cell()
     times = (Number(own / least, "×"),)
-    if row is base and not row.contended:
+    if row is base and not row.doubts:
         return Cell(times, Tone.GOOD)
     return Cell(times, unsure=row is base or not told_apart(row, base))
 

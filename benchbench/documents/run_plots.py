@@ -132,7 +132,7 @@ def _strips(work: Work, recorded: Recorded) -> Strips:
 
 
 def _label(name: str, row: Row) -> str:
-    return f"{name}, contended" if row.contended else name
+    return ", ".join((name, *row.doubts))
 
 
 def _status(row: Row) -> str:

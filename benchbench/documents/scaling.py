@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchbench.analyse.columns import params_text
 from benchbench.analyse.metrics import Value
-from benchbench.analyse.rows import by_case, case_key
+from benchbench.analyse.rows import Row, by_case, case_key
 from benchbench.analyse.scaling import Scaling
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Number, Table, number
@@ -29,16 +29,16 @@ def scaling_tables(run: Run, found: Sequence[Scaling]) -> tuple[Table, ...]:
 
 
 def _line(run: Run, scaling: Scaling) -> dict[str, Content]:
-    case, rate = scaling.row.case, scaling.row.metric(RATE)
+    case = scaling.row.case
     memory, slowest = _ranks(run, case)
     return {
         "work": _work(case),
         "strategy": str(case.placement.strategy),
         "devices": case.placement.devices,
         "beside": f"batch={scaling.alone.case.params['batch']}" if scaling.weak else "the same on one",
-        "rate": number(rate.value, f"{scaling.row.item}/s"),
-        "speed-up": _ratio(scaling.speedup, "×"),
-        "efficiency": _ratio(scaling.efficiency, "%"),
+        "rate": _rate(scaling.row),
+        "speed-up": _ratio(scaling, scaling.speedup, "×"),
+        "efficiency": _ratio(scaling, scaling.efficiency, "%"),
         "communication": number(scaling.row.communication.value, "%"),
         "memory a rank": memory,
         "slowest rank": slowest,
@@ -50,11 +50,19 @@ def _work(case: Case) -> str:
     return f"{case.workload} {params_text(case.params)}".strip() + f" · {case.dtype} · {where}"
 
 
-def _ratio(value: Value, unit: str) -> Cell:
-    """Without a value, why."""
+def _rate(row: Row) -> Cell:
+    """Marked where others took of a device meanwhile, as the time is in the table of its work."""
+    value = row.value(RATE)
+    parts = (Number(value, f"{row.item}/s"),) if value is not None else ()
+    return Cell((*parts, "contended") if parts and row.contended else parts)
+
+
+def _ratio(scaling: Scaling, value: Value, unit: str) -> Cell:
+    """In doubt where either time is; without a value, why."""
     if value.value is None:
         return Cell(("–",), footnotes=(value.reason,))
-    return Cell((Number(value.value, unit, value.low, value.high),))
+    doubted = bool(scaling.row.doubts or scaling.alone.doubts)
+    return Cell((Number(value.value, unit, value.low, value.high),), unsure=doubted)
 
 
 def _ranks(run: Run, case: Case) -> tuple[Content, Content]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -12,6 +12,7 @@ from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.environment import fingerprint
+from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.store.ulid import begun
 
@@ -61,9 +62,10 @@ def series(
     tag that can be compared are a point, from the processes of all of them, ordered by when their value was
     first seen. Interleaved runs are left out: one of them may be of code long gone.
 
-    Raises UsageError where no run has the tag.
+    Raises UsageError where no run has the tag, or none has a case that one of `patterns` names.
     """
-    kept = [_seen(run, metric, patterns, by) for run in runs if run.info.partner is None]
+    kept, planned = _seen_runs(runs, metric, patterns, by)
+    _check_patterns(patterns, planned.values())
     seen = sorted(kept, key=lambda run: (run.begun, run.run))
     places = _places(seen, by) if by else {}
     by_case: dict[str, list[_Measured]] = {}
@@ -91,6 +93,28 @@ class _Seen:
     run: str
     tags: Mapping[str, str]
     cases: tuple[tuple[str, _Measured], ...]
+
+
+def _seen_runs(
+    runs: Iterable[Run], metric: Metric, patterns: Sequence[str], by: str | None
+) -> tuple[list[_Seen], dict[str, Case]]:
+    """The runs that count, and the cases of all of them by id."""
+    kept: list[_Seen] = []
+    planned: dict[str, Case] = {}
+    for run in runs:
+        planned.update((case.id, case) for case in run.info.plan)
+        if run.info.partner is None:
+            kept.append(_seen(run, metric, patterns, by))
+    return kept, planned
+
+
+def _check_patterns(patterns: Sequence[str], planned: Collection[Case]) -> None:
+    """Raise UsageError for one that none of these cases has or matches."""
+    for pattern in patterns:
+        if not any(_wanted(case.id, [pattern]) for case in planned):
+            known = sorted({name for case in planned for name in (case.workload, case.target)})
+            hint = unknown("workloads and targets", pattern, known)
+            raise UsageError(f"No stored run has a case named {pattern!r}.", hint)
 
 
 def _seen(run: Run, metric: Metric, patterns: Sequence[str], by: str | None) -> _Seen:
