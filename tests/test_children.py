@@ -43,6 +43,7 @@ def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, 
     process.communicate(timeout=30)
 
 
+@pytest.mark.real  # waits until a limit is over
 @LINUX
 def test_what_a_job_leaves_running_ends_when_its_time_is_over(tmp_path: Path, sleep: str) -> None:
     accelbench(*RUN, "-w", "abandoning", "--timeout", "1", cwd=tmp_path, code=4)

@@ -189,6 +189,7 @@ def test_a_failure_carries_the_end_of_what_the_worker_printed(transport: LocalTr
     found.close()
 
 
+@pytest.mark.real  # waits until a limit is over
 def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(transport: LocalTransport) -> None:
     found = worker(transport)
     found.ready()

@@ -377,6 +377,7 @@ def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[
     return [start(tmp_path, rank, *arguments) for rank in range(2)]
 
 
+@pytest.mark.real  # waits until a limit is over
 @pytest.mark.xdist_group("launched")
 def test_what_a_launched_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(tmp_path: Path) -> None:
     processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "none", timeout_s=12)
@@ -397,6 +398,7 @@ def test_what_a_launched_rank_does_wrong_ends_its_case_names_it_and_leaves_nothi
     assert not running_in_or_below(tmp_path)
 
 
+@pytest.mark.real  # waits until a limit is over
 @pytest.mark.xdist_group("launched")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_launched_process_that_is_killed_is_named_and_the_other_ends(tmp_path: Path, victim: int) -> None:

@@ -328,6 +328,7 @@ def test_what_tells_nothing_is_not_asked(tmp_path: Path) -> None:
 DAWDLING = ("run", "-b", "fake", "-d", "cpu", "-w", "dawdling", "--quick", "--rounds")
 
 
+@pytest.mark.real  # waits until a limit is over
 def test_a_run_stores_what_was_seen_while_blocks_were_timed(tmp_path: Path) -> None:
     accelbench(*DAWDLING, "1", cwd=tmp_path)
     (stored,) = (tmp_path / "results").rglob("records.jsonl")

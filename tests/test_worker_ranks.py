@@ -63,6 +63,7 @@ def test_a_rank_that_starts_late_is_waited_for(tmp_path: Path) -> None:
     assert [each["values"] for each in run_ranks(job(tmp_path), run)["ranks"]] == [[0, 1]] * 2
 
 
+@pytest.mark.real  # waits until a limit is over
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign: signal.Signals) -> None:
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
@@ -178,6 +179,7 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.real  # waits until a limit is over
 @pytest.mark.parametrize(
     ("fault", "status", "told"),
     [
