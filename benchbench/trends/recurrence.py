@@ -23,7 +23,7 @@ def recurring_levels(y: Array, edges: Sequence[int], floor: float) -> list[float
 
     `y`: logarithms, spikes in them. Two levels closer than `floor` are one. Either segments return: at least
     twice, and in half of all changes. Or single runs do, where the levels are far apart: they leave for
-    another level and return at least twice.
+    another level and return. Returns of both kinds are counted together.
     """
     import numpy as np
 
@@ -35,7 +35,8 @@ def recurring_levels(y: Array, edges: Sequence[int], floor: float) -> list[float
     returns = sum(kind in kinds[: index - 1] for index, kind in enumerate(kinds) if index > 1)
     if returns >= FEWEST_RETURNS and 2 * returns >= len(levels) - 1:
         return distinct
-    return distinct if _excursions(y, np.array(distinct), len(levels)) >= FEWEST_RETURNS else []
+    singly = _excursions(y, np.array(distinct), len(levels))
+    return distinct if singly > 0 and returns + singly >= FEWEST_RETURNS else []
 
 
 def _distinct(levels: Sequence[float], floor: float) -> list[float]:
