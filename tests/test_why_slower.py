@@ -25,7 +25,7 @@ def measured() -> dict[tuple[str, str], float]:
 
 def documented() -> dict[tuple[str, str], str]:
     """The same, as the page shows it."""
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ([0-9].*) \|$", PAGE, re.MULTILINE)
     cells = {
         (work, backend): cell
         for work, row in rows
@@ -71,12 +71,19 @@ def test_a_ratio_of_the_text_is_the_study_s(quoted: str, study: str, row: str) -
     assert float(shown) == pytest.approx(float(first.split("|")[5].split("±")[0]), abs=0.06)
 
 
-def test_the_gain_of_products_is_the_study_s() -> None:
-    rows = (OUTPUT / "checkouts.md").read_text().splitlines()
-    for work, quoted in (
-        ("resnet50_train", r"takes ([0-9.]+) times the CPU time"),
-        ("resnet50_infer", r"that of `resnet50_infer` ([0-9.]+) times"),
-    ):
-        (shown,) = re.findall(quoted, " ".join(PAGE.split()))
-        ratio = next(line for line in rows if line.startswith(f"| {work}")).split("|")[-2]
-        assert float(shown) == pytest.approx(float(ratio.split("[")[0]), abs=0.006)
+def test_before_and_after_are_the_study_s() -> None:
+    rows = [line.split("|") for line in (OUTPUT / "checkouts.md").read_text().splitlines() if "@" in line]
+    ratios = {
+        (work.split("(")[0].strip(), work.split("@")[1].split(":")[0]): ratio
+        for _, work, _, _, ratio, *_ in rows
+    }
+    quoted = re.findall(r"^\| `(\w+)` \| (JAX|TensorFlow|torch) \| ([0-9.]+ \[.*\]) \|$", PAGE, re.MULTILINE)
+    assert all(ratios.pop((work, name.lower())).strip() == shown for work, name, shown in quoted)
+    assert f"The intervals of the other {len(ratios)} rows hold 1" in PAGE
+    assert all(float(low) <= 1 <= float(high) for low, high in map(interval, ratios.values()))
+    assert f"all {len(rows)}\nrows" in PAGE
+
+
+def interval(ratio: str) -> tuple[str, str]:
+    low, high = ratio.partition("[")[2].rstrip("] ").split(", ")
+    return low, high
