@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -71,3 +72,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the garbage collector need not walk through it again and again."""
+    gc.freeze()
