@@ -27,6 +27,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from benchbench import api
 
-    if name != "__all__" and name not in api.__all__:
+    if name == "__all__":
+        return list(api.FUNCTIONS)
+    if name not in api.FUNCTIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(api, name)

@@ -107,7 +107,7 @@ def serve(channel: socket.socket) -> None:
 def import_all() -> None:
     """Only imported: nothing is called, so nothing is cached that depends on the environment.
 
-    A command is registered by importing its module, so of those only what the command line itself imports.
+    A command is registered by importing its file, and the command line imports those that it needs.
     """
     for module in pkgutil.walk_packages(benchbench.__path__, "benchbench."):
         if not any(part in module.name for part in (*NOT_NOW, "benchbench.cli.")):

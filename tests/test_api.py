@@ -47,7 +47,7 @@ def test_the_documentation_runs_as_it_is_written(folder: Path) -> None:
 
 def test_the_documentation_tells_every_parameter() -> None:
     text = (ROOT / "docs/api.md").read_text()
-    for name in api.__all__:
+    for name in api.FUNCTIONS:
         signatures = re.findall(rf"`benchbench\.{name}\(([^`]*)\)`", text)
         (told,) = (ast.parse(f"def f({each}): ...").body[0] for each in signatures)
         assert isinstance(told, ast.FunctionDef)
@@ -63,12 +63,19 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 def test_everything_promised_is_there_and_nothing_else() -> None:
-    for name in api.__all__:
+    for name in api.FUNCTIONS:
         function = getattr(benchbench, name)
         assert callable(function)
         assert function.__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         benchbench.nothing  # noqa: B018
+
+
+def test_what_a_module_of_the_api_defines_is_listed() -> None:
+    for name, functions in api.MODULES.items():
+        module = importlib.import_module(f"benchbench.api.{name}")
+        own = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
+        assert {each.__name__ for each in own if not each.__name__.startswith("_")} == set(functions)
 
 
 def test_compare_stays_a_function_after_it_was_called() -> None:
@@ -257,10 +264,10 @@ def test_a_check_finds_what_the_command_line_finds(folder: Path) -> None:
 
 
 def test_what_can_be_called_is_listed() -> None:
-    assert set(dir(benchbench)) == {*api.__all__, "__version__"}
+    assert set(dir(benchbench)) == {*api.FUNCTIONS, "__version__"}
     everything: dict[str, object] = {}
     exec("from benchbench import *", everything)
-    assert set(everything) - {"__builtins__"} == set(api.__all__)
+    assert set(everything) - {"__builtins__"} == set(api.FUNCTIONS)
 
 
 def test_the_name_of_the_distribution_says_what_to_import() -> None:

@@ -89,10 +89,17 @@ def defined_as(node: ast.FunctionDef) -> tuple[str, int, frozenset[str]]:
         ["profile", "--help"],
         ["env", "list", "--format", "json"],
         ["list", "workloads", "--format", "json"],
+        ["report", "nosuch"],
+        ["compare", "nosuch", "other"],
     ],
     ids=" ".join,
 )
 def test_start_up_loads_nothing_heavy(command: list[str]) -> None:
+    assert not loaded_by(command) & HEAVY
+
+
+def loaded_by(command: list[str]) -> set[str]:
+    """The modules that the command line has loaded when it ends."""
     program = (
         "import sys\nfrom benchbench import cli\n"
         f"sys.argv[1:] = {command!r}\n"
@@ -102,7 +109,25 @@ def test_start_up_loads_nothing_heavy(command: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert "benchbench.cli" in loaded
-    assert not loaded & HEAVY
+    return loaded
+
+
+MEASURING = {"cluster", "running.measure", "environments.build", "launch.pool", "diagnosis.measuring"}
+
+
+@pytest.mark.parametrize(
+    ("command", "needless"),
+    [
+        (["--help"], {"api", "analyse", "store", "documents", "plan"}),
+        (["list", "metrics"], {"api", "documents.run", "cli.run", "exporters.ci.github", *MEASURING}),
+        (["report", "nosuch"], {"comparing", "choosing", "gate", "cli.run", "exporters.png", *MEASURING}),
+        (["compare", "nosuch", "other"], {"choosing", "cli.run", *MEASURING}),
+        (["history", "--results", "nosuch"], {"choosing", "gate", "cli.run", "documents.run", *MEASURING}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_imports_what_it_needs(command: list[str], needless: set[str]) -> None:
+    assert not loaded_by(command) & {f"benchbench.{name}" for name in needless}
 
 
 def test_a_worker_needs_the_standard_library_and_numpy_only() -> None:

@@ -1,68 +1,46 @@
 """Python's way in: what the command line does, as functions that print nothing and return its objects.
 
-This is the one list of them. `benchbench` has them all, and loads this when it is first asked for one.
+This is the one list of them. `benchbench` has them all. A function's module is imported when the function is
+first asked for, so that a command imports only what it needs.
 """
 
-from benchbench.api.environments import (
-    create_environment,
-    list_environments,
-    plan_environment,
-    remove_environments,
-)
-from benchbench.api.machines import fleet
-from benchbench.api.measuring import (
-    check,
-    compare_ab,
-    devices,
-    doctor,
-    dry_run,
-    measure_ceilings,
-    measure_noise,
-    run,
-    selftest,
-)
-from benchbench.api.stored import (
-    baseline_set,
-    compare,
-    compare_profiles,
-    folder,
-    frame,
-    hardware,
-    history,
-    load,
-    merge,
-    profile,
-    report,
-    share_run,
-    validate,
-)
+from __future__ import annotations
 
-__all__ = [
-    "baseline_set",
-    "check",
-    "compare",
-    "compare_ab",
-    "compare_profiles",
-    "create_environment",
-    "devices",
-    "doctor",
-    "dry_run",
-    "fleet",
-    "folder",
-    "frame",
-    "hardware",
-    "history",
-    "list_environments",
-    "load",
-    "measure_ceilings",
-    "measure_noise",
-    "merge",
-    "plan_environment",
-    "profile",
-    "remove_environments",
-    "report",
-    "run",
-    "selftest",
-    "share_run",
-    "validate",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchbench.api.baselines import *  # noqa: F403 - as all below: one list of the functions, here
+    from benchbench.api.choosing import *  # noqa: F403
+    from benchbench.api.comparisons import *  # noqa: F403
+    from benchbench.api.environments import *  # noqa: F403
+    from benchbench.api.machines import *  # noqa: F403
+    from benchbench.api.measuring import *  # noqa: F403
+    from benchbench.api.profiles import *  # noqa: F403
+    from benchbench.api.reports import *  # noqa: F403
+    from benchbench.api.stored import *  # noqa: F403
+    from benchbench.api.validation import *  # noqa: F403
+
+MODULES = {  # of this package → its functions
+    "baselines": ("baseline_set",),
+    "choosing": ("hardware",),
+    "comparisons": ("compare", "history"),
+    "environments": ("create_environment", "list_environments", "plan_environment", "remove_environments"),
+    "machines": ("fleet",),
+    "measuring": (
+        *("check", "compare_ab", "devices", "doctor", "dry_run"),
+        *("measure_ceilings", "measure_noise", "run", "selftest"),
+    ),
+    "profiles": ("compare_profiles", "profile"),
+    "reports": ("frame", "report"),
+    "stored": ("folder", "load", "merge", "share_run"),
+    "validation": ("validate",),
+}
+FUNCTIONS = {name: module for module, names in MODULES.items() for name in names}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in FUNCTIONS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{FUNCTIONS[name]}"), name)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Unpack
 
 from benchbench.analyse import metrics
-from benchbench.api.stored import results_folder, valid_threshold
 from benchbench.comparing import verdicts
-from benchbench.comparing.verdicts import THRESHOLD, Comparison
+from benchbench.comparing.verdicts import THRESHOLD, Comparison, valid_threshold
 from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings, Selftest
@@ -34,6 +33,7 @@ from benchbench.plan import variants
 from benchbench.running import interleaved, measure
 from benchbench.running.observer import Callbacks, RunObserver
 from benchbench.running.resume import resume_run
+from benchbench.store.selectors import results_folder
 
 
 @takes_keywords()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,18 +25,34 @@ if TYPE_CHECKING:
 
 MEASURE, COMPARE, EXPLAIN = "Measure and report", "Compare", "Explain"  # panels of `--help`
 INSPECT, EXCHANGE = "Inspect", "Other tools"
-VERBS = (  # in the order of use
-    *("run", "fleet", "report", "compare", "check", "baseline", "history", "hardware", "profile", "doctor"),
-    *("list", "devices", "env", "runs", "merge", "validate", "export", "import"),
-)
+VERBS = {  # in the order of use → the file in this folder that defines it
+    "run": "run",
+    "fleet": "fleet",
+    "report": "report",
+    "compare": "compare",
+    "check": "check",
+    "baseline": "baseline",
+    "history": "history",
+    "hardware": "hardware",
+    "profile": "profile",
+    "doctor": "doctor",
+    "list": "listing",
+    "devices": "listing",
+    "env": "env",
+    "runs": "runs",
+    "merge": "merge",
+    "validate": "validate",
+    "export": "export",
+    "import": "export",
+}
 
 
 class InOrder(typer.core.TyperGroup):
     """Lists the verbs in the order of use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All of VERBS, then what is not among them."""
-        return [*VERBS, *(name for name in super().list_commands(ctx) if name not in VERBS)]
+        """Those of VERBS."""
+        return list(VERBS)
 
 
 app = typer.Typer(
@@ -86,6 +103,13 @@ def signals(kept: str = "every finished case is kept") -> Iterator[None]:
             signal.signal(each, handler)
 
 
+def import_commands(typed: Sequence[str]) -> None:
+    """Import the file of the verb that was typed, which registers it; all files where there is none."""
+    files = [VERBS[typed[0]]] if typed and typed[0] in VERBS else dict.fromkeys(VERBS.values())
+    for file in files:
+        import_module(f"benchbench.cli.{file}")
+
+
 def main(program: typer.Typer = app, name: str = "accelbench") -> None:
     """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
     open_streams()
@@ -93,6 +117,8 @@ def main(program: typer.Typer = app, name: str = "accelbench") -> None:
     warnings.showwarning = _show_warning
     try:
         check_system(sys.platform)
+        if program is app:
+            import_commands(sys.argv[1:])
         sys.exit(program(prog_name=name, standalone_mode=False))
     except (AccelbenchError, USAGE_ERROR) as error:
         tell(*explained(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,14 +25,24 @@ def formats() -> list[str]:
 
 def for_people() -> list[str]:
     """Those in which any document can be rendered."""
-    from benchbench.exporters.base import Exporter
-
-    return [name for name in formats() if issubclass(exporter_type(name), Exporter)]
+    return list(filter(is_for_people, formats()))
 
 
 def texts() -> list[str]:
     """Those in which any document is one text."""
-    return [name for name in for_people() if not has_pictures(name)]
+    return list(filter(is_text, formats()))
+
+
+def is_for_people(name: str) -> bool:
+    """Whether any document can be rendered in the format."""
+    from benchbench.exporters.base import Exporter
+
+    return issubclass(exporter_type(name), Exporter)
+
+
+def is_text(name: str) -> bool:
+    """Whether any document is one text in the format."""
+    return is_for_people(name) and not has_pictures(name)
 
 
 def has_pictures(name: str) -> bool:
@@ -53,21 +63,23 @@ def format_of(output: Path | None) -> str:
 
 def checked(name: str | None) -> str | None:
     """Any format. Raises UsageError."""
-    return name and _one_of(formats(), name)
+    return name and _accepted(name)
 
 
 def checked_text(name: str) -> str:
     """The format of a text. Raises UsageError, before anything is measured."""
-    return _one_of(texts(), name)
+    return _accepted(name, is_text)
 
 
 def checked_any(name: str | None) -> str | None:
     """A format of any document. Raises UsageError."""
-    return name and _one_of(for_people(), name)
+    return name and _accepted(name, is_for_people)
 
 
-def _one_of(known: list[str], name: str) -> str:
-    if name not in known:
+def _accepted(name: str, fits: Callable[[str], bool] = lambda _: True) -> str:
+    """The name of a format that fits; no other format is imported. Raises UsageError."""
+    if name not in formats() or not fits(name):
+        known = list(filter(fits, formats()))
         raise UsageError(f"No format named {name!r} here.", unknown("formats", name, known))
     return name
 
@@ -146,12 +158,13 @@ def _only(files: Mapping[str, bytes], output: Path) -> bytes:
 
 
 def _exported(document: Document, format: str, output: Path | None = None) -> dict[str, bytes]:
-    from benchbench.documents.run import RunReport
     from benchbench.exporters.base import Exporter
 
     made = exporter(format, output)
     if isinstance(made, Exporter):
         return made.export(document)
+    from benchbench.documents.run import RunReport
+
     if isinstance(document, RunReport):
         return made.export(document)
     raise UsageError(f"{format} is a format of a run.", f"accelbench export RUN --to {format} writes it.")

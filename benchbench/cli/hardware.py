@@ -68,8 +68,8 @@ def hardware(
     Examples: accelbench hardware --price '*H100*=2.5 EUR' --price '*L4*=0.7'; accelbench hardware --by node
     """
     from benchbench import api
-    from benchbench.api.stored import known_prices
     from benchbench.documents.hardware import hardware_document
+    from benchbench.plan.config import known_prices
     from benchbench.store.tags import parse_tags
 
     chosen = format or format_of(output)

@@ -73,8 +73,8 @@ def report(
     Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
     from benchbench import api
-    from benchbench.api.stored import known_prices
     from benchbench.documents.plots import select_plots
+    from benchbench.plan.config import known_prices
 
     chosen = format or format_of(output)
     folder = api.folder(run, results)

@@ -52,9 +52,9 @@ def run(
     """
     _check_resume(interrupted, resume=resume, dry_run=dry_run)
     from benchbench import api
-    from benchbench.api.stored import known_prices
     from benchbench.cli.live import Lines
     from benchbench.documents import summary
+    from benchbench.plan.config import known_prices
     from benchbench.store.selectors import results_option
 
     if dry_run:

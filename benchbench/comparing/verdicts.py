@@ -21,6 +21,7 @@ from benchbench.comparing.match import (
 )
 from benchbench.comparing.power import visible_change
 from benchbench.comparing.variance import allowing_for, at_least_the_mean, in_modes, shared_variance
+from benchbench.errors import UsageError
 from benchbench.model.options import Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
@@ -86,6 +87,13 @@ class Comparison:
     variance: Variance = Variance.SHARED
     modes: bool = False
     drifts: Mapping[str, str] = field(default_factory=dict)
+
+
+def valid_threshold(value: float) -> float:
+    """Raise UsageError for what is no fraction."""
+    if not 0 < value < 1:
+        raise UsageError(f"{value!r} is not between 0 and 1.", "Write three per cent, 3%, as 0.03.")
+    return value
 
 
 def compare_runs(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from benchbench.analyse.pricing import Prices, valid_prices
+from benchbench.analyse.pricing import Prices, parse_prices, valid_prices
 from benchbench.errors import UnreadableInput, UsageError, unknown
 from benchbench.launch.project import KEYS, NAME, CodeConfig, DataConfig, find_config
 from benchbench.plan.thresholds import Rule, fraction, rules
@@ -94,6 +95,11 @@ def prices(found: Config) -> Prices | None:
     """Of the `[price]` table. Raises UsageError."""
     table = found.price
     return valid_prices(Prices(currency=table.currency, per_hour=table.per_hour)) if table else None
+
+
+def known_prices(typed: Sequence[str] = ()) -> Prices | None:
+    """`["*H100*=2.5 EUR"]`, then the prices of the nearest accelbench.toml. Raises UsageError."""
+    return parse_prices(typed, prices(nearest(Path())))
 
 
 def _hint(message: str) -> str:

@@ -23,6 +23,11 @@ VARIABLE = "ACCELBENCH_RESULTS"
 LATEST = re.compile(r"latest(?:~([0-9]{1,9}))?")
 
 
+def results_folder(results: str | Path | None) -> Path:
+    """The one given, $ACCELBENCH_RESULTS, or `results`."""
+    return Path(results or os.environ.get(VARIABLE) or "results")
+
+
 def results_option(root: Path) -> str:
     """` --results ROOT`, which a command that is to be typed needs unless it looks there anyway."""
     usual = Path(os.environ.get(VARIABLE) or "results")

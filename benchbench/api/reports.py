@@ -1,0 +1,100 @@
+"""The functions that show a stored run: its report, and its rows as a data frame."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchbench.analyse import columns, metrics
+from benchbench.analyse.pricing import Prices
+from benchbench.analyse.roofline import Ceiling
+from benchbench.analyse.rows import case_key, rows
+from benchbench.api.stored import folder, load
+from benchbench.diagnosis import ceilings
+from benchbench.documents import run as run_document
+from benchbench.documents.run import RunReport
+from benchbench.errors import AccelbenchWarning, UnreadableInput
+from benchbench.model.measurement import Measurement
+from benchbench.model.options import Names, several
+from benchbench.model.run import Run
+from benchbench.plan.config import known_prices
+from benchbench.store import selectors
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BLOCK_FACTS = (
+    "case", "suite", "workload", "backend", "framework_version", "device", "dtype", "mode", "phase",
+)  # fmt: skip
+
+
+def report(
+    run: Run | str | Path = "latest",
+    *,
+    columns: Names = (),
+    by: str = "",
+    prices: Prices | None = None,
+    results: str | Path | None = None,
+) -> RunReport:
+    """What `accelbench report` shows of a run: its rows as tables, with facts, plots and notes.
+
+    `columns`: of the tables, as `latency`, `p99` or any number of the rows; `by`: an axis of the cases, as
+    `dtype` or a parameter, whose values stand side by side. `prices`: of its devices, else those of the
+    nearest accelbench.toml. Ceilings are those measured on this machine; a file of them that cannot be read
+    is an AccelbenchWarning. Raises UsageError, UnreadableInput.
+    """
+    known = prices or known_prices()
+    shown = run if isinstance(run, Run) else load(run, results)
+    known_ceilings = _ceilings(shown)
+    return run_document.report_document(
+        shown,
+        ceilings=known_ceilings,
+        prices=known,
+        columns=several(columns),
+        by=by,
+        where="" if isinstance(run, Run) else selectors.results_option(folder(run, results).parents[1]),
+    )
+
+
+def _ceilings(run: Run) -> tuple[Ceiling, ...]:
+    """Of the run's machine. A report can do without."""
+    try:
+        return ceilings.read_ceilings(run.info.machine)
+    except UnreadableInput as error:
+        warnings.warn(AccelbenchWarning(str(error), error.hint), stacklevel=3)
+        return ()
+
+
+def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
+    """`case`: the rows of `report --format json`, and `work`, which cases that compute the same share.
+    `block`: a row per timed block of each process.
+
+    SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
+    the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
+    (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
+
+    Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
+    an AccelbenchWarning. Raises UsageError where the nearest accelbench.toml is wrong.
+    """
+    import pandas as pd
+
+    if per == "block":
+        return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+    of_cases = rows(run, _ceilings(run), known_prices())
+    table = columns.data_frame(of_cases)
+    table.insert(1, "work", [row.case.work for row in of_cases])
+    for name in columns.NUMBERS:
+        table[name] = pd.to_numeric(table[name])
+    return table
+
+
+def _blocks(run: Run) -> list[dict[str, Any]]:
+    cells = {case_key(row.case): columns.flatten(row) for row in rows(run)}
+    facts = {key: {name: row[name] for name in BLOCK_FACTS} for key, row in cells.items()}
+    return [
+        facts[case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}
+        for record in run.records
+        if isinstance(record.outcome, Measurement)
+        for number, step in enumerate(metrics.steps_s(record.outcome))
+    ]
