@@ -37,6 +37,7 @@ from benchbench.model.world import World
 from benchbench.plan import traffic
 from benchbench.plan.devices import offered_strategies, undivided
 from benchbench.running.verification import computed, references, replicas, verified
+from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
 from benchbench.workloads.networks.convnet import ConvnetTrain
@@ -605,6 +606,23 @@ def test_torch_holds_and_sends_what_is_counted(
     work: TrainingStep, strategy: Strategy, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_counted(work, strategy, ranks, monkeypatch)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_network_has_layers_that_torch_gathers_one_by_one_and_they_are_those_counted(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    work = EVERY[name]()
+    assert isinstance(work, TrainingStep)
+    if Strategy.FULLY_SHARDED not in work.strategies("torch"):
+        pytest.skip("it is not fully sharded")
+    with torch.device("meta"):
+        module = work.torch()
+    layers = list(torch_parallel.gathered_layers(module))
+    gathered = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    named = {name for name, parameter in module.named_parameters() if id(parameter) in gathered}
+    assert len(layers) > 1
+    assert named == traffic.in_layers(work, work.weights()) & dict(module.named_parameters()).keys()
 
 
 @pytest.mark.exhaustive

@@ -15,7 +15,7 @@ from benchbench.plan.costs import instance
 from benchbench.registry import load_class
 from benchbench.workloads._division import Division, division_of, marked_axis, planned_axis
 from benchbench.workloads._weights import Weight
-from benchbench.workloads.chain import BlockChain, Chain, Link, cut_chain
+from benchbench.workloads.chain import BlockChain, Link, cut_chain
 from benchbench.workloads.pipeline import PipelinedTraining
 from benchbench.workloads.steps import TrainingStep
 
@@ -75,8 +75,8 @@ def _elements_sent(work: TrainingStep, held: Mapping[str, int], backend: type[Ba
             return None
         return 2 * (devices - 1) / devices * sum(held.values()) * (count if in_xla else 1)
     if strategy is Strategy.FULLY_SHARDED and not in_xla:
-        in_layers = _in_layers(work, held)
-        times = {name: count * (2 if name in in_layers else 1) + 1 for name in held}
+        one_by_one = in_layers(work, held)
+        times = {name: count * (2 if name in one_by_one else 1) + 1 for name in held}
         return (devices - 1) * sum(times[name] * size for name, size in held.items())
     return None
 
@@ -114,11 +114,9 @@ def _whole_gradients(
     return {name: prod(learnt[name].shape) for name in tables}
 
 
-def _in_layers(work: TrainingStep, names: Collection[str]) -> set[str]:
-    """Those of layers that torch gathers one by one: members of its lists, and all of a sequence."""
-    if isinstance(work, Chain) and not isinstance(work, BlockChain):
-        return set(names)
-    return {name for name in names if name.split(".")[1].isdigit()}
+def in_layers(work: TrainingStep, names: Collection[str]) -> set[str]:
+    """Those of layers that torch gathers one by one: members of its lists, and all of a flat network."""
+    return {name for name in names if work.flat or any(part.isdigit() for part in name.split("."))}
 
 
 def pipeline_traffic(work: PipelinedTraining, dtype: Dtype) -> Traffic:

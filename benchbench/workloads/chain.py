@@ -38,6 +38,8 @@ class Link:
 class Chain(Network):
     """A network of links. Its torch module is an `nn.Sequential`, or has `links()`, a function for each."""
 
+    flat = True
+
     @abstractmethod
     def links(self) -> Sequence[Link]:
         """In the order in which they are applied."""
@@ -53,6 +55,8 @@ class Chain(Network):
 
 class BlockChain(Chain):
     """A chain of equal blocks between an embedding, which makes their input, and an output layer."""
+
+    flat = False
 
     @property
     @abstractmethod

@@ -44,6 +44,7 @@ class Network(Workload):
     input_names: ClassVar[tuple[str, ...]] = ("images",)
     images: ClassVar[frozenset[str]] = frozenset({"images"})  # inputs that are NCHW in torch
     item: ClassVar[str] = "image"
+    flat: ClassVar[bool] = False  # all weights are of a sequence or dictionary of layers, which its module is
 
     @abstractmethod
     def layers(self) -> Sequence[Layer]:

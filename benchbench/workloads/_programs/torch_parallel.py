@@ -172,16 +172,18 @@ def _fully_sharded(module: Any, context: DeviceContext) -> Any:
     # It takes no parameters that lie channels last.
     module.to(memory_format=torch.contiguous_format)
     mesh = init_device_mesh(context.device.type, (context.world.processes,))
-    for layer in _layers(module):
+    for layer in gathered_layers(module):
         fully_shard(layer, mesh=mesh)
     return fully_shard(module, mesh=mesh)
 
 
-def _layers(module: Any) -> Iterator[Any]:
-    """The members of the outermost lists and sequences that have parameters."""
+def gathered_layers(module: Any) -> Iterator[Any]:
+    """The members of the outermost lists, sequences and dictionaries, at whatever depth, with parameters."""
     from torch import nn
 
-    lists = [module] if isinstance(module, nn.Sequential) else module.children()
-    for members in lists:
-        if isinstance(members, nn.ModuleList | nn.Sequential):
-            yield from (member for member in members if any(True for _ in member.parameters()))
+    is_list = isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict)
+    for child in module.children():
+        if not is_list:
+            yield from gathered_layers(child)
+        elif any(True for _ in child.parameters()):
+            yield child

@@ -157,4 +157,5 @@ class EncoderDecoderTrain(TrainingStep, EncoderDecoder):
     optimizer: str = "adam"
 
     summary = "train nn.Transformer: 6 encoder and 6 decoder layers"
+    version = 2  # torch, fully sharded, gathers its layers one by one
     added = SIZE | TrainingStep.added

@@ -32,6 +32,7 @@ class Unet(Network):
     image: int = 256  # pixels on a side
     width: int = 64  # channels at the image's size, twice as many each time it is halved
 
+    flat = True
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
 
     def __post_init__(self) -> None:
@@ -156,6 +157,7 @@ class UnetTrain(TrainingStep, Unet):
     """Forward, backward and update."""
 
     summary = "train U-Net on the classes of pixels"
+    version = 3  # torch, fully sharded, gathers its layers one by one
 
 
 def torch_unet(network: Unet) -> Any:
@@ -164,15 +166,13 @@ def torch_unet(network: Unet) -> Any:
     import torch.nn.functional as F
     from torch import Tensor, nn
 
-    class Model(nn.Module):  # type: ignore[misc]
+    class Model(nn.ModuleDict):  # type: ignore[misc]
         def __init__(self) -> None:
-            super().__init__()
-            for layer in network.layers():
-                self.add_module(layer.name, torch_layers.module_of(layer))
+            super().__init__({layer.name: torch_layers.module_of(layer) for layer in network.layers()})
 
         def pair(self, x: Tensor, way: str, level: int) -> Tensor:
             for conv in network.pair(way, level):
-                x = F.relu(self.get_submodule(conv.name)(x), inplace=True)
+                x = F.relu(self[conv.name](x), inplace=True)
             return x
 
         def forward(self, x: Tensor) -> Tensor:
@@ -182,8 +182,8 @@ def torch_unet(network: Unet) -> Any:
                 x = F.max_pool2d(skipped[-1], 2)
             x = self.pair(x, "bottom", DEPTH)
             for level in reversed(range(DEPTH)):
-                x = torch.cat([skipped[level], self.get_submodule(f"up{level}")(x)], dim=1)
+                x = torch.cat([skipped[level], self[f"up{level}"](x)], dim=1)
                 x = self.pair(x, "up", level)
-            return self.head(x).permute(0, 2, 3, 1)
+            return self["head"](x).permute(0, 2, 3, 1)
 
     return Model()
