@@ -14,15 +14,21 @@ from inline_snapshot import snapshot
 from benchbench.analyse.rows import rows
 from benchbench.documents.doubling import doubling_tables
 from benchbench.errors import SuiteError
+from benchbench.machine.environment import machine
 from benchbench.model.case import Case, Dtype
 from benchbench.model.record import Record
+from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, fitting, holds, plan
 from benchbench.plan.costs import footprint_bytes
-from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, why_needless
+from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, swept_size, why_needless
+from benchbench.plan.rerun import Variant
 from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Suite, parse_suite
+from benchbench.running.interleaved import heads
+from benchbench.running.request import Terms
 from benchbench.running.rounds import shuffled
+from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_measurement, a_probe, a_record, a_run
 from tests.program import accelbench
 
@@ -66,6 +72,20 @@ def test_a_sequence_goes_as_far_as_the_memory_and_tells_of_the_first_that_does_n
     made = fitting(Plan(cases, ()), footprint_bytes(cases[5]))
     assert made.cases == cases[:6]
     assert [(each.case, each.status) for each in made.left_out] == [(cases[6], Status.OUT_OF_MEMORY)]
+
+
+def test_both_sides_of_a_comparison_end_at_the_first_size_that_either_has_no_memory_for() -> None:
+    terms = Terms(policy=POLICIES["quick"], settings=Settings(threads=1), seed=1, command=())
+    sides = [Variant(text="mode=eager"), Variant(text="dtype=float64", dtype=Dtype.FLOAT64)]
+    first, second = heads(planned(), [[a_probe()]] * 2, terms, sides)
+    memory = machine().memory_bytes
+    assert len(first.plan) == len(second.plan)
+    assert footprint_bytes(second.plan[-1]) <= memory < 2 * footprint_bytes(second.plan[-1])
+    assert [each.status for each in first.left_out + second.left_out] in (
+        [Status.SKIPPED, Status.OUT_OF_MEMORY],
+        [Status.OUT_OF_MEMORY] * 2,
+    )
+    assert [swept_size(each.case) for each in second.left_out] == [2 * second.plan[-1].params["batch"]]
 
 
 def test_what_is_no_size_cannot_be_doubled() -> None:

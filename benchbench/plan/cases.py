@@ -102,17 +102,20 @@ def fitting(chosen: Plan, memory_bytes: int) -> Plan:
     cases: list[Case] = []
     beyond: dict[str, LeftOut] = {}  # of a sequence the first: those after it need not be told of
     for case in chosen.cases:
-        needed = footprint_bytes(case)
-        if needed <= ((1 if case.doubles else MARGIN) * memory_bytes or math.inf):
-            cases.append(case)
+        if reason := too_large(case, memory_bytes):
+            beyond.setdefault(sequence(case), LeftOut(case=case, status=reason[0], reason=reason[1]))
         else:
-            reason = _needs(needed, memory_bytes)
-            beyond.setdefault(sequence(case), LeftOut(case=case, status=Status.OUT_OF_MEMORY, reason=reason))
+            cases.append(case)
     return Plan(tuple(cases), (*chosen.left_out, *beyond.values()))
 
 
-def _needs(footprint: int, memory: int) -> str:
-    return f"its arrays need {size(footprint)}, and this machine has {size(memory)} of memory"
+def too_large(case: Case, memory_bytes: int) -> Reason:
+    """Why no machine of so much memory can hold a case that can run, if so; 0: not known."""
+    needed = footprint_bytes(case)
+    if needed <= ((1 if case.doubles else MARGIN) * memory_bytes or math.inf):
+        return None
+    message = f"its arrays need {size(needed)}, and this machine has {size(memory_bytes)} of memory"
+    return Status.OUT_OF_MEMORY, message
 
 
 def _check_modes(modes: Sequence[str], probes: Sequence[Probe]) -> None:

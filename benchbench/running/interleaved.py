@@ -12,13 +12,15 @@ from benchbench.environments.targets import given, targets
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import user_code
+from benchbench.machine.environment import machine
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, plan
+from benchbench.plan.cases import Plan, plan, too_large
 from benchbench.plan.devices import Reason, check_devices, devices_asked
+from benchbench.plan.doubling import sequence
 from benchbench.plan.rerun import Variant, altered, obstacle
 from benchbench.plan.revision import checked_out
 from benchbench.plan.variants import targets_of_variants as targets_of_sides
@@ -125,14 +127,11 @@ def heads(
     cases: Sequence[Case], probes: Sequence[Sequence[Probe]], terms: Terms, variants: Sequence[Variant]
 ) -> Two:
     """The heads for cases planned before. A pair of which one side cannot run is left out of both runs."""
-    pairs = _pairs(cases, probes, variants)
-    obstacles = [tuple(map(_obstacle, pair, probes, variants)) for pair in pairs]
-    open_pairs = [pair for pair, reasons in zip(pairs, obstacles, strict=True) if not any(reasons)]
+    judged = _judged(_pairs(cases, probes, variants), probes, variants)
     infos: list[RunInfo] = []
     for side, variant in enumerate(variants):
-        blocked = zip(pairs, obstacles, strict=True)
-        left_out = tuple(_left_out(pair, reasons, side) for pair, reasons in blocked if any(reasons))
-        chosen = Plan(tuple(pair[side] for pair in open_pairs), left_out)
+        left_out = tuple(_left_out(pair, reasons, side) for pair, reasons in judged if any(reasons))
+        chosen = Plan(tuple(pair[side] for pair, reasons in judged if not any(reasons)), left_out)
         seed = infos[0].seed if infos else terms.seed
         own = Terms(
             policy=terms.policy,
@@ -142,7 +141,7 @@ def heads(
         )
         info = run_head(probes[side], chosen, own)
         infos.append(_of_revision(info) if variant.revision else info)
-    return _partners(infos[0], infos[1], variants, pairs)
+    return _partners(infos[0], infos[1], variants, [pair for pair, _ in judged])
 
 
 def _of_revision(info: RunInfo) -> RunInfo:
@@ -164,12 +163,28 @@ def _pairs(
     return list(pairs.values())
 
 
+def _judged(
+    pairs: Sequence[Pair], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
+) -> list[tuple[Pair, tuple[Reason, ...]]]:
+    """Each pair with why a side cannot run. A sequence of doubled sizes ends with the first too large one."""
+    judged: list[tuple[Pair, tuple[Reason, ...]]] = []
+    ended: set[str] = set()
+    for pair in pairs:
+        if sequence(pair[0]) in ended:
+            continue
+        reasons = tuple(map(_obstacle, pair, probes, variants))
+        judged.append((pair, reasons))
+        if any(reason and reason[0] is Status.OUT_OF_MEMORY for reason in reasons):
+            ended.add(sequence(pair[0]))
+    return judged
+
+
 def _obstacle(case: Case, probes: Sequence[Probe], variant: Variant) -> Reason:
     """Why a side cannot run the case, if so; a mistake in the user's file is found when it is measured."""
     if variant.code and catalogue.user_catalogue(variant.code).mistake(case.workload):
         return None
     probe = next(probe for probe in probes if probe.target.name == case.target)
-    return obstacle(case, probe, variant.code)
+    return obstacle(case, probe, variant.code) or too_large(case, machine().memory_bytes)
 
 
 def _left_out(pair: Pair, reasons: Sequence[Reason], side: int) -> LeftOut:
