@@ -162,6 +162,33 @@ def test_a_table_tells_how_long_each_rank_computed_where_that_was_noted() -> Non
     )
 
 
+PIPELINE = a_case(placement=Placement(devices=2, strategy=Strategy.PIPELINE))
+
+
+def test_the_slowest_stage_is_the_one_that_computes_most_where_its_waiting_is_not_shown() -> None:
+    first, second = of_stages(0.05, 0.08).ranks
+    waits = replace(first, communication=replace(first.communication, exposed_s=0.0))  # in no operator
+    profile = replace(of_stages(), ranks=(waits, second))
+    table = operator_table(a_profiled(profile, case=PIPELINE), profile, 0.01)
+    assert table.slowest
+    assert table.slowest.rank == 1
+    shown = rendered(profile_document([table], 5, Path("R")))
+    assert "\nslowest: rank 1, 8.00 ms of a step computing\n" in shown
+    assert "NOT WAITING" not in shown
+    on_device = replace(profile, on_device=True)
+    told = operator_table(a_profiled(on_device, case=PIPELINE), on_device, 0.01).slowest
+    assert told
+    assert told.rank == 0
+
+
+def test_no_stage_is_called_slowest_where_it_was_not_noted_how_long_each_computed() -> None:
+    profile = of_stages(0.05, None)
+    table = operator_table(a_profiled(profile, case=PIPELINE), profile, 0.01)
+    assert table.slowest is None
+    shown = rendered(profile_document([table], 5, Path("R")))
+    assert ("by rank\n" in shown, "slowest" in shown) == (True, False)
+
+
 def test_a_table_tells_the_share_and_each_rank() -> None:
     assert rendered(profile_document([of_ranks(0.05, 0.01)], 5, Path("R"))) == snapshot("""\
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu[devices=2,strategy=data-parallel]

@@ -89,8 +89,8 @@ def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
 
 
 def _ranks(table: OperatorTable) -> Iterator[Table]:
-    """Of several, a line each, and which one the others wait for."""
-    if table.slowest is None:
+    """Of several, a line each, and which one the others wait for, where that is known."""
+    if not table.ranks:
         return
     rows: list[Cells] = [
         {
@@ -99,13 +99,23 @@ def _ranks(table: OperatorTable) -> Iterator[Table]:
             "step": number(rank.step_s, "s"),
             "communication": _part(rank.communication_s, rank.step_s),
             "exposed": _part(rank.exposed_s, rank.step_s),
-            "not waiting": number(rank.own_s, "s"),
+            "not waiting": number(rank.own_s, "s") if table.waiting_shown else None,
             "computing": _part(rank.computing_s, rank.step_s) if rank.computing_s is not None else None,
         }
         for rank in table.ranks
     ]
-    told = f"slowest: rank {table.slowest.rank}, {fmt.seconds(table.slowest.own_s)} of a step not waiting"
-    yield document.table(document.without_empty(rows), title=f"{table.case}, by rank", facts=[told])
+    title = f"{table.case}, by rank"
+    yield document.table(document.without_empty(rows), title=title, facts=_slowest(table))
+
+
+def _slowest(table: OperatorTable) -> Iterator[str]:
+    rank = table.slowest
+    if rank is None:
+        return
+    if table.waiting_shown:
+        yield f"slowest: rank {rank.rank}, {fmt.seconds(rank.own_s)} of a step not waiting"
+    else:
+        yield f"slowest: rank {rank.rank}, {fmt.seconds(rank.computing_s or 0.0)} of a step computing"
 
 
 def _row_cells(row: OperatorRow, table: OperatorTable) -> Cells:

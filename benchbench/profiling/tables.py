@@ -10,6 +10,7 @@ from itertools import islice
 
 from benchbench.analyse.rows import rows as rows_of
 from benchbench.errors import UnreadableInput, UsageError
+from benchbench.model.placement import Strategy
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled, RankProfile
 from benchbench.model.run import Run
 from benchbench.profiling.kinds import Kind, kind
@@ -66,6 +67,8 @@ class OperatorTable:
 
     Of several ranks it is the first one's. `communication_s`: of the step, in which something passed between
     devices; `exposed_s`: while nothing else ran. Of several ranks, their means. None: nothing passed.
+    `waiting_shown`: whether a rank's wait for what it receives is in its communication; gloo's trace of a
+    pipeline does not have it.
     """
 
     case: str
@@ -91,11 +94,15 @@ class OperatorTable:
     communication_s: float | None
     exposed_s: float | None
     ranks: tuple[RankRow, ...]
+    waiting_shown: bool = True
 
     @property
     def slowest(self) -> RankRow | None:
-        """The rank that has most to do besides waiting, where there are several."""
-        return max(self.ranks, key=lambda rank: rank.own_s, default=None)
+        """The rank that has most to do besides waiting; None if there are not several, or it is not known."""
+        busy = {rank: rank.own_s if self.waiting_shown else rank.computing_s for rank in self.ranks}
+        if any(seconds is None for seconds in busy.values()):
+            return None
+        return max(self.ranks, key=lambda rank: busy[rank] or 0.0, default=None)
 
 
 def profile_tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
@@ -149,6 +156,7 @@ def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -
         communication_s=_mean_of([each.communication_s for each in ranks]),
         exposed_s=_mean_of([each.exposed_s for each in ranks]),
         ranks=ranks if profile.ranks else (),
+        waiting_shown=profile.on_device or case.case.placement.strategy is not Strategy.PIPELINE,
     )
 
 
