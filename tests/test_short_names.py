@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.comparison import comparison_document
-from benchbench.documents.document import Document, table
+from benchbench.documents.document import Column, Document, table
 from benchbench.documents.plan import plan_document
 from benchbench.documents.short_names import case_cells
+from benchbench.exporters._grid import narrowed
 from benchbench.exporters.terminal import Terminal
 from tests.factories import a_case, a_run, a_run_info, some_rounds
 
@@ -70,6 +71,24 @@ def test_no_word_of_a_grid_is_broken() -> None:
 
     assert max(map(len, shown.splitlines())) <= 60
     assert set(" ".join(words).split()) <= set(shown.split())
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3)), min_size=2, max_size=6), st.integers(1, 80))
+def test_columns_of_high_rank_go_first_and_a_line_names_them(
+    fields: list[tuple[int, int]], width: int
+) -> None:
+    columns = [Column(f"c{number}", rank=rank) for number, (_, rank) in enumerate(fields)]
+    row = {f"c{number}": "x" * length for number, (length, _) in enumerate(fields)}
+    whole = table([row], columns)
+    shown = narrowed(whole, {}, width)
+    gone = [column.rank for column in columns if column not in shown.columns]
+
+    assert all(column.rank < min(gone, default=9) for column in shown.columns)
+    assert {column for column in columns if column.rank == 0} <= set(shown.columns)
+    needed = sum(max(2, len(str(row[column.name]))) + 2 for column in shown.columns) - 2
+    assert needed <= width or not any(column.rank for column in shown.columns)
+    text = Terminal(width).render(Document(name="x", title="x", tables=(whole,)))
+    assert ("noroomfor" in "".join(text.split())) == bool(gone)
 
 
 def test_words_without_room_side_by_side_stand_below_each_other() -> None:

@@ -10,6 +10,7 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.documents.suites import about, suites_document
 from benchbench.errors import SuiteError, UsageError
+from benchbench.exporters.terminal import Terminal
 from benchbench.machine.environment import machine
 from benchbench.model.case import Dtype
 from benchbench.model.run import Policy
@@ -135,6 +136,19 @@ def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_pat
     assert re.fullmatch(r"gemm, conv2d, attention and \d+ more", shown["full"])
     (full,) = (each["workloads"] for each in made.data if each["suite"] == "full")
     assert set(full.split(", ")) == set(NAMES)
+
+
+def test_80_characters_have_a_line_or_two_for_a_suite_and_wider_terminals_everything(tmp_path: Path) -> None:
+    made = suites_document(tmp_path)
+    narrow, wide = (Terminal(width).render(made).splitlines() for width in (80, None))
+    assert narrow[0].split() == ["SUITE", "CASES", "TIME", "HERE", "DESCRIPTION"]
+    assert narrow[-1] == "no room for workloads: widen the terminal, or use --format markdown"
+    names = [str(row[0]) for row in made.tables[0].rows]
+    assert [line.split()[0] for line in narrow[1:-1] if not line.startswith(" ")] == names
+    assert max(map(len, narrow)) <= 80
+    assert len(narrow) <= 2 * len(names)
+    assert len(wide) == 1 + len(names)
+    assert all(each["description"] in line for each, line in zip(made.data, wide[1:], strict=True))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchbench.documents.suites import suites_document
 from benchbench.errors import UsageError, page
+from benchbench.exporters.terminal import Terminal
 from benchbench.launch import user_files
 from benchbench.launch.catalogue import user_file_warnings, workload_at, workload_named
 from benchbench.launch.project import UserCode, user_code
@@ -179,6 +181,16 @@ def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Pat
     assert listed["own"].startswith(
         "not usable: suites/own.toml, cases 1: mine/bad.py, line 1: SyntaxError: "
     )
+
+
+def test_a_narrow_terminal_shows_the_whole_of_what_is_wrong_with_a_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "nosuch"\n')
+    monkeypatch.chdir(tmp_path)
+    shown = " ".join(Terminal(80).render(suites_document(tmp_path)).split())
+    assert "not usable: suites/own.toml, cases 1: No workload named 'nosuch'." in shown
 
 
 def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.documents import document
-from benchbench.documents.document import Document
+from benchbench.documents.document import Cell, Column, Content, Document
 from benchbench.documents.earlier_runs import processes_s, runs_here
 from benchbench.errors import UsageError
 from benchbench.machine.environment import machine
@@ -25,6 +26,11 @@ from benchbench.timing.policy import POLICIES
 
 UNKNOWN = "–"
 LISTED = 3  # workloads of a suite
+COLUMNS = (
+    *map(Column, ("suite", "cases", "time here")),
+    Column("workloads", rank=1),
+    Column("description"),
+)
 
 
 def suites_document(results: Path) -> Document:
@@ -32,20 +38,25 @@ def suites_document(results: Path) -> Document:
     earlier = runs_here(results)
     probes = list(_probes(earlier))
     data = [_fields(name, probes, earlier) for name in suite.suite_names()]
-    return Document(
-        name="suites", title="Suites", tables=(document.table([_shown(each) for each in data]),), data=data
-    )
+    shown = document.table([_shown(each) for each in data], COLUMNS)
+    return Document(name="suites", title="Suites", tables=(shown,), data=data)
 
 
-def _shown(fields: dict[str, Any]) -> dict[str, str]:
-    seconds = fields["estimated_s"]
+def _shown(fields: dict[str, Any]) -> dict[str, Content]:
+    seconds, usable = fields["estimated_s"], fields["cases"] is not None
+    time, description = about(seconds) if seconds else UNKNOWN, fields["description"]
     return {
         "suite": fields["suite"],
-        "cases": UNKNOWN if fields["cases"] is None else str(fields["cases"]),
-        "time here": about(seconds) if seconds else UNKNOWN,
+        "cases": str(fields["cases"]) if usable else UNKNOWN,
+        "time here": Cell((time,), short=time.removeprefix("about ")),
         "workloads": _some(fields["workloads"].split(", ")),
-        "description": fields["description"],
+        "description": Cell((description,), short=_first_clause(description) if usable else ""),
     }
+
+
+def _first_clause(description: str) -> str:
+    """What the suite is, without the rest of the sentence."""
+    return re.split(r"[:;,.] | \(", description)[0].removesuffix(".")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -18,14 +18,27 @@ if TYPE_CHECKING:
 Row = Sequence[Cell | None]
 
 
+def narrowed(table: Table, known: Marks, width: int) -> Table:
+    """With short cells, then without the columns of the highest ranks, until it fits; rank 0 always stays."""
+    if _needed(table, known) <= width:
+        return table
+    shown = replace(table, rows=tuple(tuple(map(short_form, row)) for row in table.rows))
+    while _needed(shown, known) > width and (most := max(column.rank for column in shown.columns)):
+        shown = _without_rank(shown, most)
+    return shown
+
+
+def _without_rank(table: Table, rank: int) -> Table:
+    kept = [index for index, column in enumerate(table.columns) if column.rank != rank]
+    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)
+
+
 def grid(table: Table, known: Marks, width: int) -> RenderableType:
     """Columns as wide as they need; where their longest words have no room side by side, a line per cell."""
     from rich.table import Table as Grid
 
-    names = [visible(column.name).upper() for column in table.columns]
-    rows = table.rows
-    if _needed(names, rows, known) > width:
-        rows = tuple(tuple(map(short_form, row)) for row in rows)
+    names, rows = _headings(table), table.rows
     columns = zip(names, *([cell_text(cell, known) for cell in row] for row in rows), strict=True)
     widths = _widths(list(columns), width - GAP * (len(names) - 1))
     if widths is None:
@@ -43,12 +56,16 @@ def short_form(cell: Cell | None) -> Cell | None:
     return replace(cell, parts=(cell.short,)) if cell and cell.short else cell
 
 
-def _needed(names: Sequence[str], rows: Sequence[Row], known: Marks) -> int:
+def _headings(table: Table) -> list[str]:
+    return [visible(column.name).upper() for column in table.columns]
+
+
+def _needed(table: Table, known: Marks) -> int:
     widths = [
-        max(_length(text) for text in (name, *(cell_text(row[index], known) for row in rows)))
-        for index, name in enumerate(names)
+        max(_length(text) for text in (name, *(cell_text(row[index], known) for row in table.rows)))
+        for index, name in enumerate(_headings(table))
     ]
-    return sum(widths) + GAP * (len(names) - 1)
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from benchbench.documents.document import Cell, Document, Layout, Table, paragraph
 from benchbench.exporters._alternatives import Sheet, folded, sheet
-from benchbench.exporters._grid import grid, short_form
+from benchbench.exporters._grid import grid, narrowed, short_form
 from benchbench.exporters._text import EMPTY, STYLES, Marks, cell_text, foot, marks
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
@@ -77,18 +77,25 @@ class Terminal(Exporter):
             heading = [shared.heading()] if table is shared.first else []
             return [*heading, shared.title(table), *shared.lines(table, known)]
         title = [_line(table.title, "bold")] if table.title else []
-        rows = [self._rows(table, known)] if table.rows else []
-        return [*title, *_lines(table.facts), *rows, *_lines(table.notes)] or [_line(EMPTY)]
+        below = [*self._rows(table, known), *_lines(table.notes)] if table.rows else _lines(table.notes)
+        return [*title, *_lines(table.facts), *below] or [_line(EMPTY)]
 
-    def _rows(self, table: Table, known: Marks) -> RenderableType:
-        layout = _paragraphs if table.layout is Layout.PARAGRAPHS else grid
-        return layout(table, known, self._width or UNWRAPPED)
+    def _rows(self, table: Table, known: Marks) -> list[RenderableType]:
+        """And a line that names the columns without room."""
+        width = self._width or UNWRAPPED
+        if table.layout is Layout.PARAGRAPHS:
+            return [_paragraphs(table, known, width)]
+        shown = narrowed(table, known, width)
+        absent = [column.name for column in table.columns if column not in shown.columns]
+        return [grid(shown, known, width), *_lines(_no_room(absent, "use --format markdown"))]
 
 
 def _without_room(shared: Sheet | None) -> list[str]:
-    if not shared or not shared.left_out:
-        return []
-    return [f"no room for {', '.join(shared.left_out)}: widen the terminal, or choose by --columns"]
+    return _no_room(shared.left_out, "choose by --columns") if shared else []
+
+
+def _no_room(columns: Sequence[str], remedy: str) -> list[str]:
+    return [f"no room for {', '.join(columns)}: widen the terminal, or {remedy}"] if columns else []
 
 
 def _line(content: str, style: str = "") -> Text:
