@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from benchbench.model.case import AMP, Case, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.run import Settings
 from benchbench.workloads.base import Workload
+from benchbench.workloads.network import Network
 from tests.factories import a_case
 from tests.tiny import WORKS, tiny
 
@@ -46,24 +48,17 @@ UNSUPPORTED: dict[str, str] = {
     "torch_xla-*-batch_norm_backward-float*": "running statistics",  # what is not `training`
     "torch_xla-*-batch_norm_backward-bfloat*": "running statistics",
 }
-# Taken in every dtype and mode: the six of `--suite full`, and two of phase `backward`.
-CORE = frozenset(
-    {
-        "attention",
-        "attention_backward",
-        "conv2d",
-        "conv2d_backward",
-        "convnet_train",
-        "gemm",
-        "resnet50_infer",
-        "resnet50_train",
-    }
-)
+# Taken in every dtype and mode, but for training where a compiler takes long (see `is_slow`).
+CORE = frozenset({"attention", "conv2d", "convnet_train", "gemm"})
+# A large network, and two of phase `backward`: in every dtype on one backend.
+DEEP = frozenset({"attention_backward", "conv2d_backward", "resnet50_infer", "resnet50_train"})
+# In every mode in float32: what a compiler makes of gradients, and of networks.
+IN_EVERY_MODE = frozenset({"attention_backward", "conv2d_backward", "resnet50_train", "transformer_infer"})
 TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
 XLA_TRAINS = frozenset(
-    {"mnist_cnn_train", "transformer_train", "update"}
-)  # besides `CORE`'s; half a minute each
-A_FURTHER_MODE = 3  # one of so many workloads outside `CORE` is taken in another mode than the first, too
+    {"convnet_train", "mnist_cnn_train", "resnet50_train", "transformer_train", "update"}
+)  # half a minute each
+A_FURTHER_MODE = 3  # one of so many operations outside them is taken in another mode than the first, too
 # CPU kernels that may compute in less than is asked for (docs/backends.md): where they do, the case is
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
@@ -166,59 +161,78 @@ def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
     ]
 
 
-def is_slow(backend: str, kind: type[Backend], name: str, work: Workload, mode: str, dtype: Dtype) -> bool:
-    """Whether the pair of a workload in `CORE` is for `exhaustive`: large networks, in further modes."""
-    large = "resnet50" in name or (work.phase is Phase.TRAIN and dtype not in AMP)
+def is_slow(kind: type[Backend], work: Workload, mode: str, dtype: Dtype) -> bool:
+    """Whether the pair of a workload in `CORE` is for `exhaustive`: training in further modes, trials."""
     if mode == TUNED:
-        return large or work.phase is Phase.TRAIN or dtype is not Dtype.FLOAT32
-    compiled_long = backend == "torch_xla" and "resnet50" in name  # most of a minute each
-    return ((large and mode != kind.modes[0]) or compiled_long) and dtype is not Dtype.FLOAT32
+        return work.phase is Phase.TRAIN or dtype is not Dtype.FLOAT32
+    further = mode != kind.modes[0] and dtype is not Dtype.FLOAT32
+    return further and work.phase is Phase.TRAIN and dtype not in AMP
 
 
 def usual(backend: str, kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
     """The pairs that are not for `exhaustive`.
 
-    Of a workload outside `CORE`: float32 in the first mode, another dtype, and of some a further mode. Which
-    one goes by the name, so that adding a workload changes nothing for the others.
+    Of a workload outside `CORE`: float32 in the first mode, another dtype on one of its backends (those of
+    `DEEP`: each on one), and of some a further mode. Which one goes by the name, so that adding a workload
+    changes nothing for the others.
     """
     possible = pairs(kind, work)
     if name in CORE:
-        return {pair for pair in possible if not is_slow(backend, kind, name, work, *pair)}
+        return {pair for pair in possible if not is_slow(kind, work, *pair)}
     if backend == "torch_xla" and work.phase is Phase.TRAIN and name not in XLA_TRAINS:
         return set()
     first = {(kind.modes[0], Dtype.FLOAT32)}
     if work.params != tiny(name).params:  # with a truth value turned
         return first
-    turn = crc32(f"{name} {backend}".encode())
-    return (
-        first | another_dtype(backend, kind, work, possible, turn) | another_mode(kind, work, possible, turn)
-    )
+    dtypes = {(kind.modes[0], dtype) for taker, dtype in further_dtypes(name) if taker == backend}
+    return first | dtypes | further_modes(kind, name, work)
 
 
-def another_dtype(
-    backend: str, kind: type[Backend], work: Workload, possible: list[tuple[str, Dtype]], turn: int
-) -> set[tuple[str, Dtype]]:
-    """In the first mode; XLA's compiler takes half a minute for a network in 16 bits, seconds for others."""
-    if backend == "torch_xla" and (work.phase is Phase.TRAIN or turn % 2):
-        return set()
-    others = [pair for pair in possible if pair[0] == kind.modes[0] and pair[1] is not Dtype.FLOAT32]
-    return {others[turn % len(others)]} if others else set()
+@cache
+def further_dtypes(name: str) -> list[tuple[str, Dtype]]:
+    """Which backends take it in which other dtypes, in the first mode: one pair, or of `DEEP` each dtype."""
+    takers: dict[Dtype, list[str]] = {}
+    for backend in BACKENDS:
+        for dtype in dtypes_of(backend, tiny(name)):
+            takers.setdefault(dtype, []).append(backend)
+    turn = crc32(name.encode())
+    every = [(takers[dtype][(turn + at) % len(takers[dtype])], dtype) for at, dtype in enumerate(takers)]
+    return every if name in DEEP or not every else [every[turn % len(every)]]
 
 
-def another_mode(
-    kind: type[Backend], work: Workload, possible: list[tuple[str, Dtype]], turn: int
-) -> set[tuple[str, Dtype]]:
-    """Of one in `A_FURTHER_MODE`, in float32; training takes a compiler ten times an operation's time."""
-    others = [pair for pair in possible if pair[0] not in (kind.modes[0], TUNED) and pair[1] is Dtype.FLOAT32]
-    if not others or turn % A_FURTHER_MODE or work.phase is Phase.TRAIN:
+def dtypes_of(backend: str, work: Workload) -> list[Dtype]:
+    """But float32; XLA's compiler takes half a minute for a network in 16 bits, seconds for others."""
+    if backend == "torch_xla" and (isinstance(work, Network) or work.phase is Phase.TRAIN):
+        return []
+    kind = kind_of(backend)
+    return [
+        dtype for mode, dtype in pairs(kind, work) if mode == kind.modes[0] and dtype is not Dtype.FLOAT32
+    ]
+
+
+def further_modes(kind: type[Backend], name: str, work: Workload) -> set[tuple[str, Dtype]]:
+    """In float32, but for `TUNED`: all of `IN_EVERY_MODE`, one of every third other operation.
+
+    A compiler takes ten seconds for a network, and meets the same layers in those.
+    """
+    modes = [mode for mode, dtype in pairs(kind, work) if dtype is Dtype.FLOAT32]
+    others = [(mode, Dtype.FLOAT32) for mode in modes if mode not in (kind.modes[0], TUNED)]
+    turn = crc32(f"{name} {kind.__name__}".encode())
+    if name in IN_EVERY_MODE or not others:
+        return set(others)
+    if turn % A_FURTHER_MODE or isinstance(work, Network) or work.phase is Phase.TRAIN:
         return set()
     return {others[turn // A_FURTHER_MODE % len(others)]}
+
+
+def kind_of(backend: str) -> type[Backend]:
+    return registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
 
 def matrix() -> Iterator[tuple[str, Case, bool]]:
     """What is not refused: id, case, and whether it is for `exhaustive`."""
     for backend, (work_id, name, work) in itertools.product(BACKENDS, WORKS):
-        kind = registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+        kind = kind_of(backend)
         always = usual(backend, kind, name, work)
         for mode, dtype in pairs(kind, work):
             case = a_case(
@@ -327,16 +341,33 @@ def test_every_mode_and_dtype_of_a_backend_is_taken_by_some_workload(backend: st
 
 
 def test_every_workload_is_taken_on_every_backend_that_offers_its_phase() -> None:
-    """But for training on torch_xla, of which `XLA_TRAINS` and `CORE` have some."""
+    """But for training on torch_xla, of which `XLA_TRAINS` has some."""
     taken = {
         (case.backend, case.workload, tuple(case.params.items())) for _, case, more in MATRIX if not more
     }
     every = {
         (case.backend, case.workload, tuple(case.params.items()))
         for _, case, _ in MATRIX
-        if (case.backend, case.phase) != ("torch_xla", Phase.TRAIN) or case.workload in XLA_TRAINS | CORE
+        if (case.backend, case.phase) != ("torch_xla", Phase.TRAIN) or case.workload in XLA_TRAINS
     }
     assert taken == every
+
+
+def test_every_workload_is_taken_in_another_dtype_and_large_ones_in_each() -> None:
+    possible: dict[str, set[Dtype]] = {name: set() for _, name, _ in WORKS}
+    taken: dict[str, set[Dtype]] = {name: set() for name in possible}
+    for _, case, more in MATRIX:
+        possible[case.workload].add(case.dtype)
+        taken[case.workload] |= set() if more else {case.dtype}
+    for name, dtypes in possible.items():
+        assert len(taken[name]) >= min(2, len(dtypes)), name
+        assert name not in CORE | DEEP or taken[name] == dtypes, name
+
+
+def test_gradients_and_networks_are_taken_in_every_mode() -> None:
+    taken = {(case.backend, case.workload, case.mode) for _, case, more in MATRIX if not more}
+    every = {(case.backend, case.workload, case.mode) for _, case, _ in MATRIX if case.mode != TUNED}
+    assert [one for one in every - taken if one[1] in CORE | IN_EVERY_MODE] == []
 
 
 def test_what_is_listed_as_unsupported_is_in_the_matrix() -> None:
