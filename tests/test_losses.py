@@ -16,7 +16,7 @@ from benchbench.worker.tolerance import LAMBDA, tolerance
 from tests.studies.losses import FRAMEWORKS, NETWORKS, STEPS, Frameworks, float64_losses, network
 
 XLA_TRAINS = ("convnet_train", "mnist_cnn_train", "transformer_train")
-LONG = 30  # steps, after which the loss is lower
+LONG = 30  # steps, of which ten are compared
 
 
 @pytest.fixture(scope="module")
@@ -33,24 +33,25 @@ def expected(name: str) -> list[float]:
 
 def trainings() -> Iterator[Any]:
     """XLA's compiler takes half a minute or more for each of torch_xla's."""
-    for name, framework in itertools.product(NETWORKS, FRAMEWORKS):
-        is_exhaustive = framework == "torch_xla" and name not in XLA_TRAINS
-        marks = [pytest.mark.exhaustive] if is_exhaustive else []
-        yield pytest.param(name, framework, id=f"{name}-{framework}", marks=marks)
+    for name, framework, steps in itertools.product(NETWORKS, FRAMEWORKS, (STEPS, LONG)):
+        is_slow = framework == "torch_xla" and name not in XLA_TRAINS
+        marks = [pytest.mark.exhaustive] if is_slow or steps == LONG else []
+        yield pytest.param(name, framework, steps, id=f"{name}-{framework}-{steps}", marks=marks)
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("name", "framework"), list(trainings()))
-def test_the_loss_is_float64_s_for_ten_steps_and_falls_for_thirty(
-    frameworks: Frameworks, name: str, framework: str
+@pytest.mark.parametrize(("name", "framework", "steps"), list(trainings()))
+def test_the_loss_is_float64_s_for_ten_steps_and_falls(
+    frameworks: Frameworks, name: str, framework: str, steps: int
 ) -> None:
     if (probe := frameworks.probe(framework)).status == "unavailable":
         pytest.skip(f"{framework}: {probe.reason}")
-    losses = frameworks.losses(framework, name, LONG)
+    losses = frameworks.losses(framework, name, steps)
     limit = LAMBDA * tolerance(network(name), Dtype.FLOAT32)
     for step, (loss, true) in enumerate(zip(losses, expected(name), strict=False), 1):
         # The weights of step s carry the roundings of s steps, which add up as independent.
         assert loss == pytest.approx(true, rel=limit * math.sqrt(step)), step
+    assert len(losses) == steps
     assert losses[-1] < losses[0]
     assert len(set(expected(name))) == STEPS, "each step changed the network"
 

@@ -22,13 +22,11 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.environment import usable_threads
 from benchbench.model.case import AMP, Case, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass, Probe, Target
-from benchbench.model.run import Settings
 from benchbench.workloads.base import Workload
 from benchbench.workloads.network import Network
-from tests.factories import a_case
+from tests.factories import a_case, shared_settings
 from tests.tiny import WORKS, tiny
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
@@ -290,8 +288,7 @@ class Pools:
         return json.loads(path.read_bytes())
 
     def _pool(self, targets: list[Target]) -> WorkerPool:
-        settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
-        return self._opened.enter_context(WorkerPool(targets, settings, sys.executable))
+        return self._opened.enter_context(WorkerPool(targets, shared_settings(), sys.executable))
 
 
 @contextmanager
@@ -354,8 +351,8 @@ def test_every_workload_is_taken_on_every_backend_that_offers_its_phase() -> Non
 
 
 def test_every_workload_is_taken_in_another_dtype_and_large_ones_in_each() -> None:
-    possible: dict[str, set[Dtype]] = {name: set() for _, name, _ in WORKS}
-    taken: dict[str, set[Dtype]] = {name: set() for name in possible}
+    possible: dict[str, set[Dtype | None]] = {name: set() for _, name, _ in WORKS}
+    taken: dict[str, set[Dtype | None]] = {name: set() for name in possible}
     for _, case, more in MATRIX:
         possible[case.workload].add(case.dtype)
         taken[case.workload] |= set() if more else {case.dtype}

@@ -527,6 +527,7 @@ def test_what_the_first_output_does_not_show_is_a_wrong_result_in_torch(tmp_path
         "torch",
         "-d",
         "cpu",
+        "--quick",
         "--rounds",
         "1",
         cwd=tmp_path,

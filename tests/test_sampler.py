@@ -350,7 +350,7 @@ def test_a_run_stores_what_was_seen_while_blocks_were_timed(tmp_path: Path) -> N
 def test_a_busy_neighbour_is_noted(tmp_path: Path) -> None:
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in kernel.allowed_cpus()]
     try:
-        accelbench(*DAWDLING, "2", cwd=tmp_path)
+        accelbench(*DAWDLING, "1", cwd=tmp_path)
     finally:
         for neighbour in neighbours:
             neighbour.kill()

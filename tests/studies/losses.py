@@ -15,17 +15,15 @@ from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Dtype
 from benchbench.model.device import Probe, Target
-from benchbench.model.run import Settings
 from benchbench.workloads.adversarial import AdversarialStep
 from benchbench.workloads.base import Draw, Training, Workload
 from benchbench.workloads.networks.r3d18 import R3d18
 from benchbench.workloads.networks.resnet50 import Resnet50
 from benchbench.workloads.steps import TrainingStep
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
-from tests.factories import a_case
+from tests.factories import a_case, shared_settings
 from tests.tiny import NAMES, tiny
 
 STEPS = 10
@@ -75,9 +73,8 @@ class Frameworks:
 
     def _pool(self, name: str) -> tuple[WorkerPool, Probe]:
         if name not in self._pools:
-            settings = Settings(threads=usable_threads(), timeout_s=900)  # others may work here too
             own = targets([name], {}, sys.executable)
-            pool = self._opened.enter_context(WorkerPool(own, settings, sys.executable))
+            pool = self._opened.enter_context(WorkerPool(own, shared_settings(), sys.executable))
             self._pools[name] = pool, pool.probe()[0]
         return self._pools[name]
 
