@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -207,8 +208,13 @@ def is_of_chance(work: Workload) -> bool:
     return isinstance(work, Operation) and bool(work.chance)
 
 
+def group(id_: str) -> pytest.MarkDecorator:
+    """This file takes long and comes last: in parts, every process has its share of it."""
+    return pytest.mark.xdist_group(f"workload_mutants {crc32(id_.encode()) % 4}")
+
+
 MUTATED = [
-    pytest.param(work, id=id_, marks=marks(work))
+    pytest.param(work, id=id_, marks=[*marks(work), group(id_)])
     for id_, name, work in WORKS
     if not is_repeated(name) and not is_of_chance(work)
 ]
