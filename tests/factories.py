@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,13 +20,9 @@ VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="Example CPU")
 
 
-def shared_settings() -> Settings:
-    """For workers of real frameworks: processes of `pytest -n` share the CPUs, and others may work here too.
-
-    More threads than CPUs wait for each other after every operation, and take twice the CPU time.
-    """
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    return Settings(threads=max(usable_threads() // processes, 1), timeout_s=900)
+def real_settings() -> Settings:
+    """For workers of real frameworks, which may have to share the CPUs with other work."""
+    return Settings(threads=usable_threads(), timeout_s=900)
 
 
 def a_case(**over: Any) -> Case:

@@ -26,7 +26,7 @@ from benchbench.model.case import AMP, Case, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.workloads.base import Workload
 from benchbench.workloads.network import Network
-from tests.factories import a_case, shared_settings
+from tests.factories import a_case, real_settings
 from tests.tiny import WORKS, tiny
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
@@ -288,7 +288,7 @@ class Pools:
         return json.loads(path.read_bytes())
 
     def _pool(self, targets: list[Target]) -> WorkerPool:
-        return self._opened.enter_context(WorkerPool(targets, shared_settings(), sys.executable))
+        return self._opened.enter_context(WorkerPool(targets, real_settings(), sys.executable))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from benchbench.workloads.networks.r3d18 import R3d18
 from benchbench.workloads.networks.resnet50 import Resnet50
 from benchbench.workloads.steps import TrainingStep
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
-from tests.factories import a_case, shared_settings
+from tests.factories import a_case, real_settings
 from tests.tiny import NAMES, tiny
 
 STEPS = 10
@@ -74,7 +74,7 @@ class Frameworks:
     def _pool(self, name: str) -> tuple[WorkerPool, Probe]:
         if name not in self._pools:
             own = targets([name], {}, sys.executable)
-            pool = self._opened.enter_context(WorkerPool(own, shared_settings(), sys.executable))
+            pool = self._opened.enter_context(WorkerPool(own, real_settings(), sys.executable))
             self._pools[name] = pool, pool.probe()[0]
         return self._pools[name]
 
