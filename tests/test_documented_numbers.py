@@ -8,6 +8,7 @@ from benchbench.analyse import drift, launch_bound, metrics, plausible, roofline
 from benchbench.backends import base
 from benchbench.comparing import common, match, verdicts
 from benchbench.gate import priors, session_variance, spread
+from benchbench.launch import pool
 from benchbench.machine import conditions, neighbours, sampler
 from benchbench.plan import schedule
 from benchbench.profiling import tables
@@ -71,6 +72,7 @@ QUOTED = [
     ("measuring", f"more than {NUMBER} times what it changes", check_inputs.DRIFT),
     ("measuring", f"one of up to {NUMBER} other batches", check_inputs.OTHER_BATCHES),
     ("measuring", f"a batch {NUMBER} times as large", check_inputs.FAR),
+    ("measuring", f"at most {WORD} processes per core", pool.WORKERS_PER_CORE),
     ("measuring", f"a half width above {NUMBER} %", 100 * (DEFAULT.continue_above or 0)),
     ("measuring", f"stops once all are within {NUMBER} %", 100 * QUICK.settled),
     ("measuring", f"the {WORD} of the cases whose intervals", schedule.SHARE),
