@@ -41,7 +41,9 @@ process = subprocess.Popen(
 theirs.close()
 greeting = json.loads(ours.makefile().readline())
 own = Path("/proc") / str(process.pid)
-status = dict(line.split(":\t") for line in (own / "status").read_text().splitlines())
+# Of the process that greeted: that of its parent changes while it waits for signals (sigwait).
+serving = Path("/proc") / (own / "task" / own.name / "children").read_text().strip()
+status = dict(line.split(":\t") for line in (serving / "status").read_text().splitlines())
 told = {
     "cwd": Path(os.readlink(own / "cwd")).name, "session": os.getsid(process.pid) == process.pid,
     "greeting": greeting, "held": str(Path("held").resolve()) in map(os.readlink, (own / "fd").iterdir()),
