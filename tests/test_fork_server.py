@@ -84,7 +84,7 @@ def test_a_forked_command_has_what_a_fresh_one_has(folder: Path, ending: tuple[s
 
 def test_a_worker_that_a_forked_command_starts_is_as_a_fresh_one(folder: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "starting"]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "starting"]
     fresh = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
     forked = fork_server().run("starting", cwd=folder, env=env, timeout_s=60)
     assert (forked.stdout, forked.stderr) == (fresh.stdout, fresh.stderr)

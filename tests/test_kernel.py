@@ -31,6 +31,18 @@ def test_cpus_that_are_not_shown_have_no_times(tmp_path: Path, files: Files) -> 
     assert kernel.cpu_times(tree(tmp_path, files), (7,)) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("flags\t\t: fpu avx2\nbugs\t: x\n\nflags\t\t: avx2 avx_vnni\n", {"avx2"}),
+        ("Features\t: fp asimd\n", set()),
+        ("", set()),
+    ],
+)
+def test_instruction_sets_are_those_of_every_cpu(tmp_path: Path, text: str, flags: set[str]) -> None:
+    assert kernel.cpu_flags(tree(tmp_path, {"proc/cpuinfo": text})) == flags
+
+
 def test_a_group_is_alive_while_one_of_it_has_not_ended(tmp_path: Path) -> None:
     states = {"7": "7 (a) b) Z 1 7 7", "8": "8 (x) D 1 70 7", "9": "9 (x) X 1 7 7", "10": ""}
     root = tree(tmp_path, {f"proc/{pid}/stat": text for pid, text in states.items()})

@@ -88,14 +88,10 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
         }.items()
     },
     **{
-        ("tensorflow", mode, "unet_train", dtype): "of the"  # gradients of biases summed in 16 bits
+        ("tensorflow", mode, workload, dtype): "of the"  # gradients of biases and filters summed in 16 bits
         for mode in ("function", "eager")
+        for workload in ("ssd_head_train", "unet_train")
         for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.AMP_BF16, Dtype.AMP_FP16)
-    },
-    **{
-        ("tensorflow", mode, "ssd_head_train", dtype): "of the"  # gradients of filters summed in 16 bits
-        for mode in ("function", "eager")
-        for dtype in (Dtype.FLOAT16, Dtype.AMP_FP16)
     },
     **{
         (backend, mode, "r3d18_train", dtype): "layer3.0.conv2.weight"  # oneDNN's gradient of two frames

@@ -65,3 +65,19 @@ def test_later_rounds_read_what_the_first_one_exported(tmp_path: Path) -> None:
     run = runs.read_run(selectors.find_run(tmp_path / "results", "latest"))
     measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
     assert [each.compile_cache for each in measured] == ["empty", "warm"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "saturates"),
+    [
+        ({"avx2"}, True),
+        ({"avx2", "avx512f"}, True),
+        ({"avx2", "avx_vnni"}, False),
+        ({"avx2", "avx512f", "avx512_vnni"}, False),
+        (set(), False),
+    ],
+)
+def test_weights_have_a_bit_less_where_a_cpu_sums_products_in_16_bits(
+    flags: set[str], saturates: bool
+) -> None:
+    assert models.saturates(flags) == saturates

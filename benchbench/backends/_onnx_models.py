@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchbench.errors import Unsupported
+from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Dtype
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ EXPORTED = "ACCELBENCH_EXPORTED"  # the variable that names the folder of a run'
 FREE_TIMES = 10  # a model's size must be free on the disk, or it is not kept
 PROVIDER = "CPUExecutionProvider"
 RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
+SUMS_IN_32_BITS = {"amx_int8", "avx512_vnni", "avx_vnni"}  # of x86: products of int8, at once
 QUANTISED_APART = {"Softmax"}  # 1/256 steps are too coarse for weights of 1/length
 
 
@@ -71,10 +73,19 @@ def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path
     return path
 
 
+def saturates(flags: Set[str]) -> bool:
+    """Whether CPUs with these instruction sets add two products of int8 in 16 bits, which may not hold them.
+
+    x86 without VNNI does (VPMADDUBSW); ONNX Runtime's page on quantisation advises weights of 7 bits there.
+    """
+    return "avx2" in flags and not flags & SUMS_IN_32_BITS
+
+
 def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
     """Static quantisation by ONNX Runtime's own quantiser, calibrated on the inputs that are timed.
 
-    Unsigned activations and signed weights by channel: what its CPU kernels are fastest with. Raises
+    Unsigned activations and signed weights by channel: what its CPU kernels are fastest with. Weights have
+    7 bits where the CPU `saturates`. Raises
     Unsupported for a recurrent layer, which the quantiser leaves as it is.
     """
     import onnx
@@ -101,6 +112,7 @@ def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
         quantised,
         Once(),
         per_channel=True,
+        reduce_range=saturates(cpu_flags(Path("/"))),
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         op_types_to_quantize=sorted({*QDQRegistry} - QUANTISED_APART),

@@ -61,6 +61,12 @@ def allowed_cpus() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+def cpu_flags(root: Path) -> frozenset[str]:
+    """The instruction sets that every x86 CPU has; empty elsewhere (proc(5), cpuinfo)."""
+    found = re.findall(r"^flags[ \t]*:(.*)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
+    return frozenset.intersection(*(frozenset(each.split()) for each in found)) if found else frozenset()
+
+
 def cpu_times(root: Path, cpus: Sequence[int]) -> CpuTimes | None:
     """Of these CPUs; what guests use is in their hosts' user time already."""
     wanted = set(cpus)
