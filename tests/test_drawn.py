@@ -8,10 +8,13 @@ import pytest
 from benchbench.launch.scratch import RunScratch
 from benchbench.model.case import Dtype
 from benchbench.model.device import Target
+from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Settings
 from benchbench.registry import DRAWN
 from benchbench.worker.random_cache import MOST, cached_normal, cached_result
+from benchbench.worker.reference import of_training, reference
 from benchbench.workloads.draw import Draw, standard_normal
+from benchbench.workloads.networks.gpt2 import Gpt2Train
 
 KEY = (1, 2)
 
@@ -121,3 +124,15 @@ def test_a_run_has_a_folder_for_them_and_removes_it() -> None:
     assert place.is_dir()
     shop.close()
     assert not place.exists()
+
+
+def test_all_strategies_of_a_network_share_a_reference_but_not_with_statistics_apart(folder: Path) -> None:
+    strategies = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
+    works = [Gpt2Train().divided(Placement(devices=2, strategy=strategy)) for strategy in strategies]
+    (told, *others) = [reference(work, Dtype.FLOAT32) for work in works]
+    assert [other == told for other in others] == [True, True]
+    assert len(list(folder.glob("*.json"))) == 1
+    (first, *rest) = [of_training(work.small(), Dtype.FLOAT32) for work in works[:2]]
+    assert rest == [first]
+    reference(works[0].divided(works[0].placement, replicas=2), Dtype.FLOAT32)
+    assert len(list(folder.glob("*.json"))) == 2

@@ -98,8 +98,8 @@ def drawn_tolerance(workload: Operation, dtype: Dtype, standard: Standard | None
 
 
 def _cached(workload: Training, dtype: Dtype, standard: Standard | None) -> Reference:
-    """That in float32 is asked for again with each narrower dtype."""
-    name = f"{dtype} {type(workload).__module__} {workload} {workload.placement} {workload.replicas}"
+    """That in float32 is asked for again with each narrower dtype, and each with every strategy."""
+    name = f"{dtype} {type(workload).__module__} {workload} in {workload.replicas} replicas"
     return Reference(**cached_result(name, lambda: asdict(of_training(workload, dtype, standard))))
 
 
