@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -240,3 +243,22 @@ def test_a_max_gradient_goes_to_the_first_of_equals() -> None:
     x = np.zeros((1, 1, 2, 2))
     gradient = grad(lambda x: primitives.max_pool2d(x, (2, 2), (2, 2), (0, 0)).sum())(x)
     np.testing.assert_array_equal(gradient, [[[[1, 0], [0, 0]]]])
+
+
+FAULTS = """
+import resource
+import numpy as np
+from benchbench.worker.reference import keep_freed_memory
+keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    np.ones((4, 2**20))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_pages_of_arrays_that_come_and_go_are_cleared_once() -> None:
+    """Of 8192 pages each, or of larger ones."""
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
+    assert int(done.stdout) < 2 * 8192

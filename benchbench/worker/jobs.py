@@ -106,8 +106,13 @@ def measured_case(backend: Backend, job: Message) -> Message:
 
 def reference_for(job: Message) -> verify.Reference:
     """At the size and in the dtype that the job names, or at the small size in float32."""
-    from benchbench.worker.reference import reference, reference_in_float32  # need autograd
+    from benchbench.worker.reference import (  # need autograd
+        keep_freed_memory,
+        reference,
+        reference_in_float32,
+    )
 
+    keep_freed_memory()
     workload = workload_of(job["about"])
     if job.get("small"):
         return reference_in_float32(workload, random_cache.cached_normal)
