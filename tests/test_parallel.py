@@ -52,7 +52,11 @@ from tests.tiny import EVERY, tiny
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
 KNOWN: dict[str, Any] = {}  # name of what is computed → its reference, of all tests of this process
 ROOT = Path(__file__).parents[1]
-BACKENDS = ["torch", "tensorflow", "jax", "torch_xla"]
+# Under `pytest -n`, those of a backend share a process and its references.
+BACKENDS = [
+    pytest.param(name, marks=pytest.mark.xdist_group(f"parallel {name}"))
+    for name in ("torch", "tensorflow", "jax", "torch_xla")
+]
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
 TWICE = ConvnetTrain(accumulate=2)
 TRAINED = [name for name, kind in EVERY.items() if Strategy.DATA_PARALLEL in kind.strategies("torch")]
@@ -125,6 +129,7 @@ def compiled_cases(strategy: Strategy, names: Sequence[str], mode: str = "compil
 
 
 @pytest.mark.real
+@pytest.mark.xdist_group("parallel compile")
 @pytest.mark.parametrize("strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED])
 def test_a_divided_step_that_torch_compiles_is_verified(strategy: Strategy) -> None:
     pytest.importorskip("torch")
