@@ -85,8 +85,8 @@ def quantise(path: Path, inputs: tuple[Any, ...]) -> Path:
     """Static quantisation by ONNX Runtime's own quantiser, calibrated on the inputs that are timed.
 
     Unsigned activations and signed weights by channel: what its CPU kernels are fastest with. Weights have
-    7 bits where the CPU `saturates`. Raises
-    Unsupported for a recurrent layer, which the quantiser leaves as it is.
+    7 bits where the CPU `saturates`. Raises Unsupported for a recurrent layer, which the quantiser leaves as
+    it is.
     """
     import onnx
     from onnxruntime import InferenceSession
