@@ -1,4 +1,4 @@
-"""Sequences of many lengths through one program: what is computed, and how often it is compiled."""
+"""How often a program is compiled, and what is computed: sequences of many lengths, states of a training."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from benchbench.worker.reference import reference
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw
 from benchbench.workloads.operations.dynamic_shapes import DynamicShapes
+from tests.tiny import tiny
 
 SMALL: dict[str, Any] = {"batch": 2, "lengths": 4, "longest": 19, "width": 12}
 
@@ -53,6 +54,22 @@ def test_programs_are_as_many_as_the_framework_makes(
     assert before is not None
     assert after is not None
     assert after - before == programs
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("update", Dtype.FLOAT32), ("mnist_cnn_train", Dtype.FLOAT32), ("mnist_cnn_train", Dtype.AMP_FP16)],
+)
+def test_jax_compiles_one_program_for_the_first_state_and_all_that_follow(name: str, dtype: Dtype) -> None:
+    """Adam's counter and a loss scale are made by jax.numpy, and so are bound to no device."""
+    pytest.importorskip("jax")
+    backend = registry.load_class("benchbench.backends", "jax", Backend)()  # type: ignore[type-abstract]
+    session = backend.open("cpu", dtype, "jit", 2)
+    with build(backend, session, tiny(name), dtype) as runner:
+        for _ in range(3):
+            session.wait(runner.step())
+    assert session.compilations() == 1
 
 
 @pytest.mark.real

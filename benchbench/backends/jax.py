@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +31,8 @@ from benchbench.traces import hlo, xla
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from benchbench.workloads.base import Arrays, Program, Workload
 
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
@@ -140,6 +143,14 @@ class Jax(Backend):
             raise Unsupported(f"JAX has no device {device!r}") from error
         return _describe(platform, int(index or 0), found), SharedJaxSession(found, Dtype.FLOAT32)
 
+    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
+        """The first state lies on the device as later ones do, else the second step is compiled anew."""
+        import jax
+
+        assert isinstance(session, JaxSession)
+        program = super().program(session, workload, arrays)
+        return replace(program, state=jax.tree.map(session.committed, program.state))
+
     def out_of_memory(self, error: BaseException) -> bool:
         """XLA's status code stands in the message."""
         return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
@@ -166,6 +177,13 @@ class JaxSession(Session):
         import jax
 
         return jax.device_put(self._typed(array), self.device)
+
+    def committed(self, array: Any) -> Any:
+        """On its devices for good: one made by jax.numpy may yet follow others, and is another argument."""
+        import jax
+
+        follows = isinstance(array, jax.Array) and not array.committed
+        return jax.device_put(array, self.device) if follows else array
 
     def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
         """One array, sharded by its first axis."""

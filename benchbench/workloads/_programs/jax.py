@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network, batch_statistics, grouped_by_device
 
 if TYPE_CHECKING:
+    from benchbench.workloads._weights import Weight
     from benchbench.workloads.base import Arrays
 
 
@@ -30,8 +32,6 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
     """The state is that of `_first_state`."""
-    import jax.numpy as jnp
-
     arrays, layouts = grouped_by_device(network, arrays), network.weights()
     descents = [_descent(network, objective, optimizer, context) for objective in network.objectives]
     count = len(network.input_names)
@@ -46,23 +46,34 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         parameters, slots, statistics = state
         return parameters, slots, {"statistics": statistics, "counters": counters}, reduce(add, losses)
 
-    def as_in_torch(name: str, array: Any) -> Any:
-        return layouts[name].as_in_torch(array, jnp.reshape, jnp.transpose)
-
     def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
-        return {name: as_in_torch(name, optimizer.gradient(own)) for name, own in kept.items()}
+        return {name: as_in_torch(layouts[name], optimizer.gradient(own)) for name, own in on_host(kept)}
 
     targets = (context.put(arrays[name]) for name in network.target_names)
     program = Program(
         step,
         (*network.channels_last_inputs(context.put, arrays), *targets),
         _first_state(network, optimizer, context, arrays),
-        parameters=lambda now, _slots, _carried: {name: as_in_torch(name, p) for name, p in now.items()},
+        parameters=lambda now, _slots, _carried: {n: as_in_torch(layouts[n], p) for n, p in on_host(now)},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, per_device=False),
         layout=images_layout(context, network.image_axes),
     )
     return jax_parallel.divide_program(network, context, program)
+
+
+def on_host(arrays: Any) -> Iterable[tuple[str, Any]]:
+    """By name in NumPy: to lay out each anew on the device would be a program compiled for each shape."""
+    import jax
+
+    return jax.device_get(arrays).items()  # type: ignore[no-any-return]
+
+
+def as_in_torch(layout: Weight, array: Any) -> Any:
+    """The array of `on_host` in PyTorch's layout."""
+    import numpy as np
+
+    return layout.as_in_torch(array, np.reshape, np.transpose)
 
 
 def _first_state(

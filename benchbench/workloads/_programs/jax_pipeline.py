@@ -15,7 +15,7 @@ from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.devices import AXIS
-from benchbench.workloads._programs.jax import apply_rule, counter_of, put
+from benchbench.workloads._programs.jax import apply_rule, as_in_torch, counter_of, on_host, put
 from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along, with_state_on
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.chain import BlockChain
@@ -43,21 +43,18 @@ def pipelined_scan(
     names = (*network.input_names, *network.target_names)
     batch = tuple(context.put(arrays[name]) for name in names)
 
-    def as_in_torch(now: Weights) -> dict[str, Any]:
-        return {
-            name: layouts[name].as_in_torch(array, jnp.reshape, jnp.transpose)
-            for name, array in stages.unstacked(now)
-        }
+    def by_block(now: Weights) -> dict[str, Any]:
+        return {name: as_in_torch(layouts[name], array) for name, array in stages.unstacked(now)}
 
     def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
-        return as_in_torch({name: optimizer.gradient(own) for name, own in kept.items()})
+        return by_block({name: optimizer.gradient(own) for name, own in on_host(kept)})
 
     shardings = stages.shardings(state)
     return Program(
         with_state_on(_step(stages, optimizer), shardings),
         jax.device_put(batch, stages.along_batch),
         jax.device_put(state, shardings),
-        parameters=lambda now, _slots, _carried: as_in_torch(now),
+        parameters=lambda now, _slots, _carried: by_block(dict(on_host(now))),
         gradients=gradients if optimizer.slots else None,
     )
 
