@@ -101,6 +101,17 @@ def test_later_rounds_import_before_anything_is_timed_and_side_by_side() -> None
         assert diary.entries[-4:] == ["start jax", "start torch", "greet jax", "greet torch"]
 
 
+def test_what_only_the_first_round_needs_is_imported_for_that_round_alone() -> None:
+    """A later one has the models that ONNX Runtime's first processes exported."""
+    diary = Diary(spare=100)
+    with a_pool(diary, names=("onnxruntime", "torch")) as (pool, cases):
+        pool.start(cases)
+        pool.start_ahead(cases, 2)
+        pool.await_ahead(cases)
+    preloads = [entry.split()[1] for entry in diary.entries if entry.startswith("preload")]
+    assert sorted(preloads) == ["onnxruntime", "torch", "torch", "torch"]
+
+
 @pytest.mark.parametrize(("spare", "started"), [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (100, 6)])
 def test_no_more_workers_wait_than_memory_allows(spare: int, started: int) -> None:
     diary = Diary(spare)

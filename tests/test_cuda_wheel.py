@@ -117,7 +117,7 @@ static void note(const char *what) {
 #ifdef NVML
 int nvmlInit(void) { note("nvmlInit"); return 0; }
 int nvmlInit_v2(void) { note("nvmlInit"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { note("nvmlDeviceGetCount"); *count = 0; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { note("nvmlDeviceGetCount"); *count = GPUS; return 0; }
 #else
 __attribute__((constructor)) static void loaded(void) { note("libcuda"); }
 int cuInit(unsigned flags) { note("cuInit"); return 100; }
@@ -129,14 +129,19 @@ int cuGetProcAddress_v2(void) { note("cuGetProcAddress"); return 500; }
 
 @pytest.fixture
 def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file in which the driver of this test notes `process function`."""
+    """The file in which a driver without a GPU notes `process function`."""
+    return notes_of_a_driver(tmp_path, monkeypatch, gpus=0)
+
+
+def notes_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int) -> Path:
+    """The file in which it notes `process function`. NVML tells so many GPUs; CUDA itself has none."""
     compiler = shutil.which("gcc")
     if not compiler:
         pytest.skip("a driver that notes who asks is compiled by gcc")
     (tmp_path / "driver.c").write_text(DRIVER)
     log = tmp_path / "log"
     log.touch()
-    for name, flags in {"libcuda.so.1": [], "libnvidia-ml.so.1": ["-DNVML"]}.items():
+    for name, flags in {"libcuda.so.1": [], "libnvidia-ml.so.1": ["-DNVML", f"-DGPUS={gpus}"]}.items():
         options = ["-shared", "-fPIC", f'-DLOG="{log}"', *flags, "driver.c", "-o", name]
         subprocess.run([compiler, *options], cwd=tmp_path, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
@@ -169,6 +174,24 @@ def test_what_cases_are_forked_from_has_asked_the_driver_nothing(noted: Path) ->
     probed = asked(noted)[before:]
     assert {function for _, function in probed} == {"nvmlInit", "nvmlDeviceGetCount"}
     assert not {pid for pid, _ in probed} & templates
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_what_imports_the_compiler_asks_nvml_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    """Inductor asks whether there is a GPU; NVML answers, after which a fork can still use CUDA."""
+    noted = notes_of_a_driver(tmp_path, monkeypatch, gpus)
+    transport = LocalTransport(Settings(threads=1))
+    worker = transport.start(Target(name="torch@cuda", backend="torch", python=str(PYTHON)), {})
+    assert worker.ready().status == "ready"
+    kinds = [("forward", "eager"), ("train", "compile")]
+    answer = worker.ask({"kind": "preload", "kinds": kinds}, 300.0, fork=False)
+    transport.close()
+    assert answer.reply == {}
+    functions = {function for _, function in asked(noted)}
+    assert "nvmlDeviceGetCount" in functions
+    assert functions <= {"libcuda", "nvmlInit", "nvmlDeviceGetCount"}
 
 
 def asked(noted: Path) -> list[tuple[int, str]]:

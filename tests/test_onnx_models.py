@@ -27,7 +27,9 @@ def exported(folder: Path, content: bytes = b"model") -> Path:
 
 def test_what_one_process_exported_another_one_finds(tmp_path: Path, kept: Path) -> None:
     assert models.kept_model("a") is None
+    assert not models.is_any_kept()
     path = models.keep_model(exported(tmp_path), "a")
+    assert models.is_any_kept()
     assert path == models.kept_model("a") == kept / "a.onnx"
     assert path.read_bytes() == b"model"
     assert models.kept_model("b") is None
@@ -43,6 +45,7 @@ def test_without_a_run_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv(models.EXPORTED, raising=False)
     assert models.keep_model(exported(tmp_path), "a") == tmp_path / "model.onnx"
     assert models.kept_model("a") is None
+    assert not models.is_any_kept()
 
 
 def gemm(m: int) -> Workload:

@@ -36,6 +36,12 @@ def kept_model(name: str) -> Path | None:
     return path if path and path.is_file() else None
 
 
+def is_any_kept() -> bool:
+    """Whether a process of this run has exported a model."""
+    folder = os.environ.get(EXPORTED)
+    return folder is not None and any(Path(folder).glob("*.onnx"))
+
+
 def keep_model(path: Path, name: str) -> Path:
     """Where the model is now: kept, or at `path` as before where there is no place or little room for it."""
     kept, size = _place_of(name), path.stat().st_size

@@ -290,6 +290,7 @@ class Backend(ABC):
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
+    preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
     keeps_compiled: bool = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs

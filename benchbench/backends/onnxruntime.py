@@ -8,6 +8,8 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchbench.backends._onnx_models import (
     EXPORTED,
     export_model,
+    is_any_kept,
     keep_model,
     kept_model,
     model_name,
@@ -49,6 +52,11 @@ PROVIDERS = {
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
+USED_BY_EXPORT = (
+    "onnxscript.function_libs.torch_lib.ops",
+    "torch._functorch.aot_autograd",
+    "torch.onnx._internal.exporter._compat",
+)
 WIDENED = "InsertedPrecisionFreeCast"  # how ONNX Runtime names the casts it adds where a kernel is missing
 TRACE = "trace.json"
 WARM_STEPS = 3  # of a session that records: the first allocates
@@ -72,24 +80,32 @@ class OnnxRuntime(Backend):
         }
     )
     extra = "onnxruntime"
-    start_up = StartUp(import_s=4.0, call_s=1.35, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
+    preloads_ahead = False
+    start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """Where exported models are kept; threads are the session's."""
         return {EXPORTED: f"{cache}/onnx"}
 
     def load(self) -> str:
-        """Import onnxruntime, and what exporting would import per case: four seconds of five."""
-        import onnx  # noqa: F401
+        """Import onnxruntime and torch; what exports a model must be there."""
         import onnxruntime
-        import onnxruntime.quantization
-        import onnxscript  # noqa: F401
-        import torch._dynamo
+        import torch  # noqa: F401
 
-        with suppress(ImportError):  # it may move: then each case imports it
-            import torch.onnx._internal.exporter._compat  # noqa: F401
-
+        for name in ("onnx", "onnxscript"):
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return str(onnxruntime.__version__)
+
+    def preload(self, phase: Phase, mode: str) -> None:
+        """What exports a model, unless a process of this run has exported one: three seconds."""
+        if is_any_kept():
+            return
+        for name in ("onnx", "onnxruntime.quantization", "onnxscript", "torch._dynamo"):
+            import_module(name)
+        with suppress(ImportError):  # they may move: then each case imports them
+            for name in USED_BY_EXPORT:
+                import_module(name)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         """One per execution provider this build has."""

@@ -55,7 +55,8 @@ class RunWorkers:
 
     def preload(self, kinds: Mapping[Template, Collection[tuple[str, str]]]) -> None:
         """Wait until all have imported what cases of these phases and modes will need."""
-        workers = [*self._current.items(), *self._ahead.finish()]
+        ahead = [pair for pair in self._ahead.finish() if self._kind(pair[0]).preloads_ahead]
+        workers = [*self._current.items(), *ahead]
         importing = [(template, worker) for template, worker in workers if template in kinds and worker.alive]
         for template, worker in importing:
             worker.post({"kind": "preload", "kinds": sorted(kinds[template])}, fork=False)
@@ -83,9 +84,11 @@ class RunWorkers:
         return template in self._current and self._current[template].alive
 
     def _is_virtual(self, template: Template) -> bool:
+        return self._kind(template).virtual
+
+    def _kind(self, template: Template) -> type[Backend]:
         backend = self._targets[template.target].backend
-        kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
-        return kind.virtual
+        return load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
     def _started(self, template: Template) -> Worker:
         return self._transport.start(self._targets[template.target], dict(template.environment))

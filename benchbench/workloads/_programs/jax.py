@@ -47,14 +47,14 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         return parameters, slots, {"statistics": statistics, "counters": counters}, reduce(add, losses)
 
     def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
-        return {name: as_in_torch(layouts[name], optimizer.gradient(own)) for name, own in on_host(kept)}
+        return {name: as_in_torch(layouts[name], optimizer.gradient(own)) for name, own in fetched(kept)}
 
     targets = (context.put(arrays[name]) for name in network.target_names)
     program = Program(
         step,
         (*network.channels_last_inputs(context.put, arrays), *targets),
         _first_state(network, optimizer, context, arrays),
-        parameters=lambda now, _slots, _carried: {n: as_in_torch(layouts[n], p) for n, p in on_host(now)},
+        parameters=lambda now, _slots, _carried: {n: as_in_torch(layouts[n], p) for n, p in fetched(now)},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, per_device=False),
         layout=images_layout(context, network.image_axes),
@@ -62,7 +62,7 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     return jax_parallel.divide_program(network, context, program)
 
 
-def on_host(arrays: Any) -> Iterable[tuple[str, Any]]:
+def fetched(arrays: Any) -> Iterable[tuple[str, Any]]:
     """By name in NumPy: to lay out each anew on the device would be a program compiled for each shape."""
     import jax
 
@@ -70,7 +70,7 @@ def on_host(arrays: Any) -> Iterable[tuple[str, Any]]:
 
 
 def as_in_torch(layout: Weight, array: Any) -> Any:
-    """The array of `on_host` in PyTorch's layout."""
+    """The array of `fetched` in PyTorch's layout."""
     import numpy as np
 
     return layout.as_in_torch(array, np.reshape, np.transpose)

@@ -15,7 +15,7 @@ from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.devices import AXIS
-from benchbench.workloads._programs.jax import apply_rule, as_in_torch, counter_of, on_host, put
+from benchbench.workloads._programs.jax import apply_rule, as_in_torch, counter_of, fetched, put
 from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along, with_state_on
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.chain import BlockChain
@@ -47,14 +47,14 @@ def pipelined_scan(
         return {name: as_in_torch(layouts[name], array) for name, array in stages.unstacked(now)}
 
     def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
-        return by_block({name: optimizer.gradient(own) for name, own in on_host(kept)})
+        return by_block({name: optimizer.gradient(own) for name, own in fetched(kept)})
 
     shardings = stages.shardings(state)
     return Program(
         with_state_on(_step(stages, optimizer), shardings),
         jax.device_put(batch, stages.along_batch),
         jax.device_put(state, shardings),
-        parameters=lambda now, _slots, _carried: by_block(dict(on_host(now))),
+        parameters=lambda now, _slots, _carried: by_block(dict(fetched(now))),
         gradients=gradients if optimizer.slots else None,
     )
 
