@@ -75,5 +75,11 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: the garbage collector need not walk through it again and again."""
+    """What was collected stays to the end: the garbage collector need not walk through it again and again.
+
+    References are computed in this process, too, which keeps their memory as a worker does.
+    """
+    from benchbench.worker.reference import keep_freed_memory  # NumPy, with its threads as set above
+
     gc.freeze()
+    keep_freed_memory()

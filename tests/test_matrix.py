@@ -50,8 +50,8 @@ UNSUPPORTED: dict[str, str] = {
 CORE = frozenset({"attention", "conv2d", "convnet_train", "gemm"})
 # A large network, and two of phase `backward`: in every dtype on one backend.
 DEEP = frozenset({"attention_backward", "conv2d_backward", "resnet50_infer", "resnet50_train"})
-# In every mode in float32: what a compiler makes of gradients, and of networks.
-IN_EVERY_MODE = frozenset({"attention_backward", "conv2d_backward", "resnet50_train", "transformer_infer"})
+# In every mode in float32, as `CORE` is: what a compiler makes of gradients, and of networks.
+IN_EVERY_MODE = frozenset({"attention_backward", "conv2d_backward", "transformer_infer"})
 TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
 XLA_TRAINS = frozenset(
     {"convnet_train", "mnist_cnn_train", "resnet50_train", "transformer_train", "update"}
@@ -301,7 +301,19 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
     folder.mkdir(exist_ok=True)
     with ExitStack() as opened:
+        opened.enter_context(own_cpus())
         yield Pools(opened, folder)
+
+
+@contextmanager
+def own_cpus() -> Iterator[None]:
+    """Under `pytest -n` each process has its share: with threads on all, frameworks take a sixth longer."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(usable)[number::count] or usable)
+    yield
+    os.sched_setaffinity(0, usable)
 
 
 @pytest.mark.real
