@@ -301,19 +301,7 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
     folder.mkdir(exist_ok=True)
     with ExitStack() as opened:
-        opened.enter_context(own_cpus())
         yield Pools(opened, folder)
-
-
-@contextmanager
-def own_cpus() -> Iterator[None]:
-    """Under `pytest -n` each process has its share: with threads on all, frameworks take a sixth longer."""
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    usable = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(usable)[number::count] or usable)
-    yield
-    os.sched_setaffinity(0, usable)
 
 
 @pytest.mark.real
