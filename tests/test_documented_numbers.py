@@ -31,6 +31,7 @@ QUOTED = [
     ("measuring", f"blocks last less than 1/{NUMBER} of that", sampling.OUTGROWN),
     ("measuring", f"at least {NUMBER} times its error", reference.FLIPS_TOLERATED),
     ("measuring", f"within {NUMBER} u of zero", rounding.NEAR),
+    ("measuring", f"sums round as well, within {NUMBER} u", rounding.NEAR_IN_SUMS),
     ("measuring", f"It sleeps for {WORD} a second", neighbours.PAUSE_S),
     ("measuring", f"has less than {NUMBER} MiB free", start.FULL / 2**20),
     ("measuring", f"Less than {NUMBER} GiB in the temporary", start.SCARCE / 2**30),

@@ -221,15 +221,28 @@ def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
     assert np.std(rounding.product(exact, 4096) - exact) == pytest.approx(np.std(summed - exact), rel=0.2)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 400))
-def test_a_flipped_relu_lets_what_is_nearest_to_zero_pass_on_the_other_side(seed: int, count: int) -> None:
+@pytest.mark.parametrize(("grid", "near"), [(BFLOAT16, rounding.NEAR), (FLOAT32, rounding.NEAR_IN_SUMS)])
+@given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.floats(1e-8, 1))
+def test_a_flipped_relu_lets_what_is_nearest_to_zero_pass_on_the_other_side(
+    grid: Floating, near: float, seed: int, count: int, least: float
+) -> None:
     values = np.random.default_rng(seed).standard_normal(count)
-    unit = BFLOAT16.unit_roundoff
+    values[0] = least
+    unit = grid.unit_roundoff
     flipping = rounding.Flipping(storage=FLOAT32, unit_roundoff=unit)
     turned = flipping.positive(values) != (values > 0)
-    limit = rounding.NEAR * unit * np.sqrt(np.mean(values**2))
+    limit = near * unit * np.sqrt(np.mean(values**2))
     assert turned.sum() == min((np.abs(values) <= limit).sum(), 1 + np.ceil(unit * count))
     assert np.abs(values)[turned].max(initial=0) <= np.abs(values)[~turned].min(initial=np.inf)
+
+
+@pytest.mark.parametrize(("least", "noted"), [(1e-6, 1), (1e-5, 0)])
+def test_whether_a_relu_has_an_input_near_zero_is_noted_and_changes_nothing(least: float, noted: int) -> None:
+    flipping = rounding.Flipping(storage=FLOAT32, unit_roundoff=FLOAT32.unit_roundoff)
+    watching = rounding.Watching(storage=FLOAT32, flipping=flipping)
+    x = np.array([1.0, -1.0, least, 2.0])
+    assert list(grad(lambda x: Ops(watching).relu(x).sum())(x)) == [1, 0, 1, 1]
+    assert watching.noted == [noted]
 
 
 def test_a_flipped_relu_has_the_gradient_of_the_other_side() -> None:

@@ -26,9 +26,9 @@ from benchbench.worker.verify import (
     sampled_elements,
     training_elements,
 )
-from benchbench.workloads._reference.number_formats import FLOAT32, PRECISIONS
+from benchbench.workloads._reference.number_formats import PRECISIONS
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import Flipping, Stored, rounding_to
+from benchbench.workloads._reference.rounding import Flipping, Watching, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
@@ -121,13 +121,18 @@ def _cached(workload: Training, dtype: Dtype, standard: Standard | None) -> Refe
 def of_training(workload: Training, dtype: Dtype, standard: Standard | None = None) -> Reference:
     """Without the tensors that rounding alone takes too far in this dtype."""
     arrays = workload.arrays(Draw(dtype, standard=standard))
-    exact = trained(workload, arrays, Ops(Stored(storage=PRECISIONS[dtype].storage)))
+    flipping = flipping_in(dtype)
+    watching = Watching(storage=flipping.storage, flipping=flipping)
+    exact = trained(workload, arrays, Ops(watching))
     draws = [trained(workload, arrays, ops) for ops in rounding_draws(dtype)]
     errors = {name: [relative_error(draw[name], exact[name], SPARED) for draw in draws] for name in exact}
     for name, error in storage_errors(arrays, exact, PRECISIONS[dtype].storage.unit_roundoff).items():
         errors[name].append(error)
-    for name, error in flip_errors(workload, arrays, exact, dtype).items():
-        errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
+    if any(watching.noted):
+        flipped = trained(workload, arrays, Ops(flipping))
+        for name in exact:
+            error = relative_error(flipped[name], exact[name], SPARED)
+            errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     idle = {f"update of {name}" for name in workload.idle}
     kept = [name for name in exact if max(errors[name]) <= VERIFIABLE and name not in idle]
     return Reference(
@@ -175,14 +180,11 @@ def storage_errors(arrays: Arrays, exact: Tensors, unit_roundoff: float) -> dict
     }
 
 
-def flip_errors(workload: Training, arrays: Arrays, exact: Tensors, dtype: Dtype) -> dict[str, float]:
-    """Of ReLUs whose inputs nearest to zero are on the other side; none where nearly nothing is so near."""
+def flipping_in(dtype: Dtype) -> Flipping:
+    """ReLUs whose inputs nearest to zero are on the other side, as rounding to the dtype may have them."""
     precision = PRECISIONS[dtype]
     unit = max(precision.multiply.unit_roundoff, precision.result.unit_roundoff)
-    if unit <= FLOAT32.unit_roundoff:
-        return {}
-    flipped = trained(workload, arrays, Ops(Flipping(storage=precision.storage, unit_roundoff=unit)))
-    return {name: relative_error(flipped[name], exact[name], SPARED) for name in exact}
+    return Flipping(storage=precision.storage, unit_roundoff=unit)
 
 
 def tolerated(errors: Sequence[float], factor: float, dtype: Dtype) -> float:

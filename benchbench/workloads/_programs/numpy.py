@@ -45,12 +45,11 @@ def training(
             moved = [name for name in parameters if objective.moves(name)]
             loss, gradients = accumulated(network, weights | parameters, moved, given, ops, objective)
             for name, gradient in gradients.items():
-                own = {key: s.astype(real) for key, s in slots[name].items()}
-                p, own = optimizer.rule(
-                    np, real(t), parameters[name].astype(real), gradient.astype(real), own
-                )
-                parameters[name] = stored(p.astype(float))
-                slots[name] = {key: stored(s.astype(float)) for key, s in own.items()}
+                own = {key: np.asarray(s, real) for key, s in slots[name].items()}
+                operands = np.asarray(parameters[name], real), np.asarray(gradient, real)
+                p, own = optimizer.rule(np, real(t), *operands, own)
+                parameters[name] = stored(np.asarray(p, float))
+                slots[name] = {key: stored(np.asarray(s, float)) for key, s in own.items()}
             total, all_gradients = total + loss, all_gradients | gradients
         implied = {name: optimizer.gradient(own) for name, own in slots.items()} if optimizer.slots else {}
         yield Step(total, all_gradients, dict(parameters), implied)
@@ -67,8 +66,12 @@ def accumulated(
     for loss, gradients in others:
         total += loss
         sums = {name: ops.rounding.stored(sums[name] + gradient) for name, gradient in gradients.items()}
-    count = network.accumulate
-    return total / count, {name: gradient / count for name, gradient in sums.items()}
+    return total / network.accumulate, _divided(sums, network.accumulate)
+
+
+def _divided(gradients: Tensors, by: float) -> Tensors:
+    """As they are where that changes nothing: for millions of parameters a copy takes long."""
+    return gradients if by == 1 else {name: gradient / by for name, gradient in gradients.items()}
 
 
 def updates(optimizer: Optimizer, weights: Tensors, gradients: Tensors, ops: Any = None) -> Iterator[Step]:
@@ -132,4 +135,4 @@ def gradients_of(
 
     scale = operations.rounding.scale
     value, gradients = value_and_grad(loss)({name: weights[name] for name in learnt})
-    return float(value) / scale, {name: gradient / scale for name, gradient in gradients.items()}
+    return float(value) / scale, _divided(gradients, scale)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
+    Bits = NDArray[np.uint64]
 
 
 class Grid(Protocol):
@@ -50,17 +52,24 @@ class Floating:
         """Each element rounded, ties to even."""
         if self.bits == FLOAT64.bits:
             return x
+        if self == FLOAT32 and np.isfinite(converted := _in_float32(x)).all():
+            return converted
         return _nearest(self, x) if has_subnormals(x, self) else self._nearest_normal(x)
 
     def _nearest_normal(self, x: Array) -> Array:
         """By the bits of float64, a third of the time: half a unit is added, and what lies below one cut."""
         dropped = FLOAT64.bits - self.bits
-        bits = np.ascontiguousarray(x, np.float64).view(np.uint64)
-        moved = (bits >> np.uint64(dropped)) & np.uint64(1)  # a tie goes to the even one
-        moved += bits
-        moved += np.uint64(2 ** (dropped - 1) - 1)
-        moved &= ~np.uint64(2**dropped - 1)
-        return np.asarray(moved.view(np.float64))
+        half, cut = np.uint64(2 ** (dropped - 1) - 1), np.uint64(2**dropped - 1)
+        bits = bits_of(x)
+        rounded = np.empty_like(bits)
+        for part in parts_of(bits):
+            moved = rounded[part]
+            np.right_shift(bits[part], np.uint64(dropped), out=moved)
+            moved &= np.uint64(1)  # a tie goes to the even one
+            moved += bits[part]
+            moved += half
+            moved &= ~cut
+        return np.asarray(rounded.view(np.float64).reshape(np.shape(x)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +92,43 @@ class Levels:
         return _nearest(self, x)
 
 
+def _in_float32(x: Array) -> Array:
+    """As the processor converts it; what is beyond float32 is infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(x, np.float64).astype(np.float32).astype(np.float64)
+
+
 def _nearest(grid: Grid, x: Array) -> Array:
     spacing = grid.spacing(x)
     return np.asarray(np.rint(x / spacing) * spacing)
 
 
+# Elements that are rounded at once: what is made of them on the way stays in a processor's cache.
+PART = 2**16 + 1
 FLOAT64, FLOAT32, TF32 = Floating(52, -1022), Floating(23, -126), Floating(10, -126)
 BFLOAT16, FLOAT16 = Floating(7, -126), Floating(10, -14)
 FLOAT8 = Floating(3, -6)  # E4M3
 INT8 = Levels(127)
 
 
+def bits_of(x: Array) -> Bits:
+    """Those of its elements, one after the other; of a contiguous array no copy."""
+    return np.ascontiguousarray(x, np.float64).reshape(-1).view(np.uint64)
+
+
+def parts_of(flat: NDArray[Any]) -> Iterator[slice]:
+    """Consecutive ones of `PART` elements."""
+    return (slice(at, at + PART) for at in range(0, flat.size, PART))
+
+
 def has_subnormals(x: Array, grid: Floating) -> bool:
-    """Whether an element of `x` is below the smallest normal number, and not zero."""
-    return bool(((np.abs(x) < 2.0**grid.least) & (x != 0)).any())
+    """Whether an element of `x` is below the smallest normal number, and not zero.
+
+    Without its sign, a number's bits grow with it; for zero, one less is the largest integer.
+    """
+    bits, one = bits_of(x), np.uint64(1)
+    least = (bits_of(np.array(2.0**grid.least)) << one) - one
+    return any(((bits[part] << one) - one).min() < least for part in parts_of(bits))
 
 
 @dataclass(frozen=True, slots=True)

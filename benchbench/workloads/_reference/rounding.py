@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +17,16 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from benchbench.model.case import Dtype
 from benchbench.workloads._amp import SCALE
 from benchbench.workloads._reference.number_formats import (
+    FLOAT32,
     FLOAT64,
+    PART,
     PRECISIONS,
     Floating,
     Grid,
     Precision,
+    bits_of,
     has_subnormals,
+    parts_of,
 )
 from benchbench.workloads._reference.primitives import passed
 
@@ -37,10 +41,9 @@ WALK = math.sqrt(3 / (8 * math.log(2))) / math.sqrt(6)
 
 
 NEGLIGIBLE = 1 / 16  # of rounding the result: an error of accumulation that need not be drawn
-NEAR = (
-    4.0  # roundings from zero, by the root mean square of a tensor: what rounding may take to the other side
-)
-POOL = 2**16 + 1  # random numbers that are drawn at once; odd, so that no row of a tensor meets the same
+# Roundings from zero, by a tensor's root mean square: what rounding may take to the other side. Where sums
+# are no more precise than their terms they err, too: in networks by 2 to 35 roundings.
+NEAR, NEAR_IN_SUMS = 4.0, 32.0
 
 
 @dataclass(frozen=True)
@@ -115,16 +118,33 @@ class Flipping(Stored):
 
     unit_roundoff: float
 
-    def positive(self, x: Array) -> NDArray[np.bool_]:
-        """One unit more than a part u of them, as far as they are near."""
-        values = _unboxed(x)
-        sizes = np.abs(values).ravel()
+    def near_zero(self, x: Array) -> NDArray[np.intp]:
+        """Indices of the flat tensor: of one unit more than a part u of them, as far as they are near."""
+        sizes = np.abs(_unboxed(x)).ravel()
         count = min(sizes.size, 1 + math.ceil(self.unit_roundoff * sizes.size))
         nearest = np.argpartition(sizes, count - 1)[:count]
-        limit = NEAR * self.unit_roundoff * math.sqrt(float(np.mean(np.square(sizes))))
-        passing = np.asarray(values > 0).copy()
-        passing.flat[nearest[sizes[nearest] <= limit]] ^= True
+        near = NEAR if self.unit_roundoff > FLOAT32.unit_roundoff else NEAR_IN_SUMS
+        limit = near * self.unit_roundoff * math.sqrt(float(np.mean(np.square(sizes))))
+        return np.asarray(nearest[sizes[nearest] <= limit])
+
+    def positive(self, x: Array) -> NDArray[np.bool_]:
+        """The others, where they are near zero."""
+        passing = np.asarray(_unboxed(x) > 0).copy()
+        passing.flat[self.near_zero(x)] ^= True
         return passing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching(Stored):
+    """Exact, and notes of each ReLU how many inputs `flipping` would turn."""
+
+    flipping: Flipping
+    noted: list[int] = field(default_factory=list)
+
+    def positive(self, x: Array) -> NDArray[np.bool_]:
+        """As it is."""
+        self.noted.append(len(self.flipping.near_zero(x)))
+        return super().positive(x)
 
 
 def _unboxed(x: Any) -> Array:
@@ -198,9 +218,13 @@ class Rounded(Exact):
 
     def _walked(self, y: Array, terms: float) -> Array:
         """With the error of accumulating `terms`, a random walk."""
-        scale = self._error_of(terms) * math.sqrt(float(np.mean(np.square(y))))
-        walk = np.resize(self.source.standard_normal(_drawn(y), np.float32), np.shape(y))
-        return np.asarray(y + scale * walk)
+        flat = np.ravel(y)
+        scale = self._error_of(terms) * math.sqrt(float(np.vdot(flat, flat)) / max(1, flat.size))
+        walk = scale * self.source.standard_normal(_drawn(y), np.float32)
+        moved = np.empty_like(flat)
+        for part in parts_of(flat):
+            np.add(flat[part], walk[: moved[part].size], out=moved[part])
+        return np.asarray(moved.reshape(np.shape(y)))
 
     def _error_of(self, terms: float) -> float:
         return WALK * math.sqrt(terms) * self.precision.accumulate.unit_roundoff
@@ -212,19 +236,22 @@ class Rounded(Exact):
             moved = np.resize(self.source.uniform(-1, 1, _drawn(x)), np.shape(x))
             return x * (1 + FLOAT64.unit_roundoff * moved)
         if isinstance(grid, Floating) and not has_subnormals(x, grid):
-            return self._cut(np.ascontiguousarray(x, np.float64), 52 - grid.bits)
+            return self._cut(x, FLOAT64.bits - grid.bits)
         spacing = grid.spacing(x)
         return np.asarray(np.floor(x / spacing + self.source.random(np.shape(x))) * spacing)
 
     def _cut(self, x: Array, dropped: int) -> Array:
         """Without the last `dropped` bits of the mantissa, after adding up to one unit of what stays."""
-        bits, cut = x.view(np.uint64), np.uint64(2**dropped - 1)
-        if not (bits & cut).any():  # as weights are, which a recurrent layer reads in every step
+        bits, cut = bits_of(x), np.uint64(2**dropped - 1)
+        if not any((bits[part] & cut).any() for part in parts_of(bits)):  # as weights that are read again
             return x
-        moved = np.resize(self.source.integers(0, 2**dropped, _drawn(x), dtype=np.uint64), x.shape)
-        moved += bits
-        moved &= ~cut
-        return np.asarray(moved.view(np.float64))
+        drawn = self.source.integers(0, 2**dropped, _drawn(x), dtype=np.uint64)
+        rounded = np.empty_like(bits)
+        for part in parts_of(bits):
+            moved = rounded[part]
+            np.add(bits[part], drawn[: moved.size], out=moved)
+            moved &= ~cut
+        return np.asarray(rounded.view(np.float64).reshape(np.shape(x)))
 
 
 class Elementwise(NDArrayOperatorsMixin):
@@ -241,8 +268,11 @@ class Elementwise(NDArrayOperatorsMixin):
 
 
 def _drawn(x: Array) -> int:
-    """How many random numbers are drawn for a tensor: drawing is slow, so a sequence repeats."""
-    return min(POOL, np.size(x)) or 1
+    """How many random numbers are drawn for a tensor: drawing is slow, so each part meets the same.
+
+    `PART` is odd, so no row of a tensor does.
+    """
+    return min(PART, np.size(x)) or 1
 
 
 def rounding_to(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
