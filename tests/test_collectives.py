@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchbench.documents.links import link_tables
 from benchbench.errors import UsageError
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Dtype
+from benchbench.model.device import Probe
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.record import Record
@@ -70,9 +72,7 @@ def test_every_collective_of_jax_is_verified_on_four_devices_and_told_where_they
     tmp_path: Path,
 ) -> None:
     names = [name for name in COLLECTIVES if "jax" in EVERY[name].frameworks()]
-    (probe,) = benchbench.devices(backends="jax")
-    if probe.status != "ready":
-        pytest.skip(probe.reason)
+    skip_unless_ready("jax")
     run = benchbench.run(
         workloads=names,
         worlds="cpu+cpu+cpu+cpu",
@@ -89,13 +89,48 @@ def test_every_collective_of_jax_is_verified_on_four_devices_and_told_where_they
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("backend", SPREAD)
-def test_every_collective_of_a_backend_is_verified(backend: str, dtype: str, tmp_path: Path) -> None:
-    names = [name for name in COLLECTIVES if BACKENDS[backend].framework in EVERY[name].frameworks()]
+def test_every_collective_of_a_backend_is_verified(backend: str, tmp_path: Path) -> None:
+    assert_verified(backend, "float32", offered(backend), tmp_path)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("backend", SPREAD)
+def test_collectives_that_add_or_may_lack_the_dtype_are_verified_in_16_bits(
+    backend: str, tmp_path: Path
+) -> None:
+    """To the others an element is two bytes or four."""
+    chosen = {"all_reduce", "reduce_scatter", *LACKING.get((backend, "bfloat16"), [])}
+    names = [name for name in offered(backend) if name in chosen]
+    assert_verified(backend, "bfloat16", names, tmp_path)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real
+@pytest.mark.parametrize("backend", SPREAD)
+def test_every_collective_of_a_backend_is_verified_in_16_bits(backend: str, tmp_path: Path) -> None:
+    assert_verified(backend, "bfloat16", offered(backend), tmp_path)
+
+
+@cache
+def probe_of(backend: str) -> Probe:
+    """Which takes seconds: a process imports the framework."""
     (probe,) = benchbench.devices(backends=backend)
-    if probe.status != "ready":
-        pytest.skip(probe.reason)
+    return probe
+
+
+def skip_unless_ready(backend: str) -> None:
+    if probe_of(backend).status != "ready":
+        pytest.skip(probe_of(backend).reason)
+
+
+def offered(backend: str) -> list[str]:
+    return [name for name in COLLECTIVES if BACKENDS[backend].framework in EVERY[name].frameworks()]
+
+
+def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -> None:
+    """Or told as lacking; on two devices."""
+    skip_unless_ready(backend)
     run = benchbench.run(
         workloads=names,
         worlds=2,
@@ -105,10 +140,11 @@ def test_every_collective_of_a_backend_is_verified(backend: str, dtype: str, tmp
         params={"n": 1021},
         preset="quick",
         rounds=1,
-        results=tmp_path,
+        results=results,
     )
     told = {record.case.workload: record.outcome for record in run.records}
-    expected = dict.fromkeys(names, "ok") | dict.fromkeys(LACKING.get((backend, dtype), []), "unsupported")
+    lacking = LACKING.get((backend, dtype), [])
+    expected = {name: "unsupported" if name in lacking else "ok" for name in names}
     assert {name: outcome.status for name, outcome in told.items()} == expected
     for outcome in told.values():
         if not isinstance(outcome, Measurement):

@@ -240,11 +240,10 @@ def test_equal_blocks_are_verified_in_jax() -> None:
     errors = errors_of(
         [
             training_case("jax", Dtype.FLOAT32, "gpt2_train", in_stages(4), batch=8, optimizer="momentum"),
-            training_case("jax", Dtype.FLOAT32, "llama_train", STAGES, batch=8),
             training_case("jax", Dtype.AMP_BF16, "gpt2_train", STAGES, batch=8),
         ]
     )
-    assert len(errors) == 3
+    assert len(errors) == 2
     assert not wrong(errors)
 
 
