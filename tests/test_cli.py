@@ -139,7 +139,7 @@ def test_failed_cases_may_be_allowed(tmp_path: Path) -> None:
 
 @pytest.mark.real  # waits until a limit is over
 def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> None:
-    accelbench(*ONCE, "-w", "hanging,honest", "--timeout", "6", cwd=tmp_path, code=4)
+    accelbench(*ONCE, "-w", "hanging,honest", "--timeout", "4", cwd=tmp_path, code=4)
     found = {row["workload"]: row["status"] for row in rows(tmp_path)}
     assert found == {"hanging": "timeout", "honest": "ok"}
 

@@ -24,7 +24,7 @@ from benchbench.environments.targets import targets
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.case import AMP, Case, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass, Probe, Target
-from benchbench.workloads.base import Workload
+from benchbench.workloads.base import Training, Workload
 from benchbench.workloads.network import Network
 from tests.factories import a_case, real_settings
 from tests.tiny import WORKS, tiny
@@ -190,6 +190,8 @@ def further_dtypes(name: str) -> list[tuple[str, Dtype]]:
             takers.setdefault(dtype, []).append(backend)
     turn = crc32(name.encode())
     every = [(takers[dtype][(turn + at) % len(takers[dtype])], dtype) for at, dtype in enumerate(takers)]
+    if isinstance(tiny(name), Training):  # which XLA compiles for long, and torch not at all
+        every = [("torch" if backend == "jax" else backend, dtype) for backend, dtype in every]
     return every if name in DEEP or not every else [every[turn % len(every)]]
 
 

@@ -169,7 +169,8 @@ def test_every_strategy_of_every_network_is_verified(backend: str, name: str) ->
 @pytest.mark.real
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_micro_batches_and_gathered_statistics_are_verified(backend: str) -> None:
-    cases = divided_cases(backend, Dtype.FLOAT32, ["convnet_train"], accumulate=2)[:2]
+    cases = divided_cases(backend, Dtype.FLOAT32, ["convnet_train"], accumulate=2)
+    cases = cases[: 2 if backend == "torch" else 1]  # XLA divides one program, however it is divided
     cases.append(training_case(backend, Dtype.AMP_BF16, "convnet_train", accumulate=3))
     twice: dict[str, Scalar] = {"accumulate": 2}
     cases.append(training_case(backend, Dtype.FLOAT32, NORMALISED, TWO, **twice, sync_batch_norm=True))

@@ -137,7 +137,13 @@ def test_boxes_of_every_map_are_verified() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(each, marks=[pytest.mark.exhaustive] if each == "jax" else [])  # compiled for long
+        for each in FRAMEWORKS
+    ],
+)
 def test_both_updates_of_dcgan_are_float64_s_for_ten_steps(framework: str) -> None:
     work = DcganTrain().tiny()
     arrays: Any = work.arrays(DRAW)

@@ -251,6 +251,7 @@ def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Pat
     assert "again: 1.5" in (checkout / "accelbench.xml").read_text()
 
 
+@pytest.mark.exhaustive  # beside other tests the gate mostly says that the machine is busy
 @pytest.mark.real
 def test_a_pull_request_on_torch_fails_for_slower_code_only(repository: Path, runner: Path) -> None:
     pytest.importorskip("torch")
