@@ -335,6 +335,7 @@ def measured(*arguments: str, cwd: Path, code: int = 0, **more: Any) -> dict[str
     return found
 
 
+@pytest.mark.real
 def test_two_revisions_are_measured_in_turn_and_kept_as_two_runs(repository: Path) -> None:
     places: dict[str, Any] = {
         "ACCELBENCH_WORKLOADS": str(repository / "bench"),
@@ -362,6 +363,7 @@ def test_two_revisions_are_measured_in_turn_and_kept_as_two_runs(repository: Pat
     assert same["endings"] == []
 
 
+@pytest.mark.real
 def test_two_interpreters_are_measured_in_turn(tmp_path: Path) -> None:
     """The old one is a program that sets another pace and becomes Python."""
     for name, seconds in (("pace", "0.001 0"), ("old", "0.0009 0")):
@@ -386,6 +388,7 @@ def test_two_interpreters_are_measured_in_turn(tmp_path: Path) -> None:
     assert passed["findings"][0]["flagged"]
 
 
+@pytest.mark.real
 def test_two_option_sets_are_measured_in_turn(tmp_path: Path) -> None:
     options = ("-w", "honest", "-b", "fake", "-d", "cpu")
     found = measured("compare", "--ab", "threads=1", "mode=compile", *options, cwd=tmp_path)
@@ -393,6 +396,7 @@ def test_two_option_sets_are_measured_in_turn(tmp_path: Path) -> None:
     assert "threads 1 → 2" in " ".join(found["changes"]) or usable_threads() == 1
 
 
+@pytest.mark.real
 def test_what_is_measured_in_turn_may_be_cold(tmp_path: Path) -> None:
     options = ("-w", "honest", "-b", "fake", "-d", "cpu", "--cache", "cold")
     found = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path)
@@ -401,6 +405,7 @@ def test_what_is_measured_in_turn_may_be_cold(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.real
 def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path: Path) -> None:
     (tmp_path / "pace").write_text("broken")
     options = ("-w", "paced", "-b", "fake", "-d", "cpu")
@@ -432,6 +437,7 @@ def test_what_cannot_be_measured_in_turn_has_its_code(
     assert "hint: " in done.stderr
 
 
+@pytest.mark.real
 def test_beside_a_baseline_a_side_is_only_its_code(tmp_path: Path) -> None:
     accelbench("run", "-b", "fake", "--quick", "-w", "honest", cwd=tmp_path)
     accelbench("baseline", "set", "main", cwd=tmp_path)

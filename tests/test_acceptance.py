@@ -205,6 +205,7 @@ def test_row_4_a_noisy_neighbour_moves_a_spin_of_a_millisecond_by_a_per_cent_at_
 # Row 5: work of known mean and spread; nvbench's tolerances.
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("spread", [0.001, 0.05, 0.25])
 @pytest.mark.parametrize("seed", range(3))
 def test_row_5_mean_and_spread_of_noisy_work_are_recovered(spread: float, seed: int) -> None:
@@ -295,6 +296,7 @@ def flagged(source: np.random.Generator, kind: str, step_s: float) -> bool:
     return not found.steady or found.stop_reason != "precision"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("step_s", [2e-3, 2e-2, 0.1])
 def test_row_6_four_in_five_of_those_that_never_settle_are_flagged(step_s: float) -> None:
     source = np.random.default_rng(21)
@@ -314,6 +316,7 @@ def test_row_6_hardly_any_that_is_steady_is_said_not_to_be() -> None:
 # Row 7: of the stops for precision nine in ten are truly within it.
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("phi", [0.0, 0.2, 0.5])
 def test_row_7_nine_in_ten_stops_for_precision_are_within_it(phi: float) -> None:
     source = np.random.default_rng(23)

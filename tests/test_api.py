@@ -39,6 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.real
 def test_the_documentation_runs_as_it_is_written(folder: Path) -> None:
     result = doctest.testfile(str(ROOT / "docs/api.md"), module_relative=False)
     assert result.attempted >= 8
@@ -84,6 +85,7 @@ def test_compare_stays_a_function_after_it_was_called() -> None:
         assert benchbench.compare(run, run).verdicts[0].verdict is Verdict.SAME
 
 
+@pytest.mark.real
 def test_a_run_is_stored_as_the_command_line_stores_it(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +164,7 @@ def test_runs_are_named_as_on_the_command_line(folder: Path, monkeypatch: pytest
             benchbench.compare("A1", "B2", **wrong)
 
 
+@pytest.mark.real
 def test_profiles_are_those_of_the_command_line(folder: Path) -> None:
     stages: list[str] = []
     made = benchbench.run(
@@ -187,6 +190,7 @@ def test_profiles_are_those_of_the_command_line(folder: Path) -> None:
     assert benchbench.profile(folder / "there/runs" / made.info.id) == found
 
 
+@pytest.mark.real
 def test_the_difference_of_profiles_is_that_of_the_command_line(folder: Path) -> None:
     both = [
         benchbench.run(
@@ -219,6 +223,7 @@ class Diary(RunObserver):
         self.events.append(f"end {[len(each.records) for each in runs]}")
 
 
+@pytest.mark.real
 def test_a_comparison_of_two_sides_stores_each_record_before_it_tells_it(folder: Path) -> None:
     diary = Diary(folder)
     asked = MeasureOptions(workloads=("gemm",), backends=("fake",), devices=("cpu",), rounds=3)
@@ -275,6 +280,7 @@ def test_the_name_of_the_distribution_says_what_to_import() -> None:
         importlib.import_module("accelbench")
 
 
+@pytest.mark.real
 def test_a_run_without_profiles_or_without_such_a_case_has_none_to_give(folder: Path) -> None:
     made = benchbench.run(workloads="gemm", params={"m": 1000}, backends="fake", devices="cpu", rounds=1)
     with pytest.raises(UnreadableInput, match="no profile"):
@@ -306,6 +312,7 @@ def test_backends_stand_beside_each_other_by_work() -> None:
     assert beside[a_case().mode].tolist() == [pytest.approx(1e-3)]
 
 
+@pytest.mark.real
 def test_a_frame_has_the_ceilings_and_prices_that_a_report_shows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

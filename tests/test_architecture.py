@@ -78,6 +78,7 @@ def defined_as(node: ast.FunctionDef) -> tuple[str, int, frozenset[str]]:
     return node.name, sum(each.arg not in ("self", "cls") for each in given), frozenset(made_by)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "command",
     [
@@ -115,6 +116,7 @@ def loaded_by(command: list[str]) -> set[str]:
 MEASURING = {"cluster", "running.measure", "environments.build", "launch.pool", "diagnosis.measuring"}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("command", "needless"),
     [

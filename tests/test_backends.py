@@ -471,6 +471,7 @@ def test_a_framework_that_cannot_be_imported_is_one_line_with_its_reason(tmp_pat
     assert rows["fake"]["status"] == "ready"
 
 
+@pytest.mark.real
 def test_a_backend_that_is_broken_leaves_its_cases_out_and_the_others_run(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")

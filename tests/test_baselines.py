@@ -194,6 +194,7 @@ def test_a_run_whose_id_is_a_path_is_never_accepted(tmp_path: Path, name: str) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 def test_no_bit_of_a_session_flips_unnoticed(tmp_path: Path) -> None:
     records = [*some_rounds(0.001, 1 / 700), a_record(a_failure(), case=a_case(params={"m": 2}))]
     session = digest(a_run(records, left_out=(a_left_out(),)))
@@ -320,6 +321,7 @@ d1b851427635  gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  1.05 ms    6.74 %  2
 """)
 
 
+@pytest.mark.real
 def test_a_baseline_is_set_listed_shown_and_removed_from_a_shell(tmp_path: Path) -> None:
     records = [*some_rounds(0.001, 0.001, 0.001), a_record(a_failure(), case=a_case(params={"m": 2}))]
     for name in ("A1", "B2"):

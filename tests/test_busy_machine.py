@@ -46,6 +46,7 @@ def parsed(folder: Path, *arguments: str) -> Any:
     return json.loads(accelbench(*arguments, "--format", "json", cwd=folder).stdout)
 
 
+@pytest.mark.real
 def test_no_number_is_confident_in_a_report(folder: Path) -> None:
     assert confident_rows(parsed(folder, "report", "latest")) == []
     shown = accelbench("report", "latest", cwd=folder).stdout

@@ -73,6 +73,7 @@ def test_steps_too_small_for_the_device_are_launch_bound_unless_it_is_busy_clear
     assert step_s(cold) == pytest.approx(tiny + (2 * 4 * 16**2 + OWN_BYTES) / MEMORY_BYTES_S)
 
 
+@pytest.mark.real
 def test_each_way_is_a_case_of_its_own_with_its_own_name_and_row(tmp_path: Path) -> None:
     accelbench(
         "run", "-b", "fake", "-w", "gemm", "-p", "m=256", "-p", "n=256", "-p", "k=256", "--quick",
@@ -93,6 +94,7 @@ def test_each_way_is_a_case_of_its_own_with_its_own_name_and_row(tmp_path: Path)
     assert "float32 · rotating inputs · sim:0\n" in text
 
 
+@pytest.mark.real
 def test_hot_and_cold_are_compared_only_where_they_are_the_two_sides(tmp_path: Path) -> None:
     options = ("-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
     for cache in ("hot", "cold"):

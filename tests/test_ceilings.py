@@ -188,6 +188,7 @@ def test_a_share_of_the_datasheet_is_shown_where_it_is_known() -> None:
     assert shown[3].split()[-2] == "–"
 
 
+@pytest.mark.real
 def test_ceilings_are_measured_kept_and_used_by_reports(tmp_path: Path) -> None:
     own = str(tmp_path / "cache")
     fake = ("-b", "fake", "-d", "cpu")
@@ -219,6 +220,7 @@ def test_a_report_does_without_ceilings_that_cannot_be_read(cache: Path) -> None
     assert f"warning: {path}" in accelbench("report", cwd=cache, ACCELBENCH_CACHE=str(cache)).stderr
 
 
+@pytest.mark.real
 def test_the_documents_example_is_what_is_shown(tmp_path: Path) -> None:
     arguments = ("doctor", "--ceilings", "-b", "fake", "-d", "cpu", "--dtype", "float32,bfloat16")
     done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_CACHE=str(tmp_path))

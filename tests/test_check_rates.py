@@ -52,6 +52,7 @@ def found(hours: list[Array], first: Array, again: Array, old: Array, rules: Gat
     return [each.verdict for each in decide(sessions, a_session(first), rules, confirmation).findings]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
 @pytest.mark.parametrize(
     ("sessions", "spread", "rules"),
@@ -83,6 +84,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
     assert alarms / suites <= allowed(0.05, suites)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("slow", "spread", "wanted"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
 @pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
 def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: float, rules: GatePolicy) -> None:
@@ -131,6 +133,7 @@ def is_slower(result: GateResult) -> bool:
     return result.findings[0].verdict is Verdict.SLOWER
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("sessions", "spread", "processes"), [(10, 0.0, 3), (10, 0.005, 5), (10, 0.02, 3), (5, 0.02, 3)]
 )
@@ -149,6 +152,7 @@ def test_the_smallest_change_printed_is_called_slower_four_times_in_five(
     assert 0.75 - MONTE_CARLO <= hits / REPEATS <= 0.9 + MONTE_CARLO
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("processes", "between"), [(3, 0.01), (5, 0.02), (10, 0.005)])
 @pytest.mark.parametrize("confirm", [True, False], ids=["two stages", "one"])
 def test_so_is_the_one_printed_for_pairs(processes: int, between: float, confirm: bool) -> None:

@@ -26,6 +26,7 @@ def sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"sleep {seconds}"
 
 
+@pytest.mark.real
 @LINUX
 @pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
 def test_what_a_job_leaves_running_ends_with_it(tmp_path: Path, sleep: str, isolation: str) -> None:
@@ -33,6 +34,7 @@ def test_what_a_job_leaves_running_ends_with_it(tmp_path: Path, sleep: str, isol
     assert not mentioning(sleep)
 
 
+@pytest.mark.real
 @LINUX
 def test_what_a_job_leaves_running_is_gone_before_the_next_case(tmp_path: Path, sleep: str) -> None:
     # The seed puts the case that hangs last.
@@ -50,6 +52,7 @@ def test_what_a_job_leaves_running_ends_when_its_time_is_over(tmp_path: Path, sl
     assert not mentioning(sleep)
 
 
+@pytest.mark.real
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
 def test_no_end_of_the_program_leaves_a_process(tmp_path: Path, sleep: str, number: signal.Signals) -> None:
@@ -98,6 +101,7 @@ end_children()
 """
 
 
+@pytest.mark.real
 @LINUX
 def test_a_process_can_clean_up_before_it_is_killed_and_none_stays(tmp_path: Path) -> None:
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}

@@ -341,6 +341,7 @@ def test_bencher_gets_nanoseconds_with_their_interval() -> None:
         assert bench[name]["lower_value"] < bench[name]["value"] < bench[name]["upper_value"]
 
 
+@pytest.mark.real
 @given(anything, st.integers(1, 400))
 @settings(max_examples=60)
 def test_names_for_bencher_are_short_and_all_different(text: str, times_: int) -> None:

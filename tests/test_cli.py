@@ -68,6 +68,7 @@ def stored(stored_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stored_once, tmp_path / "stored"))
 
 
+@pytest.mark.real
 def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(stored: Path) -> None:
     (row,) = rows(stored)
     assert list(row) == FIELDS
@@ -110,6 +111,7 @@ def test_plots_go_to_the_folder_that_is_named(stored: Path, name: str, start: by
     assert all(path.read_bytes().startswith(start) for path in found)
 
 
+@pytest.mark.real
 def test_what_is_wrong_crashed_or_out_of_memory_is_told_apart_and_the_rest_is_measured(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_step_that_hangs_is_ended_and_the_rest_is_measured(tmp_path: Path) -> 
     assert found == {"hanging": "timeout", "honest": "ok"}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
 def test_the_record_says_what_a_case_shared_its_process_with(tmp_path: Path, isolation: str) -> None:
     arguments = ("-w", "honest,crashing,gemm", "--isolation", isolation)
@@ -154,6 +157,7 @@ def test_the_record_says_what_a_case_shared_its_process_with(tmp_path: Path, iso
     assert found == {"honest": "ok", "crashing": "crashed", "gemm": "ok"}
 
 
+@pytest.mark.real
 def test_the_order_of_cases_follows_the_seed(tmp_path: Path) -> None:
     sizes = ("-w", "gemm", "-p", "m=8,16,32,64,128", "-p", "n=8", "-p", "k=8", "--rounds", "2")
     for number, seed in enumerate(["7", "7", "8"]):
@@ -166,6 +170,7 @@ def test_the_order_of_cases_follows_the_seed(tmp_path: Path) -> None:
     assert orders[0][:5] != orders[0][5:10]
 
 
+@pytest.mark.real
 def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -279,6 +284,7 @@ left out: 1 on fake:cpu, unsupported: TF32 is a mode of NVIDIA tensor cores; a C
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("what", ["workloads", "backends", "suites", "runs"])
 def test_every_list_has_a_form_for_programs(stored: Path, what: str) -> None:
     shown = accelbench("list", what, cwd=stored).stdout
@@ -304,6 +310,7 @@ def begun(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
@@ -323,6 +330,7 @@ def test_a_signal_keeps_what_is_finished_ends_the_children_and_says_so(
     assert statuses["hanging"] == "interrupted"
 
 
+@pytest.mark.real
 def test_an_interrupt_is_heeded_where_the_shell_had_it_ignored(tmp_path: Path) -> None:
     process = begun(tmp_path, shell="trap '' INT")
     process.send_signal(signal.SIGINT)
@@ -330,6 +338,7 @@ def test_an_interrupt_is_heeded_where_the_shell_had_it_ignored(tmp_path: Path) -
     assert process.returncode == 130
 
 
+@pytest.mark.real
 def test_killing_the_program_leaves_no_process_and_keeps_what_was_finished(tmp_path: Path) -> None:
     process = begun(tmp_path)
     os.kill(process.pid, signal.SIGKILL)
@@ -414,6 +423,7 @@ def test_a_size_that_changes_alone_is_told(tmp_path: Path) -> None:
     assert "gemm(m=16,n=16,k=16)" in both.stdout
 
 
+@pytest.mark.real
 def test_where_the_time_went_is_told_on_request(tmp_path: Path) -> None:
     brief = accelbench(*ONCE, "-w", "gemm", cwd=tmp_path).stderr
     assert [line.split()[:2] for line in brief.splitlines()[-2:]] == [["1", "ok"], ["next:", "accelbench"]]

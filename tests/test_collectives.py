@@ -153,6 +153,7 @@ def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -
         assert len(outcome.ranks) == (2 if BACKENDS[backend].spread is Spread.PROCESSES else 0)
 
 
+@pytest.mark.real
 def test_ranks_that_are_simulated_are_stored_each_and_told_together(tmp_path: Path) -> None:
     run = benchbench.run(
         workloads=["all_reduce"],

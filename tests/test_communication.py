@@ -261,6 +261,7 @@ def test_a_run_keeps_how_long_the_stages_of_a_pipeline_computed_nothing(tmp_path
     assert idle == {staged.id: pytest.approx((0.2 + 0.5) / 2)}
 
 
+@pytest.mark.real
 def test_ranks_are_profiled_together_and_all_their_traces_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -393,6 +393,7 @@ def test_more_cases_make_each_harder_to_call() -> None:
 # The test against SciPy's
 
 
+@pytest.mark.real
 @given(logs, logs)
 def test_welch_is_that_of_scipy(x: list[float], y: list[float]) -> None:
     assume(min(np.std(x, ddof=1), np.std(y, ddof=1)) > 1e-3)  # SciPy has no floor
@@ -434,6 +435,7 @@ def test_a_change_as_large_as_the_mde_is_found_four_times_in_five(processes: int
     assert oracle.nct.sf(critical, degrees, mde / error) == pytest.approx(0.8, abs=1e-3)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("processes", "noise", "cases"), [(3, 0.02, 1), (5, 0.005, 5), (5, 0.03, 5), (10, 0.05, 5)]
 )
@@ -461,6 +463,7 @@ def shares(ref: Array, new: Array, **over: Any) -> dict[Verdict, float]:
     return {each: found.count(each) / len(found) for each in Verdict}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
 @pytest.mark.parametrize("processes", [3, 5, 10])
 def test_unchanged_code_is_called_slower_no_oftener_than_one_time_in_forty(
@@ -476,6 +479,7 @@ def test_unchanged_code_is_called_slower_no_oftener_than_one_time_in_forty(
     assert np.mean(np.array(raw) < 0.05) <= allowed(0.05, count)
 
 
+@pytest.mark.real
 def test_a_suite_of_unchanged_code_rarely_holds_any_alarm() -> None:
     suites, alarms = 200, {Verdict.SLOWER: 0, Verdict.FASTER: 0}
     source = np.random.default_rng(30)
@@ -498,6 +502,7 @@ def test_five_processes_find_a_shift_of_one_case(noise: float, shift: float, wan
     assert np.mean([each.p_above() < 0.05 for each in found]) >= wanted
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("processes", "noise"), [(5, 0.01), (10, 0.02)])
 def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> None:
     suites, slow, found, alarms = 80, [4, 11, 29], 0, 0
@@ -512,6 +517,7 @@ def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> N
     assert alarms / suites <= allowed(0.05, suites)
 
 
+@pytest.mark.real
 def test_intervals_hold_the_true_ratio_as_often_as_they_say() -> None:
     source = np.random.default_rng(95)
     ref, new = process_medians(source, (2, 800, 5), 0.02)
@@ -713,6 +719,7 @@ def two_runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.real
 def test_compare_names_two_runs_and_never_fails_a_build(two_runs: Path) -> None:
     done = accelbench("compare", "A1", "latest", cwd=two_runs)
     assert "1 slower" in done.stdout

@@ -45,6 +45,7 @@ def test_names_are_completed(tmp_path: Path, line: str, offered: list[str]) -> N
     assert completed(tmp_path, line) == offered
 
 
+@pytest.mark.real
 def test_what_was_measured_and_built_is_completed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere/baselines/main/machine").mkdir(parents=True)
     (tmp_path / "cache/envs/torch@old").mkdir(parents=True)

@@ -174,6 +174,7 @@ VALUES = {
 }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=EXAMPLES)
@@ -188,6 +189,7 @@ def test_parameters_are_refused_or_give_an_output(name: str, data: st.DataObject
     assert min(work.cost(Dtype.FLOAT32).bytes, work.cost(Dtype.FLOAT32).items) > 0
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", NAMES)
 def test_arrays_are_seeded_normal_and_representable(name: str) -> None:
     work = tiny(name)

@@ -401,6 +401,7 @@ def test_names_of_processes_cannot_act(tmp_path: Path) -> None:
     assert "[/red]" in shown
 
 
+@pytest.mark.real
 def test_doctor_is_for_people_and_programs(tmp_path: Path) -> None:
     shown = accelbench("doctor", cwd=tmp_path).stdout
     assert shown.splitlines()[0].split() == ["STATUS", "CHECK", "SEEN", "EFFECT", "REMEDY"]
@@ -409,6 +410,7 @@ def test_doctor_is_for_people_and_programs(tmp_path: Path) -> None:
     assert {each["check"] for each in findings} >= {"load", "swap", "wall clock", "GPUs"}
 
 
+@pytest.mark.real
 def test_strict_fails_when_there_is_a_problem_and_only_then(tmp_path: Path) -> None:
     process = started("doctor", "--strict", "--format", "json", cwd=tmp_path)
     shown, _ = process.communicate(timeout=60)

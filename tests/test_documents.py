@@ -276,6 +276,7 @@ EVERY_FORMAT = {
 }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", EVERY_FORMAT)
 @every_document
 def test_every_document_can_be_rendered_in_every_format(verb: str, name: str, made: Made) -> None:
@@ -354,6 +355,7 @@ def test_colour_is_only_where_it_is_asked_for(verb: str, made: Made) -> None:
     assert "\x1b" not in Terminal(100).render(document)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("force", "no", "coloured"), [("", "", False), ("1", "", True), ("1", "1", False), ("", "1", False)]
 )
@@ -362,6 +364,7 @@ def test_the_environment_decides_on_colour(force: str, no: str, coloured: bool, 
     assert ("\x1b[" in done.stdout) == coloured
 
 
+@pytest.mark.real
 def test_verdicts_have_colours(tmp_path: Path) -> None:
     for number, seconds in enumerate((0.001, 0.002, 0.001)):
         info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
@@ -524,11 +527,13 @@ def told(extended: Path) -> Path:
     return extended
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("arguments", IN_ORG)
 def test_one_file_is_a_format_of_every_verb(arguments: tuple[str, ...], told: Path) -> None:
     assert IN_ORG[arguments] in (told / arguments[0]).read_text()
 
 
+@pytest.mark.real
 def test_a_file_with_its_ending_is_written_in_it(told: Path) -> None:
     assert (told / "found.org").read_text().startswith("* History")
     assert (told / "nothing").read_text() == ""

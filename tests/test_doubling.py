@@ -167,6 +167,7 @@ def test_a_knee_at_the_first_size_may_lie_below_it(first: int, rates: tuple[floa
     assert str(shown.rows[0][1]) == knee
 
 
+@pytest.mark.real
 def test_a_run_ends_a_sequence_that_gains_nothing_and_the_report_tells_the_knee(tmp_path: Path) -> None:
     suite = stored_suite(tmp_path, batch=4)
     done = accelbench("run", "--suite", suite, "-b", "fake", "-d", "cpu", cwd=tmp_path)
@@ -184,6 +185,7 @@ def test_a_run_ends_a_sequence_that_gains_nothing_and_the_report_tells_the_knee(
     )
 
 
+@pytest.mark.real
 def test_a_run_ends_a_sequence_where_memory_is_full_and_that_is_no_failure(tmp_path: Path) -> None:
     suite = stored_suite(tmp_path, batch=4, full=4096, most=16)
     accelbench("run", "--suite", suite, "-b", "fake", "-d", "cpu", cwd=tmp_path)

@@ -126,6 +126,7 @@ def test_a_run_has_a_folder_for_them_and_removes_it() -> None:
     assert not place.exists()
 
 
+@pytest.mark.real
 def test_all_strategies_of_a_network_share_a_reference_but_not_with_statistics_apart(folder: Path) -> None:
     strategies = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL)
     works = [Gpt2Train().divided(Placement(devices=2, strategy=strategy)) for strategy in strategies]

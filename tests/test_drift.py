@@ -114,6 +114,7 @@ def a_walking_suite(source: np.random.Generator, cases: int, rounds: int, walk: 
     return a_suite(1e-3 * np.exp(path + 0.01 * source.standard_normal((cases, rounds))))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("rounds", [3, 5, 10])
 def test_of_stored_runs_that_walk_few_suites_alarm(rounds: int) -> None:
     source = np.random.default_rng(rounds)

@@ -362,6 +362,7 @@ thread = threading.Thread(target=loop); thread.start(); thread.join()
 """
 
 
+@pytest.mark.real
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator's settings are glibc's")
 def test_steady_memory_is_reused_without_page_faults_in_every_thread() -> None:
     pages = 80 * 2**20 // resource.getpagesize()

@@ -161,6 +161,7 @@ def test_the_folder_is_the_registry() -> None:
     assert entry_names(PACKAGE) == FORMATS
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_names_its_files_and_their_extension(name: str) -> None:
     exporter = exporter_named(name)
@@ -201,6 +202,7 @@ def test_x5_no_text_from_data_is_a_command_to_a_ci_service(name: str, text: str)
     assert not [line for content in files.values() for line in commands_in(content.decode())]
 
 
+@pytest.mark.real
 def test_x5_no_text_of_a_plot_is_a_command_to_a_ci_service() -> None:
     assert not [line for content in drawn("svg").values() for line in commands_in(content.decode())]
 
@@ -211,6 +213,7 @@ def test_s10_no_text_from_data_breaks_a_format(name: str, text: str) -> None:
     assert any(exported(name, text).values())
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", PICTURES)
 def test_s10_no_text_from_data_breaks_a_picture(name: str) -> None:
     assert {re.sub(r"-\d+", "", page) for page in drawn(name)} == FILES[name]
@@ -413,6 +416,7 @@ def test_x3_markdown_keeps_its_shape_whatever_the_data(text: str) -> None:
     assert shape(a_hostile_run(text)) == shape(a_hostile_run("x" * len(visible(text))))
 
 
+@pytest.mark.real
 def test_x1_a_plot_is_nothing_but_drawn() -> None:
     """No other format is shown by a browser as more than text."""
     assert {type(exporter_named(name)).extension for name in FORMATS} == {
@@ -524,6 +528,7 @@ def test_s7_json_never_holds_nan_or_infinity() -> None:
         assert json_of(a_run([a_record(wrong)]))["rows"][0]["relative_error"] is None
 
 
+@pytest.mark.real
 def test_svg_of_one_report_is_the_same_bytes_every_time() -> None:
     made = report_document(a_typical_run())
 
@@ -548,6 +553,7 @@ def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
     assert r"<!-- $\frac{$ $\frac{$ -->" in drawn
 
 
+@pytest.mark.real
 def test_png_is_a_picture_with_room_for_every_work() -> None:
     def height(count: int) -> int:
         cases = [a_case(params={"m": number}) for number in range(count)]

@@ -166,18 +166,22 @@ def faults_of(work: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.real
 def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_record_that_was_promised() -> None:
     assert faults_of("run") > 20
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("work", ["baseline set", "baseline set --replace"])
 def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(work: str) -> None:
     assert faults_of(work) > 5
 
 
+@pytest.mark.real
 def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_one_or_the_new() -> None:
     assert faults_of("plot") > 5
 
 
+@pytest.mark.real
 def test_a_fault_at_any_write_of_a_pytest_session_loses_no_test_that_was_measured() -> None:
     assert faults_of("pytest session") > 20

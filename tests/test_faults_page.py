@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 from tests.test_architecture import ROOT
 
@@ -21,5 +22,10 @@ def test_every_test_named_there_exists() -> None:
     for _, cell in ROWS:
         for name in cell.split(", "):
             file, _, function = name.partition("::")
-            tree = ast.parse((ROOT / f"tests/{file}.py").read_text())
-            assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, name
+            assert function in functions_of(file), name
+
+
+@cache
+def functions_of(file: str) -> set[str]:
+    tree = ast.parse((ROOT / f"tests/{file}.py").read_text())
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -353,6 +353,7 @@ scripts = st.builds(
 )
 
 
+@pytest.mark.real
 @settings(max_examples=20)
 @given(st.lists(scripts, min_size=1, max_size=4))
 def test_no_record_is_lost_and_every_case_has_an_end_whichever_machines_go(machines: list[Scripted]) -> None:
@@ -403,6 +404,7 @@ def test_the_process_on_a_machine_tells_what_that_has(
     assert (end.kind, end.text) == (LineKind.END, "describe")
 
 
+@pytest.mark.real
 def test_the_process_on_a_machine_measures_and_resumes_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +445,7 @@ def test_the_process_on_a_machine_says_why_it_cannot_measure(tmp_path: Path) -> 
     assert "description" in error.text
 
 
+@pytest.mark.real
 def test_the_process_on_a_machine_ends_with_whoever_started_it(tmp_path: Path) -> None:
     slow = MeasureOptions(backends=("fake",), rounds=1000)
     suites = (("quick", suite_path("quick").read_text()),)

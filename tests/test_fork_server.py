@@ -100,6 +100,7 @@ def test_only_workers_without_a_framework_are_forked() -> None:
     )
 
 
+@pytest.mark.real
 def test_a_forked_command_that_fails_is_killed_or_lasts_says_so(folder: Path) -> None:
     def run(module: str, timeout_s: int = 60) -> subprocess.CompletedProcess[str]:
         return fork_server().run(module, cwd=folder, env=dict(os.environ), timeout_s=timeout_s)

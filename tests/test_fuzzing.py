@@ -87,6 +87,7 @@ def test_what_is_valid_is_read(name: str, tmp_path: Path) -> None:
         READERS[name][0](content, tmp_path / str(number))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", JSONS)
 def test_x9_json_with_changed_values_is_read_or_refused(name: str) -> None:
     @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -97,6 +98,7 @@ def test_x9_json_with_changed_values_is_read_or_refused(name: str) -> None:
     check()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", READERS)
 def test_x9_bytes_changed_at_random_are_read_or_refused(name: str) -> None:
     @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))

@@ -86,6 +86,7 @@ def slower(slower_template: Path, tmp_path: Path) -> Bench:
     return Bench(Path(shutil.copytree(slower_template, tmp_path / "slower")))
 
 
+@pytest.mark.real
 def test_unchanged_code_measured_now_passes_and_is_a_run(bench: Bench) -> None:
     found = bench.check()
     assert found["endings"] == []
@@ -95,6 +96,7 @@ def test_unchanged_code_measured_now_passes_and_is_a_run(bench: Bench) -> None:
     assert [each["run"] for each in listed][-1] == found["run"]["id"]
 
 
+@pytest.mark.real
 def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
     bench.pace("0.0012 0.001")
     done = bench.run("check", "--baseline", "main", code=10)
@@ -119,6 +121,7 @@ def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
     assert [each["run"] for each in listed][-1] == found["run"]["id"]
 
 
+@pytest.mark.real
 def test_a_slow_hour_that_is_over_is_not_confirmed(slower: Bench) -> None:
     slower.pace("0.001 0.001")
     found = slower.check("latest")
@@ -127,6 +130,7 @@ def test_a_slow_hour_that_is_over_is_not_confirmed(slower: Bench) -> None:
     assert "not confirmed" in found["findings"][0]["reason"]
 
 
+@pytest.mark.real
 def test_without_confirmation_one_stage_decides(slower: Bench) -> None:
     slower.pace("0.001 0.001")
     found = slower.check("latest", "--no-confirm", code=10)
@@ -154,12 +158,14 @@ def fingerprint_of(fields: dict[str, Any]) -> str:
     return fingerprint(Machine(**{**fields, "accelerators": tuple(fields["accelerators"])}))
 
 
+@pytest.mark.real
 def test_exit_zero_tells_a_regression_and_fails_nothing(slower: Bench) -> None:
     found = slower.check("latest", "--exit-zero")
     assert found["endings"] == ["regressed"]
     assert found["counts"]["slower"] == 1
 
 
+@pytest.mark.real
 def test_a_case_that_no_longer_works_ends_with_4_and_is_no_regression(bench: Bench) -> None:
     bench.pace("broken")
     found = bench.check("--exit-zero", code=4)
@@ -186,12 +192,14 @@ def test_other_hardware_ends_with_11_and_says_what_the_baseline_holds(bench: Ben
     assert "Other CPU" in done.stderr
 
 
+@pytest.mark.real
 def test_other_work_ends_with_11(bench: Bench) -> None:
     bench.edit_sessions(r'"flops": \d+', '"flops": 7')
     found = bench.check("--exit-zero", code=11)
     assert found["findings"][0]["reason"].startswith("counted flops 7 → ")
 
 
+@pytest.mark.real
 def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> None:
     bench.edit_sessions('(paced.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
     found = bench.check(code=11)
@@ -201,6 +209,7 @@ def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> N
     assert "No case" in bench.run("check", "--baseline", "main", code=3).stderr
 
 
+@pytest.mark.real
 def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
     bench.run("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "gemm", "-p", "m=8")
     found = bench.check("latest", code=11)
@@ -221,6 +230,7 @@ def test_what_cannot_be_told_ends_with_12_only_where_asked(bench: Bench) -> None
     assert "assumed to be 2 %" in bench.run("check", "latest", "--baseline", "main", "--dedicated").stdout
 
 
+@pytest.mark.real
 def test_slower_on_one_session_is_provisional_and_ends_with_12(bench: Bench) -> None:
     bench.keep_one_session()
     bench.pace("0.003 0.001")
@@ -347,6 +357,7 @@ def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_
     assert {each["threshold_from"] for each in typed["findings"]} == {"--max-slowdown"}
 
 
+@pytest.mark.real
 def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
     suite = 'description = "d"\npolicy = "quick"\n[thresholds]\n"paced*" = "50%"\n'
     suite += "".join(f'[[cases]]\nworkload = "{name}"\n' for name in ("paced", "honest"))

@@ -210,6 +210,7 @@ class UntiedLogits(Ops):
 TRAININGS = [Gpt2Train().tiny(), LlamaTrain().tiny()]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("work", "mutant"),
     [

@@ -423,6 +423,7 @@ def _nearly_tied(found: HardwareComparison) -> bool:
     return any(later - earlier < 1e-9 for earlier, later in pairwise(amounts))
 
 
+@pytest.mark.real
 @given(st.permutations(range(5)), st.permutations(range(4)))
 @settings(max_examples=20)
 def test_the_order_of_cases_and_of_runs_changes_no_score(cases: list[int], order: list[int]) -> None:
@@ -614,6 +615,7 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
     )
 
 
+@pytest.mark.real
 def test_the_plot_has_what_is_beaten_in_grey_and_a_panel_for_each_work() -> None:
     runs = [*a_fleet(), a_gpu_run("V100", [(SMALL, 0.02), (LARGE, 0.06)])]
     prices = Prices(currency="EUR", per_hour={**PRICES.per_hour, "V100": 3.0})
@@ -663,6 +665,7 @@ def test_runs_are_chosen_by_tag_and_by_day(tmp_path: Path) -> None:
         api.hardware(results=tmp_path, since="soon")
 
 
+@pytest.mark.real
 def test_the_command_prints_tables_and_keeps_the_plot(tmp_path: Path) -> None:
     for run in a_fleet():
         store.keep(tmp_path / "results", run)

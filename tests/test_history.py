@@ -58,6 +58,7 @@ def found_in(y: Logs, **options: float) -> list[int]:
     return indices(change_points(np.exp(y).tolist(), **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("noise", [independent, log_normal, heavy_tailed, autocorrelated, spiky])
 def test_a_stable_series_has_a_change_in_at_most_three_cases_of_a_hundred(
     noise: Callable[[Generator, int], Logs],
@@ -66,6 +67,7 @@ def test_a_stable_series_has_a_change_in_at_most_three_cases_of_a_hundred(
     assert sum(bool(found_in(noise(source, 100))) for _ in range(200)) <= 6
 
 
+@pytest.mark.real
 def test_noise_that_wanders_has_a_change_in_at_most_one_case_of_ten() -> None:
     source = np.random.default_rng(1)
     assert sum(bool(found_in(autocorrelated(source, 100, phi=0.8))) for _ in range(200)) <= 20

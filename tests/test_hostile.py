@@ -214,6 +214,7 @@ def test_what_is_read_is_a_regular_file_and_no_larger_than_allowed(tmp_path: Pat
         read_file(tmp_path / "x", 4)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not has_namespaces(), reason="a network of its own needs unshare -n")
 def test_x17_without_a_network_the_same_is_measured(tmp_path: Path) -> None:
     command = ["unshare", "-rn", sys.executable, "-m", "benchbench.cli"]

@@ -104,6 +104,7 @@ def a_benchmark(*data: float, iterations: int = 1, **over: Any) -> dict[str, Any
 # What pytest-benchmark writes
 
 
+@pytest.mark.real
 def test_every_statistic_of_a_real_session_survives_import_and_export(files: list[Path]) -> None:
     back = exported(pytest_benchmark(files))
     assert len(back) == 3
@@ -117,6 +118,7 @@ def test_every_statistic_of_a_real_session_survives_import_and_export(files: lis
             }
 
 
+@pytest.mark.real
 def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Path) -> None:
     for name, content in PytestBenchmark().export(report_document(pytest_benchmark(files[:1]))).items():
         (tmp_path / name).write_bytes(content)
@@ -125,6 +127,7 @@ def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Pa
     assert "8 tests" in done.stdout, done.stderr
 
 
+@pytest.mark.real
 def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Path]) -> None:
     run = pytest_benchmark(files)
     table = data_frame(rows(run))
@@ -135,6 +138,7 @@ def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Pat
     assert table.set_index("workload").loc["test_it.py::test_fib", "samples"] == sum(map(len, data))
 
 
+@pytest.mark.real
 def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_path: Path) -> None:
     """Their samples by a script: what was sampled on a busy machine may disagree."""
 
@@ -304,6 +308,7 @@ def test_a_round_of_ours_is_a_file_there_and_failures_are_left_out() -> None:
     assert second[name]["stats"]["median"] == pytest.approx(2e-3)
 
 
+@pytest.mark.real
 def test_import_and_export_from_outside(files: list[Path], tmp_path: Path) -> None:
     accelbench("import", *map(str, files), cwd=tmp_path)
     done = accelbench("import", str(files[0]), "--tag", "branch=main", cwd=tmp_path)

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.real
 def test_importing_every_module_leaves_the_functions_callable() -> None:
     program = (
         "import pkgutil, importlib, benchbench\n"

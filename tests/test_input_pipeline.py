@@ -321,6 +321,7 @@ def test_data_is_listed_by_the_names_that_cases_take(tmp_path: Path) -> None:
 # A step that is fed.
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("times", [0.5, 3.0])
 def test_waiting_is_what_a_step_takes_longer_than_on_data_in_memory(tmp_path: Path, times: float) -> None:
     accelbench(
@@ -345,6 +346,7 @@ subprocess.run([sys.executable, "-c", below])
 """
 
 
+@pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_what_processes_below_compute_is_the_cases_own() -> None:
     own_s, before = time.process_time(), cpu_seconds()

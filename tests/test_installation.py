@@ -72,6 +72,7 @@ def test_messages_name_pages_that_a_wheel_has_too(tmp_path: Path, monkeypatch: p
     assert project["force-include"]["docs"] == "benchbench/docs"
 
 
+@pytest.mark.real
 def test_no_message_names_a_path_of_a_clone() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -86,6 +87,7 @@ def test_no_message_names_a_path_of_a_clone() -> None:
         assert not told, path
 
 
+@pytest.mark.real
 def test_help_names_no_page() -> None:
     for command in ([], *[[verb] for verb in VERBS], ["baseline", "set"]):
         assert "docs/" not in accelbench(*command, "--help", cwd=ROOT).stdout

@@ -203,6 +203,7 @@ def test_a_removal_takes_the_record_first(cache: Path) -> None:
     interpreters.remove_environment("fake@own")  # nothing there is nothing to remove
 
 
+@pytest.mark.real
 def test_what_cannot_be_used_is_listed_with_what_to_type_and_leaves_its_cases_out(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -226,6 +227,7 @@ SIZES = ("-w", "gemm", "-p", "m=8,16,32,64", "-p", "n=8", "-p", "k=8", "--quick"
 BOTH = ("run", "-b", "fake,fake@other", "--python", f"fake@other={sys.executable}", *SIZES)
 
 
+@pytest.mark.real
 def test_two_interpreters_are_measured_interleaved_and_rows_carry_target_and_version(tmp_path: Path) -> None:
     accelbench(*BOTH, cwd=tmp_path)
     (path,) = tmp_path.rglob("records.jsonl")
@@ -244,6 +246,7 @@ def test_two_interpreters_are_measured_interleaved_and_rows_carry_target_and_ver
     assert "fake@other 0.1.0" in shown
 
 
+@pytest.mark.real
 def test_two_runs_are_compared_target_by_target(tmp_path: Path) -> None:
     for _ in range(2):
         accelbench(*BOTH, "-p", "m=8", cwd=tmp_path)

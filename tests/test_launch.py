@@ -59,6 +59,7 @@ def test_a_run_removes_what_killed_runs_left_and_nothing_else(
     assert not running.path.exists()
 
 
+@pytest.mark.real
 def test_results_in_a_folder_named_like_a_runs_own_are_kept(tmp_path: Path) -> None:
     results, gemm = tmp_path / "accelbench-run-nightly", ("run", "-w", "gemm", "-b", "fake", "--rounds", "1")
     for _ in range(2):
@@ -97,6 +98,7 @@ def test_each_round_has_fresh_workers_and_those_of_virtual_time_stay_while_they_
         assert diary.count(("start", "fake")) == diary.count(("end", "fake")) == 1
 
 
+@pytest.mark.real
 def test_a_runs_own_folder_that_a_workload_removed_is_made_again(transport: LocalTransport) -> None:
     before = worker(transport)
     before.ready()

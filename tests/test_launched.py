@@ -147,6 +147,7 @@ def test_a_taken_port_is_told_with_what_to_set(tmp_path: Path) -> None:
     assert "ACCELBENCH_ADDRESS" in error.value.hint
 
 
+@pytest.mark.real
 def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(tmp_path: Path) -> None:
     where = process(tmp_path, 0)
     caught: list[UsageError] = []
@@ -344,6 +345,7 @@ def assert_ranked(tmp_path: Path) -> None:
         assert len(record.outcome.ranks) == 2
 
 
+@pytest.mark.real
 def test_two_processes_make_one_run_and_its_profiles(tmp_path: Path) -> None:
     """Of which the first process keeps the trace: those of others may be on other hosts."""
     arguments = ["-w", "imbalanced", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "--profile"]

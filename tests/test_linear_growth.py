@@ -80,6 +80,7 @@ def steepness(function: Callable[[Any], object], few: Any, more: Any) -> float:
     return calls(function, more) / calls(function, few)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("function", [show, compare])
 @pytest.mark.parametrize("axis", ["cases", "rounds"])
 def test_s13_calls_grow_no_faster_than_records(function: Callable[[Any], object], axis: str) -> None:
@@ -92,6 +93,7 @@ def test_s13_calls_grow_no_faster_than_runs() -> None:
     assert steepness(follow, few, more) < STEEPEST * MORE / FEW
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("function", [runs.read_run, validate_path])
 @pytest.mark.parametrize("axis", ["cases", "rounds"])
 def test_s13_calls_grow_no_faster_than_records_that_are_read(

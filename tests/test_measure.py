@@ -290,6 +290,7 @@ def test_the_documentation_quotes_the_study_of_windows() -> None:
         ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("preset", ["default", "rigorous"])
 def test_a_stop_for_precision_is_within_it_nine_times_in_ten_whatever_hangs_together(preset: str) -> None:
     for phi in (0.0, 0.5, 0.8):

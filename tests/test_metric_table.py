@@ -63,28 +63,33 @@ def parsed(folder: Path, *arguments: str) -> Any:
     return json.loads(told(folder, *arguments, "--format", "json"))
 
 
+@pytest.mark.real
 def test_one_entry_is_a_column_of_the_report(extended: Path) -> None:
     (row,) = parsed(extended, "report", "latest")["rows"]
     assert row["slowest_s"] == pytest.approx(0.00202)
 
 
+@pytest.mark.real
 def test_one_entry_is_a_column_of_the_table_for_who_asks(extended: Path) -> None:
     shown = told(extended, "report", "latest", "--columns", "latency,slowest_s")
     assert "slowest_s" in shown
     assert "2.02 ms" in shown
 
 
+@pytest.mark.real
 def test_one_entry_can_be_compared(extended: Path) -> None:
     found = parsed(extended, "compare", "latest~1", "latest", "--metric", "slowest_s")
     (verdict,) = found["verdicts"]
     assert (verdict["metric"], verdict["verdict"]) == ("slowest_s", "slower")
 
 
+@pytest.mark.real
 def test_one_entry_has_a_history(extended: Path) -> None:
     (series,) = parsed(extended, "history", "--metric", "slowest_s")
     assert [point["value"] for point in series["points"]] == pytest.approx([0.00101, 0.00202])
 
 
+@pytest.mark.real
 def test_one_entry_is_exported_and_listed(extended: Path) -> None:
     assert "accelbench_slowest_seconds{" in told(extended, "export", "latest", "--to", "gitlab")
     assert "slowest_s" in {row["metric"] for row in parsed(extended, "list", "metrics")}

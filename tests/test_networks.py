@@ -204,6 +204,7 @@ def test_a_strided_convolution_reads_its_whole_operand() -> None:
     assert stem.pixels() == (3 * 224**2, 64 * 112**2)
 
 
+@pytest.mark.real
 @given(st.integers(1, 100), st.integers(2, 10))
 def test_flops_are_proportional_to_the_batch(batch: int, sides: int) -> None:
     one, many = (Resnet50Train(batch=n, image=32 * sides).cost(Dtype.FLOAT32) for n in (1, batch))
@@ -252,6 +253,7 @@ def test_inference_is_verified_on_one_image() -> None:
     assert len(set(index[:, 1])) > 100
 
 
+@pytest.mark.real
 def test_a_logit_does_not_depend_on_the_rest_of_the_batch() -> None:
     workload = Resnet50Infer(batch=2, image=32)
     arrays = workload.arrays(DRAW)

@@ -148,6 +148,7 @@ def test_the_documents_example_is_what_is_shown() -> None:
     assert f"```\n{rendered(noise_document([a_noise(), noisy]))}```" in DOCUMENT
 
 
+@pytest.mark.real
 def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Path) -> None:
     suite = tmp_path / "small.toml"
     suite.write_text('description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "gemm"\n')

@@ -114,6 +114,7 @@ def test_a_command_takes_only_the_flags_it_is_for() -> None:
     assert flag_of("preset") == "--quick/--rigorous"
 
 
+@pytest.mark.real
 @given(st.lists(st.text("abc@._", min_size=1, max_size=5), max_size=4))
 def test_one_name_is_as_good_as_several(names: list[str]) -> None:
     many = from_keywords((), {"backends": names}, "f")

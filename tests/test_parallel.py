@@ -287,6 +287,7 @@ def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
     assert all(isinstance(error, Failure) for error in errors.values())
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("work", [ConvnetTrain(), Resnet50Train(depth=14)])
 def test_a_reference_in_replicas_has_the_loss_of_the_whole_batch_where_samples_do_not_meet(
     work: Training,
@@ -319,6 +320,7 @@ def test_a_device_has_its_part_of_each_micro_batch() -> None:
     assert grouped["conv1.weight"] is arrays["conv1.weight"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("work", [ConvnetTrain(accumulate=2), Resnet50Train(depth=14, accumulate=2)])
 def test_micro_batches_are_the_batch_where_samples_do_not_meet(
     work: ConvnetTrain | Resnet50Train,
@@ -729,6 +731,7 @@ def scaled(*records: list[Record]) -> tuple[list[Scaling], RunReport]:
     return scalings(run, rows(run)), report_document(run)
 
 
+@pytest.mark.real
 @given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=6), st.floats(0.25, 4))
 def test_a_speed_up_is_of_the_rounds_that_both_were_measured_in(drift: list[float], faster: float) -> None:
     alone = of_devices(1, 8, drift)

@@ -115,6 +115,7 @@ def test_a_record_keeps_where_its_case_ran() -> None:
     assert codec.decode(codec.encode(record)) == record
 
 
+@pytest.mark.real
 def test_a_case_finds_the_variables_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("surrounded"))
     plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
@@ -159,6 +160,7 @@ def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code(
     transport.close()
 
 
+@pytest.mark.real
 def test_each_value_of_a_variable_makes_a_case_of_its_own_and_the_empty_one_is_the_usual_case(
     tmp_path: Path,
 ) -> None:
@@ -172,6 +174,7 @@ def test_each_value_of_a_variable_makes_a_case_of_its_own_and_the_empty_one_is_t
     assert [times_of(case, run.records) for case in run.info.plan] == [{0.001}, {0.25}, {0.5}]
 
 
+@pytest.mark.real
 def test_a_variable_is_a_side_of_a_comparison(tmp_path: Path) -> None:
     sides = accelbench(
         "compare", "--ab", "env:STEP_S=", "env:STEP_S=0.002", "-w", "surrounded", "-b", "fake",

@@ -42,6 +42,7 @@ def test_more_processes_help_a_tool_that_is_right_on_average_and_no_other() -> N
     assert wall_s(0.05, each, TOLD * 1.2) == np.inf
 
 
+@pytest.mark.real
 def test_the_best_of_the_others_is_what_accelbench_is_held_against() -> None:
     measure = by_policy(POLICIES["quick"])
     exact, cost_of = np.ones(5), Cost(0.0, 6.0)

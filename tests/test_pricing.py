@@ -156,6 +156,7 @@ def test_a_currency_cannot_break_the_table() -> None:
     assert "\x1b" not in rendered(evil)
 
 
+@pytest.mark.real
 def test_report_reads_the_nearest_file_and_what_is_typed_goes_first(tmp_path: Path) -> None:
     def found(*arguments: str) -> set[tuple[float | None, str | None]]:
         done = accelbench("report", "--format", "json", *arguments, cwd=tmp_path)

@@ -41,6 +41,7 @@ def tables(cwd: Path, *arguments: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.real
 def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path: Path) -> None:
     done = accelbench(*FAKE, "-w", "uneven,honest", "-p", "n=32", cwd=tmp_path)
     assert "product 67%, clamp 22%, abs 11%" in done.stderr
@@ -61,6 +62,7 @@ def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path
     assert "honest" not in shown
 
 
+@pytest.mark.real
 def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: Path) -> None:
     for slow in ("none", "clamp"):
         accelbench(*FAKE, *UNEVEN, "-p", f"slow={slow}", cwd=tmp_path)
@@ -77,6 +79,7 @@ def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: 
     assert "| clamp | elementwise | 1.00 ms | 4.00 ms | +3.00 ms | 100 % |" in text
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -100,6 +103,7 @@ def test_a_profiler_that_fails_costs_the_profile_never_the_timing(
     assert reason in shown.stderr
 
 
+@pytest.mark.real
 def test_what_failed_is_not_profiled(tmp_path: Path) -> None:
     done = accelbench(*FAKE, "-w", "crashing,honest", cwd=tmp_path, code=4)
     assert "profiled       crashing" not in done.stderr
@@ -302,6 +306,7 @@ def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:
     assert runs.read_run(run).unprofiled == {a_case().id: "it broke"}
 
 
+@pytest.mark.real
 def test_the_commands_of_the_documentation_do_what_it_says(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "docs/profiling.md").read_text()
     block = text[text.index("```sh\n") + 6 : text.index("\n```\n")]

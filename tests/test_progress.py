@@ -68,6 +68,7 @@ def read_until_closed(descriptor: int) -> str:
         seen += chunk
 
 
+@pytest.mark.real
 def test_on_a_terminal_there_is_a_bar_with_the_time_left(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     arguments = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
@@ -115,6 +116,7 @@ def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str
     return written
 
 
+@pytest.mark.real
 def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
     written = on_a_terminal(tmp_path, "run", "-b", "fake", "-w", "honest", "--rounds", "1")
     assert "━" in written
@@ -123,6 +125,7 @@ def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
     assert [each.split()[0] for each in left if each.strip()][-3:] == ["ok", "1", "next:"]
 
 
+@pytest.mark.real
 def test_a_failure_stands_out_on_a_terminal(tmp_path: Path) -> None:
     arguments = ("run", "-b", "fake", "-w", "zeros", "--rounds", "1")
     assert "\x1b[31mwrong_result" in on_a_terminal(tmp_path, *arguments, code=4)

@@ -86,6 +86,7 @@ def a_copy(sessions: Path, folder: Path) -> Path:
     return shutil.copytree(sessions, folder, dirs_exist_ok=True)
 
 
+@pytest.mark.real
 def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     said = pytest_in(tmp_path)
@@ -100,6 +101,7 @@ def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path
     assert "measured in the test's process, whose host memory it shares" in row["notes"]
 
 
+@pytest.mark.real
 def test_warm_up_and_blocks_are_those_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     pytest_in(tmp_path)
@@ -139,6 +141,7 @@ def test_a_session_that_measures_nothing_stores_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.real
 def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> None:
     (row,) = stored(sessions, "main")
     assert row["rounds"] == 3
@@ -147,6 +150,7 @@ def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> No
     assert runs.read_run(sessions / "results/runs/main").info.policy.rounds == 3
 
 
+@pytest.mark.real
 def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     said = pytest_in(folder, "--accelbench-save", "main", "--accelbench-check", "faster", step=1e-3, code=1)
@@ -154,6 +158,7 @@ def test_a_test_that_became_slower_fails_with_the_evidence(sessions: Path, tmp_p
     assert stored(folder, "main")[0]["rounds"] == 4  # what fails its test is kept all the same
 
 
+@pytest.mark.real
 def test_a_test_that_became_slower_than_its_baseline_fails(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     accelbench("baseline", "set", "accepted", "faster", cwd=folder)
@@ -167,6 +172,7 @@ def test_a_test_that_became_slower_than_its_baseline_fails(sessions: Path, tmp_p
     assert "1 passed" in pytest_in(folder, "--accelbench-save", "faster", *check, step=0.9e-3)
 
 
+@pytest.mark.real
 def test_fewer_than_five_sessions_fail_no_test(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     accelbench("baseline", "set", "accepted", "faster", cwd=folder)
@@ -178,6 +184,7 @@ def test_fewer_than_five_sessions_fail_no_test(sessions: Path, tmp_path: Path) -
     assert "slower, on 4 of 5 sessions" in said
 
 
+@pytest.mark.real
 def test_a_test_that_became_faster_passes(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     said = pytest_in(folder, "--accelbench-save", "faster", "--accelbench-check", "main", step=0.9e-3)
@@ -185,6 +192,7 @@ def test_a_test_that_became_faster_passes(sessions: Path, tmp_path: Path) -> Non
     assert "not judged" not in said
 
 
+@pytest.mark.real
 def test_what_is_significant_alone_must_be_so_among_all_tests(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     check = ("--accelbench-save", "near", "--accelbench-check", "main", "-k", "test_sum")
@@ -255,6 +263,7 @@ def test_a_session_that_is_killed_keeps_what_was_measured(virtual: Path) -> None
     assert not runs.read_run(selectors.find_run(virtual / "results", "latest")).ended
 
 
+@pytest.mark.real
 def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     held = lock(folder / "results/runs/main")
@@ -266,6 +275,7 @@ def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_pat
     assert stored(folder, "main")[0]["rounds"] == 4
 
 
+@pytest.mark.real
 def test_tests_side_by_side_are_not_measured(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     assert "1 passed" in pytest_in(tmp_path, "-n", "1", plugins=("xdist.plugin",))
@@ -290,6 +300,7 @@ def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     assert project["entry-points"]["pytest11"] == {"accelbench": "benchbench.pytest_plugin.plugin"}
 
 
+@pytest.mark.real
 def test_the_example_of_the_documentation_is_a_test(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/pytest.md").read_text(), re.DOTALL)
     (tmp_path / "test_it.py").write_text(example)

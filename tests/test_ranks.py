@@ -115,6 +115,7 @@ def test_ranks_that_contradict_the_measurement_are_damage(
         codec.decode(line)
 
 
+@pytest.mark.real
 def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("surrounded"))
     plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")

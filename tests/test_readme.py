@@ -40,6 +40,7 @@ def test_one_line_installs_from_the_constraints_into_an_environment_of_its_own()
         assert "-c constraints.txt" in block(marker)
 
 
+@pytest.mark.real
 def test_the_five_commands_of_the_readme_work_one_after_another(tmp_path: Path) -> None:
     run, report, compare, accept, check = (shlex.split(each)[1:] for each in commands(block("commands")))
     for _ in range(2):

@@ -104,6 +104,7 @@ def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> N
     assert message.startswith("RuntimeError: GET https://example.com")
 
 
+@pytest.mark.real
 def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     home, secrets = tmp_path / CANARY, {"MY_API_KEY": CANARY, "GIT_CEILING_DIRECTORIES": str(tmp_path)}
     (home / "mine").mkdir(parents=True)
@@ -127,6 +128,7 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     assert not [name for name, text in texts.items() if CANARY in text]
 
 
+@pytest.mark.real
 def test_x16_a_local_variable_of_what_fails_is_found_in_no_output(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/local.py").write_text(LOCAL)

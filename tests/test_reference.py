@@ -174,6 +174,7 @@ NORMAL = st.floats(2**-6, 400) | st.floats(-400, -(2**-6))
 TIES = st.integers(-(2**12), 2**12).map(lambda n: (n + 0.5) / 2**4)
 
 
+@pytest.mark.real
 @given(arrays(np.float64, 20, elements=NORMAL | TIES))
 @pytest.mark.parametrize("grid", [*GRIDS.values(), TF32, FLOAT32])
 def test_rounding_by_bits_is_rounding_by_spacing(grid: Floating, values: Any) -> None:

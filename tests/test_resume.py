@@ -57,6 +57,7 @@ def facts(records: Sequence[Record]) -> list[tuple[object, ...]]:
 some_values = st.lists(st.sampled_from([1.0, 1.01, 1.5, None]), min_size=10, max_size=10)
 
 
+@pytest.mark.real
 @given(st.lists(some_values, min_size=1, max_size=3), st.sampled_from([QUICK, FIVE]), st.data())
 def test_a_run_that_is_interrupted_anywhere_ends_with_the_records_of_one_that_was_not(
     values: list[list[float | None]], policy: Policy, data: st.DataObject
@@ -112,6 +113,7 @@ def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.real
 def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path, torn=b'{"schema":2,"case":{"sui')
     whole = runs.read_run(selectors.find_run(ended, "latest"))
@@ -140,6 +142,7 @@ def test_what_a_run_lacks_is_measured_and_told_apart(ended: Path, tmp_path: Path
     assert [each["status"] for each in listed] == ["ended"]
 
 
+@pytest.mark.real
 def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: Path) -> None:
     older = interrupted(ended, tmp_path)
     runs.keep(tmp_path / "results", a_run(id=ulid.new_id()))
@@ -149,6 +152,7 @@ def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: P
     assert "No run in results/runs was interrupted." in said
 
 
+@pytest.mark.real
 def test_a_function_resumes_a_run_with_what_it_was_begun_with(
     ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +232,7 @@ def test_a_run_that_has_ended_or_is_not_asked_for_is_not_resumed(ended: Path) ->
     assert "takes no argument 'gemm'" in accelbench("run", "gemm", cwd=place, code=2).stderr
 
 
+@pytest.mark.real
 def test_a_run_that_is_being_measured_is_left_alone(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path)
     held = lock(folder)
@@ -255,6 +260,7 @@ def test_one_side_of_a_comparison_and_a_session_of_tests_cannot_be_resumed(tmp_p
     assert "--resume" not in accelbench("list", "runs", cwd=tmp_path).stdout
 
 
+@pytest.mark.real
 def test_runs_killed_at_random_moments_keep_what_was_shown_and_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

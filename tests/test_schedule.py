@@ -296,6 +296,7 @@ def test_what_is_no_time_is_a_mistake(text: str) -> None:
 FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm")
 
 
+@pytest.mark.real
 def test_a_run_has_a_budget_and_says_so(tmp_path: Path) -> None:
     planned = accelbench(*FAKE, "--budget", "1m", "--dry-run", cwd=tmp_path).stdout
     assert "3 rounds, then more of the noisiest cases until 60 s are over, about 1 min 00 s" in planned

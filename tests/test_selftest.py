@@ -107,6 +107,7 @@ def test_what_is_taken_of_the_cpu_during_a_spin_is_in_its_truth() -> None:
     assert step.spent_s == [7.0]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("shape", [trial.shape for trial in HOST if trial.of != "sd"])
 def test_on_the_host_the_truth_of_each_kept_block_is_known(shape: Shape) -> None:
     clock = Time(tick_s=shape.seconds / 200)
@@ -165,6 +166,7 @@ def pipeline(scale: float = 1.0, noise: Callable[[list[float]], list[float]] = l
     return ask
 
 
+@pytest.mark.real
 def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
     found = run_trials("host", None, HOST, pipeline())
     assert len(found) == len(HOST)
@@ -173,6 +175,7 @@ def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
     assert found[5].truth_s == pytest.approx(found[5].asked_s, rel=0.1)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("scale", [0.97, 1.03])
 def test_a_pipeline_that_is_off_fails_however_often_it_is_asked(scale: float) -> None:
     trials = [trial for trial in HOST if trial.of == "median" and trial.shape.seconds >= 1e-4]
@@ -237,6 +240,7 @@ class Devices:
         return pipeline()(job)
 
 
+@pytest.mark.real
 def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
     pool: Any = Devices()
     found, notes = selftest.on_devices(pool)
@@ -245,6 +249,7 @@ def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
     assert notes == ["jax has no accelerator: a CPU build", selftest.VIRTUAL.format("fake")]
 
 
+@pytest.mark.real
 def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:
     from benchbench.backends.fake import Fake
     from benchbench.worker import jobs

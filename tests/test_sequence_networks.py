@@ -89,6 +89,7 @@ def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(SpeechEncoderInfer()) == whisper_tiny - positions + key_biases
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", MUTANTS, ids=lambda kind: kind.__name__)
 def test_a_wrong_network_is_told_from_a_right_one(kind: type[Network]) -> None:
     work = kind().tiny()
@@ -97,6 +98,7 @@ def test_a_wrong_network_is_told_from_a_right_one(kind: type[Network]) -> None:
         assert ratio(work, wrong) > 1.5, wrong
 
 
+@pytest.mark.real
 def test_the_update_of_a_bias_that_softmax_does_not_see_is_not_verified_under_adam() -> None:
     work = EncoderDecoderTrain().tiny()
     name = "encoder.layers.0.self_attn.in_proj_bias"

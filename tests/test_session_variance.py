@@ -191,6 +191,7 @@ def test_nor_where_sessions_are_slow_in_all_cases_together(share: float) -> None
     assert found[Variance.SHARED][0] <= allowed(0.05, REDUCED)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("sessions", "weather"),
     [(5, heavy), (5, stormy), (10, heavy), (10, stormy)],
@@ -212,12 +213,14 @@ def test_of_ten_sessions_with_heavy_tails_a_fifth_slower_is_told_to_be_measured_
     assert verdicts.count(Verdict.PROVISIONAL) / len(verdicts) >= 0.7
 
 
+@pytest.mark.real
 def test_five_sessions_together_find_what_each_case_alone_does_not() -> None:
     found = rates(FIRST, 5, partial(alike, spread=0.02), 25, (1.0, 1.1))
     assert found[Variance.SHARED][2] >= 0.78
     assert found[Variance.OWN][2] <= 0.35
 
 
+@pytest.mark.real
 def test_pairs_share_their_variance_too() -> None:
     found = rates(BOTH, 1, partial(alike, spread=0.0), 6, (1.0, 1.1))
     assert found[Variance.SHARED][2] >= found[Variance.OWN][2]
@@ -253,6 +256,7 @@ def test_the_likely_size_is_between_the_threshold_and_what_was_seen(
     assert likely_size(Difference(-seen, error, degrees), margin, level) == found
 
 
+@pytest.mark.real
 def test_of_what_is_called_half_is_likely_larger_and_half_smaller_than_it_is() -> None:
     source, error, margin = np.random.default_rng(3), 0.02, math.log1p(0.05)
     for true in (0.07, 0.09, 0.12):

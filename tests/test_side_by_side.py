@@ -50,6 +50,7 @@ def test_parts_are_stored_and_a_step_without_them_reads_as_before() -> None:
     assert not [each for each in row.notes if "hidden" in each.text]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("percent", "note"),
     [

@@ -89,6 +89,7 @@ def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
     assert copy.copy(source)(now=1.0) != copy.copy(source)(now=1.0)
 
 
+@pytest.mark.real
 def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
@@ -220,6 +221,7 @@ def test_a_head_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.real
 def test_a_record_beyond_the_file_size_limit_costs_only_itself(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(2))
     before = (folder / "records.jsonl").read_bytes()
@@ -279,6 +281,7 @@ def test_a_run_that_is_removed_while_it_is_measured_is_told_with_the_next_record
         writer.folder.mkdir()
 
 
+@pytest.mark.real
 def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
     records = some_records(4)
     path = a_stored_run(tmp_path, *records) / "records.jsonl"
@@ -364,6 +367,7 @@ records_ = st.builds(
 )
 
 
+@pytest.mark.real
 @given(records_)
 def test_a_record_survives_being_written_and_read(record: Record) -> None:
     line = codec.encode(record)
@@ -729,6 +733,7 @@ def stored_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
+@pytest.mark.real
 def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(3))
     whole = runs.read_run(folder)
@@ -820,6 +825,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         runs.read_head(folder)
 
 
+@pytest.mark.real
 def test_a_reports_plots_follow_no_link_out_of_the_run(tmp_path: Path) -> None:
     accelbench("run", "-w", "gemm", "-b", "fake", "--rounds", "1", cwd=tmp_path)
     (run,) = (tmp_path / "results/runs").iterdir()

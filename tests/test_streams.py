@@ -20,6 +20,7 @@ def measured(folder: Path) -> list[int]:
     return [len(run.records) for run in found if run.ended and not run.damaged]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("shell", ["exec <&- >&- 2>&-", "exec 2>/dev/full >/dev/full"])
 def test_lost_output_does_not_end_measuring(tmp_path: Path, shell: str) -> None:
     with started(*RUN, cwd=tmp_path, shell=shell) as process:
@@ -27,6 +28,7 @@ def test_lost_output_does_not_end_measuring(tmp_path: Path, shell: str) -> None:
     assert measured(tmp_path) == [6]
 
 
+@pytest.mark.real
 def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) -> None:
     with started(*RUN, cwd=tmp_path) as process:
         assert process.stderr
@@ -36,6 +38,7 @@ def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) ->
     assert measured(tmp_path) == [6]
 
 
+@pytest.mark.real
 def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_path: Path) -> None:
     process = started(*RUN, "--format", "json", cwd=tmp_path, shell="exec >/dev/full")
     assert process.communicate(timeout=60)[1].endswith(
@@ -46,6 +49,7 @@ def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_pa
     assert measured(tmp_path) == [6]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("arguments", [("--help",), ("list", "workloads")])
 def test_a_full_disk_behind_an_answer_is_told_whatever_prints_it(
     tmp_path: Path, arguments: tuple[str, ...]
@@ -55,6 +59,7 @@ def test_a_full_disk_behind_an_answer_is_told_whatever_prints_it(
     assert process.returncode == 6
 
 
+@pytest.mark.real
 def test_a_reader_that_wants_no_more_changes_no_exit_code(tmp_path: Path) -> None:
     with started("list", "workloads", cwd=tmp_path) as process:
         assert process.stdout
@@ -64,6 +69,7 @@ def test_a_reader_that_wants_no_more_changes_no_exit_code(tmp_path: Path) -> Non
         assert process.stderr.read() == ""
 
 
+@pytest.mark.real
 def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
     accelbench(*RUN, cwd=tmp_path)
     reader, writer = os.pipe()
@@ -89,6 +95,7 @@ def test_a_character_that_the_output_cannot_show_is_no_error() -> None:
         assert lines.read() == rb"footnote \xb9"
 
 
+@pytest.mark.real
 def test_a_report_on_a_read_only_store_says_that_plots_are_not_kept(tmp_path: Path) -> None:
     accelbench(*RUN, cwd=tmp_path)
     (folder,) = (tmp_path / "results/runs").iterdir()

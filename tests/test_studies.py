@@ -24,6 +24,7 @@ def kept_repository(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "begin",
     [

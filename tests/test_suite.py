@@ -108,6 +108,7 @@ def test_a_suite_is_quick_enough_for_two_cores(name: str) -> None:
     assert minutes(suite.load_suite(name), POLICIES["quick"]) <= LONGEST_MIN.get(name, 10.0)
 
 
+@pytest.mark.real
 def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(tmp_path: Path) -> None:
     def conv(results: Path) -> dict[str, Any]:
         return next(each for each in suites_document(results).data if each["suite"] == "conv")
@@ -129,6 +130,7 @@ def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(
     assert before["estimated_s"] != after["estimated_s"] or not after["cases"]
 
 
+@pytest.mark.real
 def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_path: Path) -> None:
     made = suites_document(tmp_path)
     shown = {str(row[0]): str(row[3]) for row in made.tables[0].rows}
@@ -138,6 +140,7 @@ def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_pat
     assert set(full.split(", ")) == set(NAMES)
 
 
+@pytest.mark.real
 def test_80_characters_have_a_line_or_two_for_a_suite_and_wider_terminals_everything(tmp_path: Path) -> None:
     made = suites_document(tmp_path)
     narrow, wide = (Terminal(width).render(made).splitlines() for width in (80, None))

@@ -73,6 +73,7 @@ def test_there_is_no_commit_outside_a_checkout_before_the_first_or_without_git(
     assert current_commit(str(tmp_path)) == ""
 
 
+@pytest.mark.real
 def test_a_run_keeps_its_tags_and_the_commit_and_shows_both(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     accelbench(*FAKE, "--tag", "branch=main", "--tag", "v2", cwd=checkout)
@@ -86,6 +87,7 @@ def test_a_run_keeps_its_tags_and_the_commit_and_shows_both(checkout: Path) -> N
     assert "is given twice" in accelbench(*FAKE, "--tag", "a", "--tag", "b", cwd=checkout, code=2).stderr
 
 
+@pytest.mark.real
 def test_of_two_sides_the_one_with_its_own_revision_has_not_the_commit_at_hand(checkout: Path) -> None:
     (checkout / "own.py").write_text((Path(__file__).parent / "workloads/honest.py").read_text())
     git(checkout, "add", "own.py")
@@ -97,6 +99,7 @@ def test_of_two_sides_the_one_with_its_own_revision_has_not_the_commit_at_hand(c
     assert labels == {"rev:HEAD": set(), "here": {"commit"}}
 
 
+@pytest.mark.real
 def test_python_runs_have_tags_too(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkout)
     run = benchbench.run(workloads="gemm", backends="fake", devices="cpu", rounds=1, tags={"branch": "b"})

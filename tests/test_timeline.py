@@ -154,6 +154,7 @@ def lanes(draw: st.DrawFn) -> list[Span]:
     return spans
 
 
+@pytest.mark.real
 @given(lanes())
 def test_self_times_and_gaps_add_up_to_the_window(spans: list[Span]) -> None:
     found = summarise(spans, WINDOW)

@@ -13,6 +13,7 @@ from benchbench.worker.tolerance import accumulation
 from benchbench.workloads.operations.lstm import LstmBackward
 
 
+@pytest.mark.real
 def test_rounding_draws_are_widened_by_the_longer_sums_of_the_measured_size() -> None:
     small = LstmBackward(length=32, batch=1, inputs=3, hidden=4)
     large = replace(small, length=100, batch=64)

@@ -154,6 +154,7 @@ def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Isolation], Wor
         each.__exit__(None, None, None)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN, Isolation.SHARED])
 def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     local: Callable[[Isolation], WorkerPool], isolation: Isolation
@@ -171,6 +172,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     assert 0.007 not in times
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN, Isolation.SHARED])
 def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
     local: Callable[[Isolation], WorkerPool], isolation: Isolation
@@ -225,6 +227,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.real
 @given(st.dictionaries(st.sampled_from(["outcome", "stages_s", "x"]), JSON))
 def test_no_reply_raises(reply: Message) -> None:
     assert isinstance(answers.decoded(Answer(reply), {}), Failure)

@@ -480,6 +480,7 @@ def many(count: int) -> list[Run]:
     ]
 
 
+@pytest.mark.real
 def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says_so() -> None:
     found = trends(many(23), LATENCY)
     assert [each.case for each in biggest(found)] == [each.case for each in reversed(found[3:])]
@@ -523,6 +524,7 @@ def test_every_metric_can_be_plotted(name: str) -> None:
     assert drawn(trends(stepped()[6:10], metric_named(name)))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("started", ["2026-01-01T00:00:00", "2026-01-01", "yesterday", ""])
 def test_runs_at_one_time_or_at_none_can_be_plotted(started: str) -> None:
     runs = [a_run(id=f"run{number}", started=started) for number in range(3)]
@@ -548,6 +550,7 @@ def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:
     assert {"0.01", "1", "100"} <= set(labels(drawn(found)))
 
 
+@pytest.mark.real
 def test_the_program_plots_by_the_ending_or_the_format(tmp_path: Path) -> None:
     for run in many(21):
         store.keep(tmp_path / "results", run)

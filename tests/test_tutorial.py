@@ -29,6 +29,7 @@ def typed(folder: Path, *parts: str) -> None:
     (folder / "mine/group_norm.py").write_text("\n".join(parts))
 
 
+@pytest.mark.real
 def test_the_operation_is_listed_and_simulated(tmp_path: Path) -> None:
     typed(tmp_path, OPERATION)
     listed = accelbench(*LISTED, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine").stdout

@@ -113,6 +113,7 @@ def test_folders_and_names_that_lead_nowhere_are_told(tmp_path: Path) -> None:
     assert "warning: mine/steps.py: steps is not used" in done.stderr
 
 
+@pytest.mark.real
 def test_a_file_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, hangs="import time\ntime.sleep(600)\n", good=GOOD)
     monkeypatch.chdir(tmp_path)
@@ -138,6 +139,7 @@ def test_a_file_that_closes_the_connection_and_goes_on_is_ended(tmp_path: Path) 
     assert mistake.text.endswith("it closes the connection to the process that imports it")
 
 
+@pytest.mark.real
 def test_a_file_that_hangs_is_not_waited_for_twice_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_an_impossible_size_of_a_users_workload_is_an_error_of_usage(tmp_path: P
     assert "hint: accelbench list workloads shows the parameters of good" in done.stderr
 
 
+@pytest.mark.real
 def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Path) -> None:
     write(tmp_path, bad="y = (\n")
     (tmp_path / "suites").mkdir()
@@ -183,6 +186,7 @@ def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Pat
     )
 
 
+@pytest.mark.real
 def test_a_narrow_terminal_shows_the_whole_of_what_is_wrong_with_a_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

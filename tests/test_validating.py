@@ -56,6 +56,7 @@ def test_the_published_schemas_are_of_what_this_version_writes() -> None:
     assert not outdated, "python -m tests.published_schemas writes them anew"
 
 
+@pytest.mark.real
 def test_every_schema_is_one() -> None:
     from jsonschema import Draft202012Validator
 
@@ -114,6 +115,7 @@ def test_whatever_is_written_is_valid(record: Record) -> None:
     assert checksum_fault(line, required=True) == ""
 
 
+@pytest.mark.real
 def test_what_a_run_a_check_and_a_report_write_is_valid(tmp_path: Path) -> None:
     accelbench("run", "-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", cwd=tmp_path)
     accelbench("baseline", "set", "main", "--accept", cwd=tmp_path)
@@ -243,6 +245,7 @@ def test_an_interrupted_run_is_no_fault_and_an_ended_one_without_its_end_is(tmp_
     ]
 
 
+@pytest.mark.real
 def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     run = a_copy("run-2", tmp_path)
     source = random.Random(15)

@@ -121,6 +121,7 @@ def test_which_processes_were_planned_is_what_the_preset_says() -> None:
 REDUCED = 25
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("policy", "noise"),
     [
@@ -137,6 +138,7 @@ def test_with_rounds_chosen_by_the_tool_unchanged_suites_are_quiet_and_intervals
         assert held >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
 
 
+@pytest.mark.real
 def test_sharing_finds_what_fixed_rounds_of_each_case_alone_do_not() -> None:
     logs = partial(alike, spread=0.03)
     fixed, adaptive = (
@@ -151,6 +153,7 @@ def test_sharing_finds_what_fixed_rounds_of_each_case_alone_do_not() -> None:
 # Processes in two modes
 
 
+@pytest.mark.real
 def test_three_processes_in_two_modes_do_not_alarm() -> None:
     found = rates(POLICIES["quick"], partial(two_modes, spread=0.001), 30)
     assert found[Variance.SHARED][0] <= allowed(0.05, 30)

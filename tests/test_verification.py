@@ -23,6 +23,7 @@ def a_network(**over: Any) -> Case:
     return a_case(**{**NETWORK, "dtype": Dtype.BFLOAT16, **over})
 
 
+@pytest.mark.real
 def test_a_mistake_that_bfloat16_hides_is_a_wrong_result(tmp_path: Path) -> None:
     accelbench(
         *("run", "-w", "hidden,hidden_mistake", "-b", "fake", "--device", "cpu"),

@@ -38,6 +38,7 @@ def others() -> dict[str, str]:
     return {version: path for version, path in found.items() if version in SUPPORTED and version != running}
 
 
+@pytest.mark.real
 def test_a_run_measures_under_every_other_supported_version_that_is_here(tmp_path: Path) -> None:
     here = others()
     if not here:

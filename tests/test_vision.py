@@ -89,6 +89,7 @@ def ratio(work: Inference | TrainingStep, dtype: Dtype, kind: type[Ops]) -> floa
     return verify.worst(elements, expected.expected, expected.tolerance, expected.spared).ratio
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("work", MUTANTS, ids=repr)
 def test_a_right_step_passes_and_a_mutant_does_not(work: Inference | TrainingStep, dtype: Dtype) -> None:

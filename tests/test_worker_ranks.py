@@ -92,6 +92,7 @@ def test_what_a_death_does_to_the_others_is_not_what_is_told(tmp_path: Path) -> 
     assert said(run_ranks(job(tmp_path), run)) == ("crashed", "rank 1 of 2: ended with exit code 3")
 
 
+@pytest.mark.real
 def test_a_rank_that_hangs_is_named_when_its_time_is_over(tmp_path: Path) -> None:
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
         if world.rank == 2:
@@ -105,6 +106,7 @@ def test_a_rank_that_hangs_is_named_when_its_time_is_over(tmp_path: Path) -> Non
     assert not children() - before
 
 
+@pytest.mark.real
 def test_a_deadlock_names_all_ranks(tmp_path: Path) -> None:
     def run(_: dict[str, Any], _world: World) -> dict[str, Any]:
         time.sleep(60)
@@ -161,6 +163,7 @@ class Scripted:
         return round(self.time - start, 9)
 
 
+@pytest.mark.real
 def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> None:
     """A rank by itself would choose blocks of another size, and the others would wait for it for ever."""
 

@@ -220,6 +220,7 @@ MUTATED = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("work", MUTATED)
 def test_every_step_and_every_array_of_a_workload_matters(

@@ -203,6 +203,7 @@ def test_each_rank_has_the_device_that_is_named_for_it() -> None:
     assert World(devices=3).numbers(1) == [1, 2, 3]
 
 
+@pytest.mark.real
 def test_ranks_on_named_devices_are_measured_and_stored_by_name(tmp_path: Path) -> None:
     run = benchbench.run(
         workloads="all_reduce",
