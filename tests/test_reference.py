@@ -251,6 +251,8 @@ def test_a_flipped_relu_has_the_gradient_of_the_other_side() -> None:
     x = np.array([1.0, -1.0, 1e-3, 2.0])
     assert list(grad(lambda x: Ops(flipping).relu(x).sum())(x)) == [1, 0, 0, 1]
     assert list(grad(lambda x: Ops().relu(x).sum())(x)) == [1, 0, 1, 1]
+    assert list(grad(lambda x: Ops(flipping).leaky_relu(x, 0.2).sum())(x)) == [1, 0.2, 0.2, 1]
+    assert list(grad(lambda x: Ops().leaky_relu(x, 0.2).sum())(x)) == [1, 0.2, 1, 1]
 
 
 def test_a_max_gradient_goes_to_the_first_of_equals() -> None:

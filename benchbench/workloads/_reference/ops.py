@@ -206,7 +206,7 @@ class Ops:
 
     def leaky_relu(self, x: Any, slope: float) -> Any:
         """x, below 0 times `slope` (Maas et al. 2013)."""
-        return self.rounding.result(anp.where(x > 0, x, slope * x))
+        return self.rounding.result(anp.where(self.rounding.positive(x), x, slope * x))
 
     def reused(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Weights of a recurrent layer, for its next step: their gradients are summed step by step."""
