@@ -456,6 +456,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_framework_that_cannot_be_imported_is_one_line_with_its_reason(tmp_path: Path, kind: str) -> None:
     code, status, reason = BROKEN[kind]

@@ -96,6 +96,7 @@ def test_slow_cases_of_thirty_are_found(slow: float, spread: float, wanted: floa
     assert hits / (3 * suites) >= wanted
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("spread", "heavy", "phi"), [(0.03, False, 0.0), (0.16, False, 0.3), (0.16, True, 0.3)]
 )
@@ -189,6 +190,7 @@ def calls(folder: Path, cases: int, sessions: int) -> int:
     return counter["call"] + counter["c_call"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("cases", "sessions"), [(4, 1), (1, 4)], ids=["cases", "sessions"])
 def test_a_check_takes_steps_in_proportion_to_cases_and_to_sessions(
     tmp_path: Path, cases: int, sessions: int

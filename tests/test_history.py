@@ -73,6 +73,7 @@ def test_noise_that_wanders_has_a_change_in_at_most_one_case_of_ten() -> None:
     assert sum(bool(found_in(autocorrelated(source, 100, phi=0.8))) for _ in range(200)) <= 20
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("step", [0.05, -0.05])
 def test_a_step_of_five_times_the_noise_is_found_three_runs_later(step: float) -> None:
     source = np.random.default_rng(2)
@@ -84,6 +85,7 @@ def test_a_step_of_five_times_the_noise_is_found_three_runs_later(step: float) -
     assert hits >= 190
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("noise", "runs", "most"),
     [

@@ -358,6 +358,7 @@ def recurrent_ratio(name: str, dtype: Dtype, ops: Ops) -> float:
     return verify.worst(elements, made.expected, made.tolerance).ratio
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("dtype", SMOOTH)
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_layer_is_told_from_a_wrong_one(name: str, dtype: Dtype) -> None:

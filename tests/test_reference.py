@@ -212,6 +212,7 @@ def test_mixed_precision_rounds_what_is_multiplied_and_not_the_parameter() -> No
     np.testing.assert_array_equal(product, rounded(BFLOAT16, weight, nearest=True))
 
 
+@pytest.mark.real
 def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
     """float32 sums of 4,096 terms, taken one after the other, against the error that is drawn."""
     a, b = np.random.default_rng(3).standard_normal((2, 2000, 4096))

@@ -177,6 +177,7 @@ def test_what_is_slower_than_sessions_with_heavy_tails_is_provisional() -> None:
 # How often a check is right: reduced from tests/studies/sessions.py
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("sessions", "spread"), [(5, 0.02), (5, 0.1), (10, 0.05)])
 def test_a_check_that_shares_the_variance_rarely_fails_an_unchanged_suite(
     sessions: int, spread: float

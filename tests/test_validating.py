@@ -154,6 +154,7 @@ def test_the_reference_runs_are_valid() -> None:
     assert faults(ROOT / "results") == []
 
 
+@pytest.mark.real
 def test_a_line_is_named_and_what_is_wrong_with_it(tmp_path: Path) -> None:
     run = a_copy("run-2", tmp_path)
     path = run / "records.jsonl"
