@@ -6,8 +6,8 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -64,6 +64,40 @@ class TensorFlowFinder(MetaPathFinder):
 
 
 sys.meta_path.insert(0, TensorFlowFinder())
+
+
+@pytest.fixture(scope="session")
+def shared_references(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Of all processes of this session."""
+    from tests.verifying import SharedReferences  # after what is set above
+
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
+    folder.mkdir(exist_ok=True)
+    return SharedReferences(folder)
+
+
+@pytest.fixture(scope="module")
+def verifier(shared_references: Any) -> Iterator[Any]:
+    """Its workers stay from test to test, and do not see variables that a test sets."""
+    with _opened_verifier(shared_references) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own_verifier(shared_references: Any) -> Iterator[Any]:
+    """Its workers start when the test first asks for them, with the variables that it has set."""
+    with _opened_verifier(shared_references) as opened:
+        yield opened
+
+
+@contextmanager
+def _opened_verifier(shared_references: Any) -> Iterator[Any]:
+    from benchbench.model.run import Settings
+    from tests.verifying import Verifier
+
+    with ExitStack() as opened:
+        yield Verifier(opened, shared_references, Settings(threads=2))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
-import json
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -20,14 +14,13 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.environments.targets import targets
-from benchbench.launch.pool import WorkerPool
 from benchbench.model.case import AMP, Case, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass, Probe, Target
+from benchbench.model.device import Device, DeviceClass
 from benchbench.workloads.base import Training, Workload
 from benchbench.workloads.network import Network
 from tests.factories import a_case, real_settings
 from tests.tiny import WORKS, tiny
+from tests.verifying import SharedReferences, Verifier
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
@@ -261,59 +254,21 @@ def unsupported(id_: str, case: Case, outcome: dict[str, Any]) -> bool:
     return False
 
 
-class Pools:
-    """A pool per backend, started when first asked for, and one that computes each reference once."""
-
-    def __init__(self, opened: ExitStack, folder: Path) -> None:
-        """`folder`: of references, shared by the processes of this session of pytest, and by no other."""
-        self._opened = opened
-        self._folder = folder
-        self._pools: dict[str, tuple[WorkerPool, Probe]] = {}
-        self._plain = self._pool([])
-
-    def of(self, backend: str) -> tuple[WorkerPool, Probe]:
-        if backend not in self._pools:
-            pool = self._pool(targets([backend], {}, sys.executable))
-            self._pools[backend] = pool, pool.probe()[0]
-        return self._pools[backend]
-
-    def reference(self, case: Case) -> Any:
-        path = self._folder / f"{sha256(case.work.encode()).hexdigest()}.json"
-        with locked(path.with_suffix(".lock")):  # another process may be at it: its result is waited for
-            if not path.exists():
-                path.write_text(json.dumps(self._plain.reference(case)))
-        return json.loads(path.read_bytes())
-
-    def _pool(self, targets: list[Target]) -> WorkerPool:
-        return self._opened.enter_context(WorkerPool(targets, real_settings(), sys.executable))
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """The only process that holds the lock of that file."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 @pytest.fixture(scope="module")
-def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "references"
-    folder.mkdir(exist_ok=True)
+def verifier(shared_references: SharedReferences) -> Iterator[Verifier]:
     with ExitStack() as opened:
-        yield Pools(opened, folder)
+        yield Verifier(opened, shared_references, real_settings())
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("id_", "case"), list(parameters()))
-def test_every_backend_computes_what_float64_computes(pools: Pools, id_: str, case: Case) -> None:
-    pool, probe = pools.of(case.backend)
+def test_every_backend_computes_what_float64_computes(verifier: Verifier, id_: str, case: Case) -> None:
+    pool, probe = verifier.pool_of(case)
     if probe.status == "unavailable":
         pytest.skip(f"{case.backend}: {probe.reason}")
     if reason := dict(probe.missing_modes).get(case.mode):
         pytest.skip(reason)
-    answer, _ = pool.ask(case, {"kind": "verify", "reference": pools.reference(case)})
+    answer, _ = pool.ask(case, {"kind": "verify", "reference": verifier.reference(case)})
     assert answer.reply is not None, answer
     outcome = answer.reply.get("outcome", {})
     if unsupported(id_, case, outcome):

@@ -39,8 +39,9 @@ from benchbench.workloads.pipeline import PipelinedTraining
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run, a_run_info
 from tests.rendering import columns_of
 from tests.test_architecture import ROOT
-from tests.test_parallel import errors_of, training_case, wrong
+from tests.test_parallel import training_case
 from tests.tiny import EVERY
+from tests.verifying import Verifier, wrong
 
 STAGES = Placement(devices=2, strategy=Strategy.PIPELINE)
 
@@ -219,10 +220,10 @@ def test_a_schedule_is_compared_with_one_device_which_has_none() -> None:
 
 # Beside these, tests/test_parallel.py verifies every strategy of three networks, and exhaustively of all.
 @pytest.mark.real
-def test_both_schedules_of_torch_are_verified() -> None:
+def test_both_schedules_of_torch_are_verified(verifier: Verifier) -> None:
     pytest.importorskip("torch")
     staged: dict[str, Any] = {"batch": 8, "schedule": "1f1b"}
-    errors = errors_of(
+    errors = verifier.errors_of(
         [
             training_case("torch", Dtype.FLOAT32, "gpt2_train", STAGES, **staged),
             training_case("torch", Dtype.FLOAT32, "convnet_train", in_stages(3), optimizer="adamw", **staged),
@@ -235,9 +236,9 @@ def test_both_schedules_of_torch_are_verified() -> None:
 
 
 @pytest.mark.real
-def test_equal_blocks_are_verified_in_jax() -> None:
+def test_equal_blocks_are_verified_in_jax(verifier: Verifier) -> None:
     pytest.importorskip("jax")
-    errors = errors_of(
+    errors = verifier.errors_of(
         [
             training_case("jax", Dtype.FLOAT32, "gpt2_train", in_stages(4), batch=8, optimizer="momentum"),
             training_case("jax", Dtype.AMP_BF16, "gpt2_train", STAGES, batch=8),
@@ -257,7 +258,7 @@ def test_equal_blocks_are_verified_in_jax() -> None:
     ],
 )
 def test_what_a_framework_cannot_do_in_stages_is_unsupported(
-    backend: str, case: dict[str, Any], reason: str
+    verifier: Verifier, backend: str, case: dict[str, Any], reason: str
 ) -> None:
     pytest.importorskip(backend)
     planned = training_case(
@@ -268,7 +269,7 @@ def test_what_a_framework_cannot_do_in_stages_is_unsupported(
         batch=8,
         **case.get("params", {}),
     )
-    (error,) = errors_of([planned]).values()
+    (error,) = verifier.errors_of([planned]).values()
     assert isinstance(error, Failure)
     assert error.status == "unsupported"
     assert reason in error.message
@@ -388,19 +389,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_a_stage_or_a_micro_batch_that_is_left_out_is_wrong(backend: str, names: list[str]) -> None:
+def test_a_stage_or_a_micro_batch_that_is_left_out_is_wrong(
+    own_verifier: Verifier, backend: str, names: list[str]
+) -> None:
     pytest.importorskip(backend)
-    errors = errors_of([of_users(backend, name) for name in names])
+    errors = own_verifier.errors_of([of_users(backend, name) for name in names])
     assert len(errors) == len(names)
     told = [error.status if isinstance(error, Failure) else error for error in errors.values()]
     assert told == ["wrong_result"] * len(names)
 
 
 @pytest.mark.real
-def test_stages_send_what_is_counted(folder: Path) -> None:
+def test_stages_send_what_is_counted(own_verifier: Verifier, folder: Path) -> None:
     pytest.importorskip("torch")
     case = of_users("torch", "stages_counted", in_stages(3))
-    assert not wrong(errors_of([case]))
+    assert not wrong(own_verifier.errors_of([case]))
     sent = [sum(map(int, log.read_text().split())) for log in sorted(folder.glob("sent by *"))]
     small = ConvnetTrain(batch=8).divided(case.placement).small()
     counted = pipeline_traffic(small, Dtype.FLOAT32)

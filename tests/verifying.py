@@ -1,0 +1,92 @@
+"""Real backends verified in tests: workers that stay, and references that are computed once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench.environments.targets import targets
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.transport import Message
+from benchbench.model.case import Case
+from benchbench.model.device import Probe, Target
+from benchbench.model.measurement import Failure
+from benchbench.model.run import Settings
+from benchbench.running.verification import computed, replicas, verified
+
+Errors = dict[str, float | Failure | None]
+
+
+class SharedReferences:
+    """By name; whichever process of this session of pytest asks first computes one, the others wait."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: of this session, and of no other."""
+        self._folder = folder
+
+    def of(self, name: str, compute: Callable[[], Message]) -> Any:
+        """`compute()`, unless a test of this session has computed it."""
+        path = self._folder / f"{sha256(name.encode()).hexdigest()}.json"
+        with _locked(path.with_suffix(".lock")):
+            if not path.exists():
+                path.write_text(json.dumps(compute()))
+        return json.loads(path.read_bytes())
+
+
+class Verifier:
+    """Its pools stay open, one for each backend: importing a framework takes longer than most cases."""
+
+    def __init__(self, opened: ExitStack, known: SharedReferences, settings: Settings) -> None:
+        """`opened` closes them."""
+        self._opened = opened
+        self._known = known
+        self._settings = settings
+        self._pools: dict[str, tuple[WorkerPool, Probe]] = {}
+
+    def errors_of(self, cases: Sequence[Case]) -> Errors:
+        """Case → relative error of its first steps against float64, or its failure; cases of one backend."""
+        ((pool, probe),) = {id(of): of for of in map(self.pool_of, cases)}.values()
+        if probe.status != "ready":
+            pytest.skip(probe.reason)
+        known = {computed(case): self.reference(case) for case in cases}
+        return verified(pool, cases, (), (known, {}), lambda: None)
+
+    def pool_of(self, case: Case) -> tuple[WorkerPool, Probe]:
+        """The pool that has the workers of the case's backend, started when first asked for."""
+        if case.target not in self._pools:
+            pool = self._pool(targets([case.target], {}, sys.executable))
+            self._pools[case.target] = pool, pool.probe()[0]
+        return self._pools[case.target]
+
+    def reference(self, case: Case) -> Any:
+        """Of what the case computes, on one device or divided."""
+        return self._known.of(computed(case), lambda: self._plain.reference(case, replicas=replicas(case)))
+
+    @cached_property
+    def _plain(self) -> WorkerPool:
+        return self._pool([])
+
+    def _pool(self, targets: list[Target]) -> WorkerPool:
+        return self._opened.enter_context(WorkerPool(targets, self._settings, sys.executable))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The only process that holds the lock of that file."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def wrong(errors: Errors) -> Errors:
+    """What is no relative error."""
+    return {name: error for name, error in errors.items() if not isinstance(error, float)}
