@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import benchbench
+from tests.brief import BRIEFLY, time_briefly
 
 HEAVY = (
     *("numpy.random", "pandas", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg"),
@@ -132,6 +133,8 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
     before = [each for each in request["env"].get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
     sys.path[:1] = [request["cwd"], *before]
     sys.argv[1:] = request["arguments"]
+    if BRIEFLY.items() <= request["env"].items():
+        time_briefly()
     subprocess.Popen = ForkingPopen  # type: ignore[misc, assignment]
     code = 1
     try:

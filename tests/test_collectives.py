@@ -26,6 +26,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.record import Record
 from benchbench.model.world import Spread, World
+from benchbench.timing.policy import POLICIES
 from benchbench.worker import verify
 from benchbench.worker.ranks import run_ranks
 from benchbench.worker.reference import reference
@@ -33,6 +34,7 @@ from benchbench.workloads._collective import BetweenRanks, Collective
 from benchbench.workloads.base import Draw
 from benchbench.workloads.collectives.barrier import MOST_LATE, counted, gone_early
 from benchbench.workloads.collectives.send_recv import SendRecv
+from tests.brief import time_briefly
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.tiny import COLLECTIVES, EVERY
 
@@ -65,6 +67,13 @@ def of_arrays(name: str, world: int) -> Collective:
     work = collective(name, world)
     assert isinstance(work, Collective)
     return work
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about times."""
+    monkeypatch.setitem(POLICIES, "quick", POLICIES["quick"])  # as it was, afterwards
+    time_briefly()
 
 
 @pytest.mark.real

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.brief import BRIEFLY
 from tests.program import accelbench, rows
 from tests.test_architecture import ROOT
 
@@ -26,7 +27,8 @@ def run_example(
         text = (own / f"{name}.py").read_text()
         assert change[0] in text
         (own / f"{name}.py").write_text(text.replace(*change))
-    accelbench("run", "-w", name, *SMALL, *options, cwd=folder, code=code, ACCELBENCH_WORKLOADS=str(own))
+    asked = ("run", "-w", name, *SMALL, *options)
+    accelbench(*asked, cwd=folder, code=code, ACCELBENCH_WORKLOADS=str(own), **BRIEFLY)
     (row,) = rows(folder)
     return row
 

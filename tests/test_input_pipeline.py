@@ -36,6 +36,7 @@ from benchbench.workloads._samples import EPOCHS, PLACE_BITS, augmented, crop_co
 from benchbench.workloads.base import CONSUMER, SOURCE, Draw
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
+from tests.brief import BRIEFLY
 from tests.factories import a_case
 from tests.program import accelbench, mentioning, records, rows, wait_for
 
@@ -447,6 +448,7 @@ def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, t
         cwd=tmp_path,
         ACCELBENCH_WORKLOADS="",
         TMPDIR=str(tmp_path),
+        **BRIEFLY,
     )
     (row,) = rows(tmp_path)
     assert row["status"] == "ok"
@@ -475,6 +477,7 @@ def test_a_run_takes_the_users_data_and_keeps_no_path(tmp_path: Path) -> None:
         *("-p", f"source={name},mnist-0123456789ab", "-p", "side=28", "-p", "batch=8"),
         cwd=tmp_path,
         ACCELBENCH_WORKLOADS="",
+        **BRIEFLY,
     )
     status = {row["params"]["source"]: row["status"] for row in rows(tmp_path)}
     assert status == {name: "ok", "mnist-0123456789ab": "unsupported"}

@@ -43,6 +43,7 @@ from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.steps import Inference, TrainingStep
+from tests.brief import BRIEFLY
 from tests.factories import a_case
 from tests.program import accelbench, rows
 from tests.tiny import EVERY, reference_of
@@ -533,6 +534,7 @@ def test_what_the_first_output_does_not_show_is_a_wrong_result_in_torch(tmp_path
         "1",
         cwd=tmp_path,
         code=4,
+        **BRIEFLY,
     )
     found = {row["workload"]: row["status"] for row in rows(tmp_path)}
     assert found == {**dict.fromkeys(names.split(","), "wrong_result"), "gemm": "ok"}

@@ -10,6 +10,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs, selectors
 from benchbench.workloads.base import Workload
+from tests.brief import BRIEFLY
 from tests.program import accelbench
 
 
@@ -64,7 +65,7 @@ def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
 def test_later_rounds_read_what_the_first_one_exported(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     gemm = ("-b", "onnxruntime", "-w", "gemm", "-p", "m=n=k=64")
-    accelbench("run", *gemm, "--quick", "--rounds", "2", cwd=tmp_path)
+    accelbench("run", *gemm, "--quick", "--rounds", "2", cwd=tmp_path, **BRIEFLY)
     run = runs.read_run(selectors.find_run(tmp_path / "results", "latest"))
     measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
     assert [each.compile_cache for each in measured] == ["empty", "warm"]

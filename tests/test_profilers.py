@@ -11,6 +11,7 @@ import pytest
 
 from benchbench.backends.onnxruntime import WARM_STEPS
 from benchbench.profiling.tables import CUT_OFF
+from tests.brief import BRIEFLY
 from tests.program import accelbench, rows
 
 ONCE = ("run", "-d", "cpu", "--quick", "--rounds", "1", "--profile")
@@ -22,7 +23,8 @@ def profiled(cwd: Path, backend: str, *work: str) -> tuple[dict[str, Any], Any]:
 
     On CPUs without VNNI TensorFlow uses oneDNN only when told to, and no allocator that records.
     """
-    accelbench(*ONCE, "-b", backend, *work, cwd=cwd, ACCELBENCH_WORKLOADS="", TF_ENABLE_ONEDNN_OPTS="1")
+    own = {"ACCELBENCH_WORKLOADS": "", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    accelbench(*ONCE, "-b", backend, *work, cwd=cwd, **own, **BRIEFLY)
     (row,) = rows(cwd)
     assert row["status"] == "ok"
     assert not [note for note in row["notes"] if note.startswith("profile:")]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.brief import BRIEFLY
 from tests.program import accelbench, rows
 from tests.test_architecture import ROOT
 
@@ -42,7 +43,7 @@ def test_the_operation_is_listed_and_simulated(tmp_path: Path) -> None:
 def test_the_forgotten_bias_is_a_wrong_result(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     typed(tmp_path, OPERATION, WRONG)
-    accelbench(*TORCH, *ONCE, cwd=tmp_path, code=4, ACCELBENCH_WORKLOADS="mine")
+    accelbench(*TORCH, *ONCE, cwd=tmp_path, code=4, ACCELBENCH_WORKLOADS="mine", **BRIEFLY)
     assert [row["status"] for row in rows(tmp_path)] == ["wrong_result"]
 
 
@@ -53,5 +54,5 @@ def test_every_framework_gives_the_operation_and_its_gradients(tmp_path: Path) -
     typed(tmp_path, OPERATION, RIGHT, GRADIENTS)
     named = [word.replace("group_norm", "group_norm,group_norm_backward") for word in ALL]
     assert [word.replace("group_norm", "group_norm_backward") for word in ALL] == BACKWARD
-    accelbench(*named, *ONCE, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    accelbench(*named, *ONCE, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine", **BRIEFLY)
     assert [row["status"] for row in rows(tmp_path)] == ["ok"] * 6
