@@ -28,6 +28,7 @@ sys.dont_write_bytecode = False
 # times the CPU time.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+LONG = ("slow", "exhaustive")  # markers
 THREADS = 2  # of TensorFlow, in every test of this process: they cannot be changed once it has computed
 
 
@@ -102,8 +103,13 @@ def _opened_verifier(shared_references: Any) -> Iterator[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Under `pytest -n` the tests of a file share a process, and what they import, unless they are marked."""
+    """Under `pytest -n` the tests of a file share a process, and what they import, unless they are marked.
+
+    What is `slow` or `exhaustive` has to be `real`, too: `-m "not real"` stands for the other selections.
+    """
     for item in items:
+        if not item.get_closest_marker("real") and any(map(item.get_closest_marker, LONG)):
+            raise pytest.UsageError(f"{item.nodeid} is not marked `real`, and takes long")
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 

@@ -190,6 +190,7 @@ def check_removal(machines: Machines, results: Path, seed: int) -> None:
         assert incomplete(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_machine_that_is_removed_costs_its_unfinished_cases(
     machines: Machines, tmp_path: Path, seed: int
@@ -205,6 +206,7 @@ def test_a_machine_is_removed_ten_times_at_random_moments(
     check_removal(machines, tmp_path, seed)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_leaves_no_process_and_is_resumed(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -237,6 +239,7 @@ def occupy(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@pytest.mark.slow
 def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -257,6 +260,7 @@ def test_a_machine_that_others_occupy_is_told_and_the_rest_measure(
     assert [share.state for share in result.shares] == ["done"]
 
 
+@pytest.mark.slow
 def test_versions_that_differ_are_told_before_anything_is_measured(
     machines: Machines, tmp_path: Path
 ) -> None:

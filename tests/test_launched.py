@@ -449,6 +449,7 @@ TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021",
 TORCH += ["--profile"]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(
     "launcher",

@@ -48,7 +48,8 @@ def is_usual(name: str, framework: str, steps: int) -> bool:
 
 def trainings() -> Iterator[Any]:
     for name, framework, steps in itertools.product(NETWORKS, FRAMEWORKS, (STEPS, LONG)):
-        marks = [] if is_usual(name, framework, steps) else [pytest.mark.exhaustive]
+        marks = [] if name == EVERYWHERE else [pytest.mark.slow]
+        marks = marks if is_usual(name, framework, steps) else [pytest.mark.exhaustive]
         yield pytest.param(name, framework, steps, id=f"{name}-{framework}-{steps}", marks=marks)
 
 

@@ -22,6 +22,7 @@ from tests.factories import a_case, real_settings
 from tests.tiny import WORKS, tiny
 from tests.verifying import SharedReferences, Verifier
 
+EXHAUSTIVE = "exhaustive"  # the marker of what neither the README's command nor CI runs
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
 NO_KERNEL = ("onnxruntime", Dtype.FLOAT64)  # of whatever is more than a product
@@ -217,8 +218,11 @@ def kind_of(backend: str) -> type[Backend]:
     return registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
 
-def matrix() -> Iterator[tuple[str, Case, bool]]:
-    """What is not refused: id, case, and whether it is for `exhaustive`."""
+def matrix() -> Iterator[tuple[str, Case, str]]:
+    """What is not refused: id, case, and its marker, if any.
+
+    Without one: every workload in float32 in the first mode of every backend, those of `CORE` in each dtype.
+    """
     for backend, (work_id, name, work) in itertools.product(BACKENDS, WORKS):
         kind = kind_of(backend)
         always = usual(backend, kind, name, work)
@@ -227,7 +231,9 @@ def matrix() -> Iterator[tuple[str, Case, bool]]:
                 workload=name, params=work.params, dtype=dtype, mode=mode, phase=work.phase,
                 target=backend, backend=backend,
             )  # fmt: skip
-            yield f"{backend}-{mode}-{work_id}-{dtype}", case, (mode, dtype) not in always
+            first = mode == kind.modes[0] and (dtype is Dtype.FLOAT32 or name in CORE)
+            marker = EXHAUSTIVE if (mode, dtype) not in always else "" if first else "slow"
+            yield f"{backend}-{mode}-{work_id}-{dtype}", case, marker
 
 
 MATRIX = list(matrix())
@@ -235,10 +241,10 @@ MATRIX = list(matrix())
 
 def parameters() -> Iterator[Any]:
     """Under `pytest -n`, two processes have the cases of a framework, and each imports it once."""
-    for id_, case, is_exhaustive in MATRIX:
+    for id_, case, marker in MATRIX:
         half = crc32(case.workload.encode()) % 2
         marks = [pytest.mark.xdist_group(f"{case.backend} {half}")]
-        marks += [pytest.mark.exhaustive] if is_exhaustive else []
+        marks += [getattr(pytest.mark, marker)] if marker else []
         yield pytest.param(id_, case, id=id_, marks=marks)
 
 
@@ -283,8 +289,8 @@ def test_every_backend_computes_what_float64_computes(verifier: Verifier, id_: s
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_mode_and_dtype_of_a_backend_is_taken_by_some_workload(backend: str) -> None:
-    cases = [(case, is_exhaustive) for _, case, is_exhaustive in MATRIX if case.backend == backend]
-    taken = {(case.mode, case.dtype) for case, is_exhaustive in cases if not is_exhaustive}
+    cases = [(case, marker) for _, case, marker in MATRIX if case.backend == backend]
+    taken = {(case.mode, case.dtype) for case, marker in cases if marker != EXHAUSTIVE}
     left = {(case.mode, case.dtype) for case, _ in cases} - taken
     first = kind_of(backend).modes[0]
     spared = {pair for pair in left if pair[0] == TUNED and pair[1] is not Dtype.FLOAT32}
@@ -297,7 +303,7 @@ def test_every_mode_and_dtype_of_a_backend_is_taken_by_some_workload(backend: st
 def test_every_workload_is_taken_on_every_backend_that_offers_its_phase() -> None:
     """But for training on torch_xla, of which `XLA_TRAINS` has some."""
     taken = {
-        (case.backend, case.workload, tuple(case.params.items())) for _, case, more in MATRIX if not more
+        (case.backend, case.workload, tuple(case.params.items())) for _, case, marker in MATRIX if not marker
     }
     every = {
         (case.backend, case.workload, tuple(case.params.items()))
@@ -310,16 +316,16 @@ def test_every_workload_is_taken_on_every_backend_that_offers_its_phase() -> Non
 def test_every_workload_is_taken_in_another_dtype_and_large_ones_in_each() -> None:
     possible: dict[str, set[Dtype | None]] = {name: set() for _, name, _ in WORKS}
     taken: dict[str, set[Dtype | None]] = {name: set() for name in possible}
-    for _, case, more in MATRIX:
+    for _, case, marker in MATRIX:
         possible[case.workload].add(case.dtype)
-        taken[case.workload] |= set() if more else {case.dtype}
+        taken[case.workload] |= set() if marker == EXHAUSTIVE else {case.dtype}
     for name, dtypes in possible.items():
         assert len(taken[name]) >= min(2, len(dtypes)), name
         assert name not in CORE | DEEP or taken[name] == dtypes, name
 
 
 def test_gradients_and_networks_are_taken_in_every_mode() -> None:
-    taken = {(case.backend, case.workload, case.mode) for _, case, more in MATRIX if not more}
+    taken = {(case.backend, case.workload, case.mode) for _, case, marker in MATRIX if marker != EXHAUSTIVE}
     every = {(case.backend, case.workload, case.mode) for _, case, _ in MATRIX if case.mode != TUNED}
     assert [one for one in every - taken if one[1] in CORE | IN_EVERY_MODE] == []
 

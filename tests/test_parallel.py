@@ -107,6 +107,7 @@ def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Sca
     return replace(training_case("torch", Dtype.FLOAT32, name, placement, batch=8, **params), mode=mode)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.xdist_group("parallel compile")
 def test_a_divided_step_that_torch_compiles_is_verified(verifier: Verifier) -> None:
@@ -152,6 +153,7 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
     assert not wrong(verifier.errors_of(cases))
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_micro_batches_and_gathered_statistics_are_verified(verifier: Verifier, backend: str) -> None:

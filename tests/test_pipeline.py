@@ -235,6 +235,7 @@ def test_both_schedules_of_torch_are_verified(verifier: Verifier) -> None:
     assert not wrong(errors)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_equal_blocks_are_verified_in_jax(verifier: Verifier) -> None:
     pytest.importorskip("jax")

@@ -214,6 +214,7 @@ def test_a_pull_request_fails_for_slower_code_only(simulated: Path, runner: Path
     assert 'failures="1"' in (slower / "accelbench.xml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Path, runner: Path) -> None:
     workload = (simulated / "benchmarks/ranking.py").read_text()
@@ -236,6 +237,7 @@ def test_the_first_workload_has_nothing_to_be_compared_with(simulated: Path, run
     assert "unsupported: No workload named 'ranking'." in told
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Path) -> None:
     checkout = pull_request(simulated, {"README": "unrelated\n"})
