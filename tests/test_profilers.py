@@ -23,8 +23,8 @@ def profiled(cwd: Path, backend: str, *work: str) -> tuple[dict[str, Any], Any]:
 
     On CPUs without VNNI TensorFlow uses oneDNN only when told to, and no allocator that records.
     """
-    own = {"ACCELBENCH_WORKLOADS": "", "TF_ENABLE_ONEDNN_OPTS": "1"}
-    accelbench(*ONCE, "-b", backend, *work, cwd=cwd, **own, **BRIEFLY)
+    own = {**BRIEFLY, "ACCELBENCH_WORKLOADS": "", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    accelbench(*ONCE, "-b", backend, *work, cwd=cwd, **own)
     (row,) = rows(cwd)
     assert row["status"] == "ok"
     assert not [note for note in row["notes"] if note.startswith("profile:")]
