@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """
     for item in items:
         if not item.get_closest_marker("real") and any(map(item.get_closest_marker, LONG)):
-            raise pytest.UsageError(f"{item.nodeid} is not marked `real`, and takes long")
+            raise pytest.UsageError(f"{item.nodeid} takes long: mark it `real`, too")
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 

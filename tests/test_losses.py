@@ -48,8 +48,9 @@ def is_usual(name: str, framework: str, steps: int) -> bool:
 
 def trainings() -> Iterator[Any]:
     for name, framework, steps in itertools.product(NETWORKS, FRAMEWORKS, (STEPS, LONG)):
-        marks = [] if name == EVERYWHERE else [pytest.mark.slow]
-        marks = marks if is_usual(name, framework, steps) else [pytest.mark.exhaustive]
+        marks = [pytest.mark.slow] if name != EVERYWHERE else []
+        if not is_usual(name, framework, steps):
+            marks = [pytest.mark.exhaustive]
         yield pytest.param(name, framework, steps, id=f"{name}-{framework}-{steps}", marks=marks)
 
 

@@ -218,7 +218,7 @@ def test_a_schedule_is_compared_with_one_device_which_has_none() -> None:
     assert [each.alone.case for each in scalings(run, rows(run))] == [alone]
 
 
-# Beside these, tests/test_parallel.py verifies every strategy of three networks, and exhaustively of all.
+# Beside these, tests/test_parallel.py verifies the CNN and GPT-2 in stages, and exhaustively every network.
 @pytest.mark.real
 def test_both_schedules_of_torch_are_verified(verifier: Verifier) -> None:
     pytest.importorskip("torch")

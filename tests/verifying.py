@@ -42,15 +42,38 @@ class SharedReferences:
         return json.loads(path.read_bytes())
 
 
-class Verifier:
-    """Its pools stay open, one for each backend: importing a framework takes longer than most cases."""
+class OpenPools:
+    """One for each backend, which stays open: importing a framework takes longer than most cases."""
 
-    def __init__(self, opened: ExitStack, known: SharedReferences, settings: Settings) -> None:
+    def __init__(self, opened: ExitStack, settings: Settings) -> None:
         """`opened` closes them."""
         self._opened = opened
-        self._known = known
         self._settings = settings
         self._pools: dict[str, tuple[WorkerPool, Probe]] = {}
+
+    def of(self, target: str) -> tuple[WorkerPool, Probe]:
+        """Started when first asked for."""
+        if target not in self._pools:
+            pool = self._open(targets([target], {}, sys.executable))
+            self._pools[target] = pool, pool.probe()[0]
+        return self._pools[target]
+
+    @cached_property
+    def without_framework(self) -> WorkerPool:
+        """For references."""
+        return self._open([])
+
+    def _open(self, own: list[Target]) -> WorkerPool:
+        return self._opened.enter_context(WorkerPool(own, self._settings, sys.executable))
+
+
+class Verifier:
+    """Holds what real backends compute against float64."""
+
+    def __init__(self, opened: ExitStack, known: SharedReferences, settings: Settings) -> None:
+        """`opened` closes its pools."""
+        self._pools = OpenPools(opened, settings)
+        self._known = known
 
     def errors_of(self, cases: Sequence[Case]) -> Errors:
         """Case → relative error of its first steps against float64, or its failure; cases of one backend."""
@@ -62,22 +85,13 @@ class Verifier:
         return verified(pool, cases, (), (known, {}), lambda: None)
 
     def pool_of(self, case: Case) -> tuple[WorkerPool, Probe]:
-        """The pool that has the workers of the case's backend, started when first asked for."""
-        if case.target not in self._pools:
-            pool = self._pool(targets([case.target], {}, sys.executable))
-            self._pools[case.target] = pool, pool.probe()[0]
-        return self._pools[case.target]
+        """The pool that has the workers of the case's backend, and what they found."""
+        return self._pools.of(case.target)
 
     def reference(self, case: Case) -> Any:
         """Of what the case computes, on one device or divided."""
-        return self._known.of(computed(case), lambda: self._plain.reference(case, replicas=replicas(case)))
-
-    @cached_property
-    def _plain(self) -> WorkerPool:
-        return self._pool([])
-
-    def _pool(self, own: list[Target]) -> WorkerPool:
-        return self._opened.enter_context(WorkerPool(own, self._settings, sys.executable))
+        pool = self._pools.without_framework
+        return self._known.of(computed(case), lambda: pool.reference(case, replicas=replicas(case)))
 
 
 @contextmanager

@@ -13,8 +13,6 @@ from typing import Any
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.environments.targets import targets
-from benchbench.launch.pool import WorkerPool
 from benchbench.model.case import Dtype
 from benchbench.model.device import Probe, Target
 from benchbench.workloads.adversarial import AdversarialStep
@@ -25,6 +23,7 @@ from benchbench.workloads.steps import TrainingStep
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
 from tests.factories import a_case, real_settings
 from tests.tiny import NAMES, tiny
+from tests.verifying import OpenPools
 
 STEPS = 10
 FRAMEWORKS = ("torch", "tensorflow", "jax", "torch_xla")
@@ -55,28 +54,20 @@ class Frameworks:
     """A template process per framework, which imports it once; each training is a fork of it."""
 
     def __init__(self, opened: ExitStack) -> None:
-        self._opened = opened
-        self._pools: dict[str, tuple[WorkerPool, Probe]] = {}
+        self._pools = OpenPools(opened, real_settings())
 
     def probe(self, name: str) -> Probe:
         """Whether it is installed."""
-        return self._pool(name)[1]
+        return self._pools.of(name)[1]
 
     def losses(self, framework: str, name: str, steps: int, dtype: Dtype = Dtype.FLOAT32) -> list[float]:
         """Of the first steps of a network."""
-        pool, probe = self._pool(framework)
+        pool, probe = self._pools.of(framework)
         answer = pool.ask(traced(probe.target, name, dtype), {"kind": "trace", "steps": steps})[0]
         assert answer.reply is not None, answer
         assert "losses" in answer.reply, answer.reply
         found: list[float] = answer.reply["losses"]
         return found
-
-    def _pool(self, name: str) -> tuple[WorkerPool, Probe]:
-        if name not in self._pools:
-            own = targets([name], {}, sys.executable)
-            pool = self._opened.enter_context(WorkerPool(own, real_settings(), sys.executable))
-            self._pools[name] = pool, pool.probe()[0]
-        return self._pools[name]
 
 
 def traced(target: Target, name: str, dtype: Dtype) -> Any:
