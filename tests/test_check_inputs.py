@@ -25,7 +25,7 @@ class Restless:
 
     def __init__(self, of_batch: Callable[[Any], float]) -> None:
         batch = tuple(WORK.arrays(Draw(Dtype.FLOAT32)).values())
-        self.program = SimpleNamespace(inputs=batch)
+        self.program = SimpleNamespace(inputs=batch, inputs_of=None)
         self.inputs: Any = repeat(batch)
         self.of_batch = of_batch
         self.steps = 0

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ from benchbench.workloads.networks import resnet50
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Infer, Resnet50Train
 from benchbench.workloads.steps import TrainingStep
+from tests.tiny import tiny
 
 DRAW = Draw(Dtype.FLOAT32)
 FRAMEWORKS = ["torch", "tensorflow", "jax"]
@@ -388,6 +389,31 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
     stem = "stem.norm.running_mean"
     assert np.abs(means[stem] - arrays[stem]).max() > 1e-3
     np.testing.assert_allclose(after[stem], means[stem], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["mnist_cnn_train", "mnist_cnn_infer", "gpt2_prefill", "gpt2_decode"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_other_inputs_of_a_network_are_made_without_its_weights(framework: str, name: str) -> None:
+    """As they would be by building the program again."""
+    work = tiny(name)
+    program = built(framework, work, work.arrays(DRAW))
+    other = Draw(Dtype.FLOAT32, renewed=lambda array: int(work.is_input(array)))
+    assert program.inputs_of
+    assert not work.input_arrays(other).keys() & cast(Network, work).weights().keys()
+    made = [read(tensor) for tensor in tensors_in(program.inputs_of(work.input_arrays(other)))]
+    again = [read(tensor) for tensor in tensors_in(built(framework, work, work.arrays(other)).inputs)]
+    for one, two in zip(made, again, strict=True):
+        np.testing.assert_array_equal(one, two)
+    first = [read(tensor) for tensor in tensors_in(program.inputs)]
+    assert any((one != two).any() for one, two in zip(first, made, strict=True))
+
+
+def tensors_in(inputs: Any) -> list[Any]:
+    """Of arguments, of which JAX's weights are a dictionary."""
+    if isinstance(inputs, dict):
+        return [tensor for each in inputs.values() for tensor in tensors_in(each)]
+    return [t for each in inputs for t in tensors_in(each)] if isinstance(inputs, tuple) else [inputs]
 
 
 @pytest.mark.parametrize("work", [ConvnetTrain(), Resnet50Train()], ids=["convnet", "resnet50"])

@@ -19,6 +19,7 @@ from benchbench.workloads.base import Draw, Program, Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from benchbench.workloads.base import Arrays
     from benchbench.workloads.draw import Standard
 
 Message = dict[str, Any]
@@ -95,9 +96,7 @@ def other_inputs(
     draw = Draw(
         dtype, standard=random_cache.cached_normal, renewed=lambda name: batch * workload.is_input(name)
     )
-    arrays = workload.arrays(draw)
-    others = backend.program(session, workload, arrays).inputs
-    return session.exchange(runner.program.inputs, others)
+    return _exchanged(backend, session, workload, runner, _drawn_again(workload, runner, draw))
 
 
 def altered_inputs(
@@ -109,12 +108,26 @@ def altered_inputs(
     alter: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[Any, ...]:
     """Arguments by which the runner computes with altered inputs: floats are, indices are not."""
-    arrays = workload.arrays(Draw(dtype, standard=random_cache.cached_normal))
+    arrays = _drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal))
     altered = {
         name: alter(array) if workload.is_input(name) and array.dtype.kind == "f" else array
         for name, array in arrays.items()
     }
-    return session.exchange(runner.program.inputs, backend.program(session, workload, altered).inputs)
+    return _exchanged(backend, session, workload, runner, altered)
+
+
+def _drawn_again(workload: Workload, runner: Runner, draw: Draw) -> dict[str, NDArray[Any]]:
+    """What other inputs are made of: no weights where the program keeps its own."""
+    return workload.input_arrays(draw) if runner.program.inputs_of else workload.arrays(draw)
+
+
+def _exchanged(
+    backend: Backend, session: Session, workload: Workload, runner: Runner, arrays: Arrays
+) -> tuple[Any, ...]:
+    """Arguments by which the runner computes with inputs made of `arrays`."""
+    made = runner.program.inputs_of
+    others = made(arrays) if made else backend.program(session, workload, arrays).inputs
+    return session.exchange(runner.program.inputs, others)
 
 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:

@@ -125,6 +125,10 @@ class Workload(ABC):
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Inputs and weights by name, as every framework receives them."""
 
+    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Of `arrays`, at least those that are given to each step."""
+        return self.arrays(draw)
+
     def is_input(self, name: str) -> bool:
         """Whether the array is given to each step, not held by the program as a weight is."""
         return True

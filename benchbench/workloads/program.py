@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from benchbench.workloads.base import Arrays
+
 OUTPUT = "output"  # the name of an operation's only one
 SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
 
@@ -71,6 +73,9 @@ class Program:
 
     With a `feed` a step's inputs come from an input pipeline. `inputs` are like them and in memory: the step
     is also timed with these, to tell how long it waits for data.
+
+    `inputs_of` makes other inputs of other arrays, those of `Workload.input_arrays`, and keeps the weights;
+    without it the whole program is built again for them.
     """
 
     step: Callable[..., Any]
@@ -89,6 +94,7 @@ class Program:
     unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
     notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
     layout: str = ""  # of images in memory, `NHWC`; "" without images
+    inputs_of: Callable[[Arrays], tuple[Any, ...]] | None = None
 
     def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""

@@ -57,7 +57,11 @@ class Inference(Network, Operation):
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Inputs, and the weights by PyTorch's names."""
-        return {**self.inputs(draw), **self.drawn_weights(draw)}
+        return {**self.input_arrays(draw), **self.drawn_weights(draw)}
+
+    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Those of `input_names`."""
+        return self.inputs(draw)
 
     def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Of one sample's output: samples do not meet in inference, and each costs a forward pass."""
@@ -149,10 +153,14 @@ class TrainingStep(Network, Training):
 
     def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
         """Inputs, targets, and the weights by PyTorch's names."""
+        return {**self.input_arrays(draw), **self.drawn_weights(draw)}
+
+    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """Inputs and targets."""
         arrays = self.inputs(draw)
         for objective in self.objectives:
             arrays |= objective.loss.targets(draw, self.output_shape)
-        return arrays | self.drawn_weights(draw)
+        return arrays
 
     @property
     def roundings(self) -> int:

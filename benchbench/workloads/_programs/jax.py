@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,18 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     def step(weights: Any, *inputs: Any) -> Any:
         return network.jax(dict(weights), *inputs, training=False)
 
-    inputs = (put(network, context, arrays), *network.channels_last_inputs(context.put, arrays))
-    return Program(step, inputs, layout=images_layout(context, network.image_axes))
+    held = put(network, context, arrays)
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        return held, *network.channels_last_inputs(context.put, arrays)
+
+    layout = images_layout(context, network.image_axes)
+    return Program(step, given(arrays), layout=layout, inputs_of=given)
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
     """The state is that of `_first_state`."""
-    arrays, layouts = grouped_by_device(network, arrays), network.weights()
+    layouts = network.weights()
     descents = [_descent(network, objective, optimizer, context) for objective in network.objectives]
     count = len(network.input_names)
 
@@ -49,17 +54,25 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
     def gradients(_now: Any, kept: Any, _carried: Any) -> dict[str, Any]:
         return {name: as_in_torch(layouts[name], optimizer.gradient(own)) for name, own in fetched(kept)}
 
-    targets = (context.put(arrays[name]) for name in network.target_names)
+    given = partial(_batch_of, network, context)
     program = Program(
         step,
-        (*network.channels_last_inputs(context.put, arrays), *targets),
+        given(arrays),
         _first_state(network, optimizer, context, arrays),
         parameters=lambda now, _slots, _carried: {n: as_in_torch(layouts[n], p) for n, p in fetched(now)},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, per_device=False),
         layout=images_layout(context, network.image_axes),
+        inputs_of=given,
     )
     return jax_parallel.divide_program(network, context, program)
+
+
+def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
+    """A training step's inputs and targets."""
+    arrays = grouped_by_device(network, arrays)
+    targets = (context.put(arrays[name]) for name in network.target_names)
+    return *network.channels_last_inputs(context.put, arrays), *targets
 
 
 def fetched(arrays: Any) -> Iterable[tuple[str, Any]]:
@@ -80,11 +93,15 @@ def _first_state(
     network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays
 ) -> tuple[Any, Any, Any]:
     """(parameters, the optimizer's state of each, running statistics and counters), before the first step."""
-    import jax.numpy as jnp
+    import numpy as np
 
     weights, layouts = put(network, context, arrays), network.weights()
     parameters = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
-    slots = {name: {slot: jnp.zeros_like(p) for slot in optimizer.slots} for name, p in parameters.items()}
+    # Put, not made there: that would be a program compiled for each shape.
+    slots = {
+        name: {slot: context.put(np.zeros(p.shape, np.float32)) for slot in optimizer.slots}
+        for name, p in parameters.items()
+    }
     carried = {
         "statistics": {name: array for name, array in weights.items() if name not in parameters},
         "counters": [counter_of(optimizer, context) for _ in network.objectives],

@@ -28,8 +28,12 @@ def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Prog
     cache = {name: (context.put(zeros), context.put(zeros)) for name in network.blocks}
     if first:
         cache, _ = jax.jit(step)(cache, weights, context.put(arrays["prompt"]), context.put(np.arange(first)))
-    tokens, positions = context.put(arrays["tokens"]), context.put(np.arange(first, network.length))
-    return Program(step, (weights, tokens, positions), (cache,))
+    positions = context.put(np.arange(first, network.length))
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        return weights, context.put(arrays["tokens"]), positions
+
+    return Program(step, given(arrays), (cache,), inputs_of=given)
 
 
 def attend(q: Any, k: Any, v: Any, positions: Any, cache: dict[str, Any] | None, name: str) -> Any:

@@ -6,12 +6,15 @@ Scaling Book, "Programming TPUs in JAX" (jax-ml.github.io/scaling-book): sharded
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads._division import marked_axis
 from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Arrays
 
 Shape = tuple[int, ...]
 
@@ -25,11 +28,20 @@ def divide_program(network: Network, context: DeviceContext, program: Program) -
     if network.placement.devices == 1:
         return program
     shardings = Shardings(network, context)
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        assert program.inputs_of
+        return tuple(jax.device_put(array, shardings.batch) for array in program.inputs_of(arrays))
+
     inputs = tuple(jax.device_put(array, shardings.batch) for array in program.inputs)
     of_state = jax.tree.map(lambda leaf: shardings.state(leaf.shape), program.state)
     state = jax.device_put(program.state, of_state)
     return dataclasses.replace(
-        program, step=with_state_on(program.step, of_state), inputs=inputs, state=state
+        program,
+        step=with_state_on(program.step, of_state),
+        inputs=inputs,
+        inputs_of=given,
+        state=state,
     )
 
 

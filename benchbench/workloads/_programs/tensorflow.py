@@ -26,15 +26,15 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     def step(*inputs: Any) -> Any:
         return network.tensorflow(weights, *inputs, training=False)
 
-    inputs = network.channels_last_inputs(context.put, arrays)
-    return Program(step, inputs, layout=images_layout(context, network.image_axes))
+    given = partial(network.channels_last_inputs, context.put)
+    layout = images_layout(context, network.image_axes)
+    return Program(step, given(arrays), layout=layout, inputs_of=given)
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
     """A gradient tape and, where TensorFlow has it, the optimizer's fused kernel: for each objective."""
     import tensorflow as tf
 
-    arrays = grouped_by_device(network, arrays)
     weights = variables(network, context, arrays)
     layouts = network.weights()
     learnt = {name: weights[name] for name, layout in layouts.items() if layout.is_learnt}
@@ -60,15 +60,22 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         kept = {name: {key: tf.convert_to_tensor(s) for key, s in own.items()} for name, own in slots.items()}
         return {name: as_in_torch(name, optimizer.gradient(kept[name])) for name in learnt}
 
-    put = partial(parallel.put_parts, context)
+    given = partial(_batch_of, network, context)
     return Program(
         parallel.run_in_replicas(context, step),
-        (*network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)),
+        given(arrays),
         parameters=lambda: {name: as_in_torch(name, p) for name, p in learnt.items()},
         gradients=gradients if optimizer.slots else None,
         notes=batch_statistics(network, per_device=True),
         layout=images_layout(context, network.image_axes),
+        inputs_of=given,
     )
+
+
+def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
+    """A training step's inputs and targets: of several devices, a part on each."""
+    arrays, put = grouped_by_device(network, arrays), partial(parallel.put_parts, context)
+    return *network.channels_last_inputs(put, arrays), *(put(arrays[name]) for name in network.target_names)
 
 
 def _update(

@@ -32,7 +32,12 @@ def generation(network: Decoder, context: DeviceContext, arrays: Arrays) -> Prog
     first = network.length - network.rows
     if first:
         step(context.put(arrays["prompt"]), context.put(np.arange(first)))
-    return Program(step, (context.put(arrays["tokens"]), context.put(np.arange(first, network.length))))
+    positions = context.put(np.arange(first, network.length))
+
+    def given(arrays: Arrays) -> tuple[Any, ...]:
+        return context.put(arrays["tokens"]), positions
+
+    return Program(step, given(arrays), inputs_of=given)
 
 
 def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:

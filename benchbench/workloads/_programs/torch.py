@@ -34,15 +34,13 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
         with torch.no_grad() if is_xla or torch.compiler.is_compiling() else torch.inference_mode():
             return model(*inputs)
 
+    given = partial(inputs_of, network, context)
     layout = images_layout(context, network.image_axes)
-    return Program(step, inputs_of(network, context, arrays), layout=layout)
+    return Program(step, given(arrays), layout=layout, inputs_of=given)
 
 
 def training(network: Network, optimizer: Optimizer, context: DeviceContext, arrays: Arrays) -> Program:
     """Forward under autocast, backward, and torch's own optimizer: once for each objective."""
-    arrays = grouped_by_device(network, arrays)
-    if network.rank is not None and network.placement.strategy.divides_batch:
-        arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
     model, named = torch_parallel.divide_module(
         network, load_module(network, context, arrays).train(), context
     )
@@ -57,15 +55,25 @@ def training(network: Network, optimizer: Optimizer, context: DeviceContext, arr
         targets = dict(zip(network.target_names, inputs[count:], strict=True))
         return reduce(add, [descend(inputs[:count], targets) for descend in descents])
 
-    targets = (context.put(arrays[name]) for name in network.target_names)
+    given = partial(_batch_of, network, context)
     return Program(
         step,
-        torch_parallel.shard_batch(network, context, (*inputs_of(network, context, arrays), *targets)),
+        given(arrays),
         parameters=lambda: {name: torch_parallel.gathered(network, name, p) for name, p in named.items()},
         gradients=partial(_gradients, network, optimizer, updates, named) if optimizer.slots else None,
         notes=batch_statistics(network, per_device=context.device.type != "xla"),
         layout=images_layout(context, network.image_axes),
+        inputs_of=given,
     )
+
+
+def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
+    """A training step's inputs and targets on the device: of several ranks, this one's part."""
+    arrays = grouped_by_device(network, arrays)
+    if network.rank is not None and network.placement.strategy.divides_batch:
+        arrays = part_of_batch(network, arrays, network.rank, network.placement.devices)
+    targets = (context.put(arrays[name]) for name in network.target_names)
+    return torch_parallel.shard_batch(network, context, (*inputs_of(network, context, arrays), *targets))
 
 
 def _torch_optimizer(

@@ -101,9 +101,9 @@ class InputPipeline(TrainingStep, PlainCnn):
         """Crops of 12 × 12 pixels; three batches take more than an epoch."""
         return replace(self, batch=4, side=min(self.side, 12), samples=10)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
-        """The weights, and the first batch."""
-        return {**self.batch_at(0), **self.drawn_weights(draw)}
+    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+        """The first batch."""
+        return self.batch_at(0)
 
     def batch_at(self, step: int) -> dict[str, NDArray[np.generic]]:
         """What the pipeline gives to a step, counted from 0: images NCHW and their classes."""
