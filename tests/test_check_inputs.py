@@ -11,10 +11,13 @@ import pytest
 from benchbench.backends.fake import Fake
 from benchbench.model.case import Dtype
 from benchbench.model.world import ALONE
+from benchbench.worker import case as measured
+from benchbench.worker.case import Opened, check_timed
 from benchbench.worker.check_inputs import check_loss
 from benchbench.worker.program import WrongResult
-from benchbench.workloads.base import Draw
+from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.operations.gemm import Gemm
 from tests.factories import a_case
 
 WORK = ConvnetTrain().tiny()
@@ -49,3 +52,19 @@ def test_a_loss_that_jumps_is_right_where_it_follows_from_the_batch() -> None:
 def test_a_loss_that_jumps_is_wrong_where_it_does_not(cached: float) -> None:
     with pytest.raises(WrongResult, match="after timing, other batches have the loss of the one before"):
         check(lambda _: cached)
+
+
+@pytest.mark.parametrize("work", [WORK, Gemm()], ids=["training", "operation"])
+@pytest.mark.parametrize("warm", [False, True])
+def test_training_is_checked_in_the_first_process_and_an_operation_in_each(
+    monkeypatch: pytest.MonkeyPatch, work: Workload, *, warm: bool
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(measured, "check_other_inputs", lambda *_: done.append("inputs"))
+    monkeypatch.setattr(measured, "check_waited", lambda *_: done.append("waited"))
+    world = SimpleNamespace(processes=1, gather=lambda value: [value])
+    session = SimpleNamespace(world=world, timer=lambda: None)
+    opened = Opened(a_case(), work, cast(Any, session), cast(Any, None), {})
+    samples = SimpleNamespace(block_s=[1.0], iterations=1)
+    check_timed(Fake(), {"warm": warm}, {}, opened, cast(Any, samples))
+    assert done == (["inputs"] if isinstance(work, Gemm) else []) * warm + ["inputs", "waited"] * (not warm)

@@ -196,7 +196,8 @@ def premature(
 ) -> float:
     """How many times longer a block takes until its result can be read than the timer says it takes.
 
-    `finish(output)` must return only when `output` has been computed: it reads it. The smallest ratio of
+    `finish(output)` must return only when `output` has been computed: it reads it, not for the first time,
+    which may compile something. The smallest ratio of
     pairs of a timed block and one that is read (less what reading costs): the first pair that is not
     longer than `PREMATURE` ends it, so that a busy neighbour would have to hit every second block for
     `PATIENCE_S`, and of at least `PAIRS`.
@@ -211,7 +212,6 @@ def premature(
         finish(output)
         return 2 * done - start - timer.now()
 
-    read()  # the first reading may compile something
     ratio, began = math.inf, timer.now()
     for pair in range(MOST_PAIRS):
         if pair >= PAIRS and timer.now() - began >= PATIENCE_S:
