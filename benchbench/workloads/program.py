@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchbench.workloads.base import Arrays
-
 OUTPUT = "output"  # the name of an operation's only one
 SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
 
@@ -94,7 +92,7 @@ class Program:
     unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
     notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
     layout: str = ""  # of images in memory, `NHWC`; "" without images
-    inputs_of: Callable[[Arrays], tuple[Any, ...]] | None = None
+    inputs_of: Callable[[Mapping[str, NDArray[np.generic]]], tuple[Any, ...]] | None = None
 
     def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
