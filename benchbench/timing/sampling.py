@@ -197,10 +197,9 @@ def premature(
     """How many times longer a block takes until its result can be read than the timer says it takes.
 
     `finish(output)` must return only when `output` has been computed: it reads it, not for the first time,
-    which may compile something. The smallest ratio of
-    pairs of a timed block and one that is read (less what reading costs): the first pair that is not
-    longer than `PREMATURE` ends it, so that a busy neighbour would have to hit every second block for
-    `PATIENCE_S`, and of at least `PAIRS`.
+    which may compile something. The smallest ratio of pairs of a timed block and one that is read (less what
+    reading costs): the first pair that is not longer than `PREMATURE` ends it, so that a busy neighbour would
+    have to hit every second block for `PATIENCE_S`, and of at least `PAIRS`.
     """
 
     def read() -> float:

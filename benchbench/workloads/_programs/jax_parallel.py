@@ -29,17 +29,19 @@ def divide_program(network: Network, context: DeviceContext, program: Program) -
         return program
     shardings = Shardings(network, context)
 
+    def sharded(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(jax.device_put(array, shardings.batch) for array in batch)
+
     def given(arrays: Arrays) -> tuple[Any, ...]:
         assert program.inputs_of
-        return tuple(jax.device_put(array, shardings.batch) for array in program.inputs_of(arrays))
+        return sharded(program.inputs_of(arrays))
 
-    inputs = tuple(jax.device_put(array, shardings.batch) for array in program.inputs)
     of_state = jax.tree.map(lambda leaf: shardings.state(leaf.shape), program.state)
     state = jax.device_put(program.state, of_state)
     return dataclasses.replace(
         program,
         step=with_state_on(program.step, of_state),
-        inputs=inputs,
+        inputs=sharded(program.inputs),
         inputs_of=given,
         state=state,
     )
