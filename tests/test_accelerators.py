@@ -21,6 +21,7 @@ from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Target
 from benchbench.model.measurement import Memory
 from benchbench.model.run import Settings
+from benchbench.running.verification import verify_job
 from benchbench.timing.policy import POLICIES
 from benchbench.worker.case import TRIED, measure_case
 from benchbench.workloads.base import Draw
@@ -44,7 +45,7 @@ class Line:
 
         return SimpleNamespace(
             post=post, collect=collect, ready=lambda timeout_s: SimpleNamespace(status="ready", reason=""),
-            close=lambda: None, alive=True,
+            close=lambda: None, alive=True, has_ended=lambda: True,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ def begun_together(*cases: Case) -> list[set[str]]:
     ]
     with WorkerPool(targets, Settings(threads=1), sys.executable, transport=opened) as pool:
         pool.start(cases)
-        pool.ask_together([(case, {"kind": "verify"}) for case in cases], lambda: None)
+        pool.ask_together([verify_job(case, {}, {}) for case in cases], lambda label: None)
     waves: list[set[str]] = []
     for index, (what, who) in enumerate(line.diary):
         if what == "begin":

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from benchbench.backends import _onnx_models as models
+from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Measurement
+from benchbench.model.note import NoteKind, note
 from benchbench.store import runs, selectors
+from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
 from tests.brief import BRIEFLY
 from tests.program import accelbench
@@ -29,22 +32,24 @@ def exported(folder: Path, content: bytes = b"model") -> Path:
 def test_what_one_process_exported_another_one_finds(tmp_path: Path, kept: Path) -> None:
     assert models.kept_model("a") is None
     assert not models.is_any_kept()
-    path = models.keep_model(exported(tmp_path), "a")
+    models.keep_model(exported(tmp_path), "a")
     assert models.is_any_kept()
-    assert path == models.kept_model("a") == kept / "a.onnx"
-    assert path.read_bytes() == b"model"
+    assert models.kept_model("a") == kept / "a.onnx"
+    assert (kept / "a.onnx").read_bytes() == b"model"
     assert models.kept_model("b") is None
 
 
 def test_a_model_in_parts_stays_where_it_is(tmp_path: Path, kept: Path) -> None:
     (tmp_path / "model.onnx.data").write_bytes(b"weights")
-    assert models.keep_model(exported(tmp_path), "a") == tmp_path / "model.onnx"
+    models.keep_model(exported(tmp_path), "a")
+    assert (tmp_path / "model.onnx").is_file()
     assert models.kept_model("a") is None
 
 
 def test_without_a_run_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(models.EXPORTED, raising=False)
-    assert models.keep_model(exported(tmp_path), "a") == tmp_path / "model.onnx"
+    models.keep_model(exported(tmp_path), "a")
+    assert (tmp_path / "model.onnx").is_file()
     assert models.kept_model("a") is None
     assert not models.is_any_kept()
 
@@ -62,13 +67,35 @@ def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
 
 
 @pytest.mark.real
-def test_later_rounds_read_what_the_first_one_exported(tmp_path: Path) -> None:
+def test_every_process_loads_what_one_exported_before_anything_was_timed(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     gemm = ("-b", "onnxruntime", "-w", "gemm", "-p", "m=n=k=64")
     accelbench("run", *gemm, "--quick", "--rounds", "2", cwd=tmp_path, **BRIEFLY)
     run = runs.read_run(selectors.find_run(tmp_path / "results", "latest"))
     measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
-    assert [each.compile_cache for each in measured] == ["empty", "warm"]
+    assert [each.compile_cache for each in measured] == ["empty", "empty"]
+    assert not any(EXPORTS in each.notes for each in measured)
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("default")  # of the exporter; workers do not raise them either
+@pytest.mark.parametrize("room", [True, False])
+def test_without_room_to_keep_a_model_each_process_exports_it_and_says_so(
+    room: bool, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(models, "FREE_TIMES", 10 if room else 10**15)
+    for _ in range(2):
+        backend = OnnxRuntime()
+        session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
+        with build(backend, session, gemm(8), Dtype.FLOAT32) as runner:
+            session.export(runner.program.step, runner.program.inputs)
+            assert len(list(kept.glob("*.onnx"))) == room
+            session.wait(runner.step())
+        assert (EXPORTS in session.notes) == (not room)
+
+
+EXPORTS = note(NoteKind.EXPORT_IN_COLD_START)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from benchbench.analyse.rows import rows
 from benchbench.cli.options import seconds_in
 from benchbench.errors import UsageError
+from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
 from benchbench.model.device import Target
@@ -24,6 +25,7 @@ from benchbench.model.status import Status
 from benchbench.plan.schedule import Standing, due, widest
 from benchbench.running import rounds
 from benchbench.timing.policy import POLICIES, half_width, in_words, rounds_of, within
+from tests.answering import answer_all
 from tests.factories import a_case, a_measurement, a_probe, a_run, a_run_info, some_rounds
 from tests.program import accelbench
 from tests.program import rows as stored_rows
@@ -156,12 +158,8 @@ class Scripted:
         self.now_s = 0.0
         self.started: list[list[str]] = []
 
-    def reference(self, case: Case, **how: object) -> dict[str, Any]:
-        return {}
-
-    def ask_together(self, jobs: Any, meanwhile: Callable[[], None]) -> dict[str, Answer]:
-        meanwhile()
-        return {}
+    def ask_together(self, jobs: Iterable[Job], announce: object) -> None:
+        answer_all(jobs, lambda job: Answer({"reference": {}}))
 
     def start(self, cases: list[Case]) -> None:
         self.started.append(sorted({case.target for case in cases}))

@@ -22,9 +22,11 @@ from benchbench.launch.process import GRACE_S, LocalWorker
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
 from benchbench.model.device import Target
+from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.running.answers import decoded
+from benchbench.running.verification import Verified, verify_job
 from tests.factories import a_case
 
 SHORT_S = 0.05  # of a job
@@ -123,8 +125,9 @@ def pool() -> Iterator[tuple[WorkerPool, Asked]]:
 
         ready = SimpleNamespace(status="ready", reason="")
         return SimpleNamespace(
-            post=post, collect=collect, ask=ask, ready=lambda *_: ready, close=lambda: None, alive=True
-        )
+            post=post, collect=collect, has_ended=lambda: True, ask=ask, ready=lambda *_: ready,
+            close=lambda: None, alive=True,
+        )  # fmt: skip
 
     transport: Any = SimpleNamespace(start=start, close=lambda: None)
     targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]
@@ -153,9 +156,11 @@ def test_w5_nothing_more_is_asked_of_its_device_and_the_rest_is_measured(
 
 def test_w5_what_is_verified_side_by_side_heeds_it_too(pool: tuple[WorkerPool, Asked]) -> None:
     cases = [on("cuda:0"), on("cuda:0", size=16), on("cuda:0", "jax"), on("cpu", "jax")]
-    answers = pool[0].ask_together([(case, {"kind": "verify"}) for case in cases], lambda: None)
-    ends = [answers[case.id].end for case in cases]
-    assert ends == [JobEnd.STUCK, JobEnd.NOT_ASKED, JobEnd.NOT_ASKED, JobEnd.ANSWERED]
+    found: Verified = {}
+    pool[0].ask_together([verify_job(case, {}, found) for case in cases], lambda label: None)
+    results = [found[case.id] for case in cases]
+    statuses = [result.status if isinstance(result, Failure) else result for result in results]
+    assert statuses == [Status.TIMEOUT, Status.LOST, Status.LOST, 0.0]
     assert {name for _, name in pool[1]} == {cases[0].id, cases[3].id}
 
 

@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.transport import Answer
+from benchbench.launch.job_queues import Job
+from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
-from benchbench.running.verification import check_name, is_hidden, verified
+from benchbench.running.verification import (
+    References,
+    check_name,
+    computed,
+    is_hidden,
+    reference_jobs,
+    verify_job,
+)
 from tests.factories import a_case
 from tests.program import accelbench, records, rows
 
@@ -78,18 +86,6 @@ def test_all_dtypes_and_modes_of_a_work_on_a_device_share_a_check() -> None:
     assert check_name(plain) == plain.id
 
 
-class Answers:
-    """A pool that gives the same answer to every job."""
-
-    def __init__(self, *, reply: Any = None) -> None:
-        self.asked: list[Any] = []
-        self._reply = reply
-
-    def ask_together(self, jobs: Any, meanwhile: Any) -> dict[str, Answer]:
-        self.asked += [job for _, job in jobs]
-        return {case.id: Answer(self._reply) for case, _ in jobs}
-
-
 def failure(status: Status) -> dict[str, Any]:
     return {"outcome": {"status": status, "message": "so it is"}, "stages_s": {}}
 
@@ -103,15 +99,39 @@ def failure(status: Status) -> dict[str, Any]:
     ],
 )
 def test_what_float32_does_not_support_is_left_to_the_measurement(reply: Any, told: Any) -> None:
-    case, pool = a_network(), Answers(reply=reply)
-    found = verified(pool, [], [case], ({}, {case.work: {}}), lambda: None)  # type: ignore[arg-type]
-    assert [job["in_float32"] for job in pool.asked] == [True]
+    case, found = a_network(), dict[str, Any]()
+    job = verify_job(case, {}, found, in_float32=True)
+    assert job.message["in_float32"]
+    assert not list(job.done(Answer(reply)))
     result = found.get(check_name(case))
     assert (result.status if isinstance(result, Failure) else result) == told
 
 
-def test_nothing_is_asked_for_that_has_no_reference() -> None:
-    pool, case = Answers(), replace(a_network())
-    none = Failure(status=Status.FAILED, message="it cannot be computed")
-    assert not verified(pool, [], [case], ({}, {case.work: none}), lambda: None)  # type: ignore[arg-type]
-    assert not pool.asked
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (Answer(failure(Status.UNSUPPORTED)), Status.UNSUPPORTED),
+        (Answer(failure(Status.FAILED)), Status.FAILED),
+        (Answer(None, JobEnd.CRASHED, "so it is"), Status.FAILED),
+    ],
+)
+def test_nothing_is_asked_for_that_has_no_reference(answer: Answer, status: Status) -> None:
+    case, found = a_network(), References()
+    (job,) = reference_jobs([case, replace(case, target="jax", backend="jax")], found, never)
+    assert not list(job.done(answer))
+    reference = found[computed(case)]
+    assert isinstance(reference, Failure)
+    assert (reference.status, "so it is" in reference.message) == (status, True)
+
+
+def never(case: Case, reference: object) -> list[Job]:
+    raise AssertionError("a job without a reference")
+
+
+def test_one_reference_serves_all_backends_and_each_is_verified_when_it_is_there() -> None:
+    case, found = a_network(), References()
+    cases = [case, replace(case, target="jax", backend="jax"), replace(case, target="fake", backend="fake")]
+    (job,) = reference_jobs(cases, found, lambda each, reference: [verify_job(each, reference, {})])
+    told = list(job.done(Answer({"reference": {"expected": {}}})))
+    assert [each.case for each in told] == cases[:2]  # the third computes nothing
+    assert found == {computed(case): {"expected": {}}}

@@ -21,7 +21,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
-from benchbench.running.verification import computed, replicas, verified
+from benchbench.running.verification import References, computed, reference_jobs, verify_job
 
 Errors = dict[str, float | Failure | None]
 
@@ -82,7 +82,9 @@ class Verifier:
         if probe.status != "ready":
             pytest.skip(probe.reason)
         known = {computed(case): self.reference(case) for case in cases}
-        return verified(pool, cases, (), (known, {}), lambda: None)
+        errors: Errors = {}
+        pool.ask_together([verify_job(case, known[computed(case)], errors) for case in cases], quietly)
+        return errors
 
     def pool_of(self, case: Case) -> tuple[WorkerPool, Probe]:
         """The pool that has the workers of the case's backend, and what they found."""
@@ -90,8 +92,19 @@ class Verifier:
 
     def reference(self, case: Case) -> Any:
         """Of what the case computes, on one device or divided."""
-        pool = self._pools.without_framework
-        return self._known.of(computed(case), lambda: pool.reference(case, replicas=replicas(case)))
+
+        def compute() -> Message:
+            found: References = {}
+            self._pools.without_framework.ask_together(list(reference_jobs([case], found)), quietly)
+            reference = found[computed(case)]
+            assert not isinstance(reference, Failure), reference.message
+            return reference
+
+        return self._known.of(computed(case), compute)
+
+
+def quietly(label: str) -> None:
+    """Announces nothing."""
 
 
 @contextmanager

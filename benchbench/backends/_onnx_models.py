@@ -42,13 +42,13 @@ def is_any_kept() -> bool:
     return folder is not None and any(Path(folder).glob("*.onnx"))
 
 
-def keep_model(path: Path, name: str) -> Path:
-    """Where the model is now: kept, or at `path` as before where there is no place or little room for it."""
+def keep_model(path: Path, name: str) -> None:
+    """Move the model to where it is kept, unless there is no such place or little room."""
     kept, size = _place_of(name), path.stat().st_size
     if kept is None or shutil.disk_usage(path).free < FREE_TIMES * size or _has_parts(path):
-        return path
+        return
     kept.parent.mkdir(parents=True, exist_ok=True)
-    return path.replace(kept)  # one file system: both are in the run's folder
+    path.replace(kept)  # one file system: both are in the run's folder
 
 
 def _place_of(name: str) -> Path | None:

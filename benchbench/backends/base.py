@@ -211,6 +211,10 @@ class Session(ABC):
         """
         return others
 
+    def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+        """Export the step for the other processes of the run, where the backend `exports`."""
+        raise NotImplementedError
+
     def compilations(self) -> int | None:
         """Programs compiled so far, where the framework may compile again during timing; else None."""
         return None
@@ -291,6 +295,7 @@ class Backend(ABC):
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(dtype for dtype in Dtype if dtype is not Dtype.INT8)
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
     preloads_ahead: bool = True  # what `preload` imports is needed in later rounds, too
+    exports: bool = False  # its processes load a model, which a job before them exports (`Session.export`)
     keeps_compiled: bool = True  # in the run's compile cache, from one process to the next
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs

@@ -81,6 +81,8 @@ class OnnxRuntime(Backend):
     )
     extra = "onnxruntime"
     preloads_ahead = False
+    exports = True
+    keeps_compiled = False  # each process loads and optimises its model
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
@@ -148,7 +150,6 @@ class OnnxRuntime(Backend):
         """Raises Unsupported for a step that no framework compiles: there is no graph of it."""
         assert isinstance(session, OnnxSession)
         session.model = model_name(workload, session.case_dtype)
-        self.keeps_compiled = kept_model(session.model) is not None
         program = super().program(session, workload, arrays)
         if not program.compiles:
             raise Unsupported("ONNX Runtime runs whole graphs only, and this step is not one")
@@ -162,8 +163,7 @@ class OnnxRuntime(Backend):
 class OnnxSession(TorchSession):
     """One execution provider; an output is the binding that holds it."""
 
-    notes = (note(NoteKind.EXPORT_IN_COLD_START),)
-    model = ""  # the name that what is exported is kept by, in this run; "": it is not
+    model = ""  # the name that its exported model is kept by, in this run; "": it is not
 
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
         """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""
@@ -196,6 +196,12 @@ class OnnxSession(TorchSession):
                 raise self._without_kernel(error) from error
 
         return run
+
+    def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+        """Kept by name; where there is no room for it, each process exports it anew."""
+        if kept_model(self.model) is None:
+            with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
+                keep_model(self._exported(step, inputs, Path(folder)), self.model)
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
         """Inputs are bound once."""
@@ -231,7 +237,10 @@ class OnnxSession(TorchSession):
         from onnxruntime.capi import onnxruntime_pybind11_state as faults
 
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
-            path = kept_model(self.model) or self._exported(step, inputs, Path(folder))
+            path = kept_model(self.model)
+            if path is None:  # nothing was exported before, or there was no room to keep it
+                self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
+                path = self._exported(step, inputs, Path(folder))
             try:
                 session = self._session(path, trace=trace)
             except (faults.NotImplemented, faults.InvalidGraph) as error:
@@ -243,7 +252,7 @@ class OnnxSession(TorchSession):
         path = export_model(step, inputs, folder)
         if self.case_dtype is Dtype.INT8:
             path = quantise(path, inputs)
-        return keep_model(path, self.model)
+        return path
 
     def _session(self, path: Path, *, optimised: Path | None = None, trace: Path | None = None) -> Any:
         import onnxruntime

@@ -33,6 +33,8 @@ class Channel:
         """The next message; None when the other end is closed. Raises TimeoutError, ValueError."""
         deadline = monotonic() + timeout_s
         while b"\n" not in self._received:
+            if self._is_too_long:
+                raise ValueError(f"more than {MOST_BYTES} bytes")
             self._socket.settimeout(max(deadline - monotonic(), 0.001))
             if not self._read():
                 return None
@@ -45,6 +47,17 @@ class Channel:
         if has_huge_integer(message):
             raise ValueError("an integer has more than 30 digits")
         return message
+
+    def has_come(self, count: int) -> bool:
+        """Whether so many messages can be received at once, or none further: without waiting."""
+        self._socket.setblocking(False)
+        try:
+            while self._received.count(b"\n") < count and not self._is_too_long:
+                if not self._read():
+                    break
+        except BlockingIOError:
+            return False
+        return True
 
     @property
     def ended(self) -> bool:
@@ -64,14 +77,16 @@ class Channel:
     def _read(self) -> bool:
         try:
             chunk = self._socket.recv(65536)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             raise
         except OSError:  # reset, or no route to its host any longer
             return False
         self._received += chunk
-        if len(self._received) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES} bytes")
         return bool(chunk)
+
+    @property
+    def _is_too_long(self) -> bool:
+        return len(self._received) > MOST_BYTES
 
     def _drain(self) -> None:
         self._received.clear()

@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from benchbench.backends.base import Backend
-from benchbench.errors import Unsupported
+from benchbench.launch.job_queues import Job, JobQueues
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.lost_devices import LostDevices, is_accelerator
+from benchbench.launch.lost_devices import LostDevices
 from benchbench.launch.project import UserCode
+from benchbench.launch.reference_jobs import reason_in
 from benchbench.launch.template import REFERENCE, Template, template_of
 from benchbench.launch.transport import (
     Answer,
@@ -32,7 +33,6 @@ from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
 from benchbench.registry import load_class
 
 WORKERS_PER_CORE = 2  # that import while backends are looked for: an import waits for the disk, too
@@ -118,26 +118,6 @@ class WorkerPool:
         """Watch the machine that the case is measured on."""
         return self._transport.watch(case)
 
-    def reference(self, case: Case, *, small: bool = False, replicas: int = 1) -> Message:
-        """What the case must give, in float64: the fields of a `worker.verify.Reference`.
-
-        `small`: of the workload's small size, with tolerances for float32. `replicas`: into how many parts a
-        batch is divided that each have batch statistics of their own.
-        Raises RuntimeError when it cannot be computed, Unsupported when the workload says so.
-        """
-        begin = time.perf_counter()
-        needed = {"workload": case.workload, "params": case.params}
-        about = {**needed, "placement": dataclasses.asdict(case.placement), "replicas": replicas}
-        job = {"kind": "reference", "dtype": case.dtype, "about": about, "small": small}
-        answer = self.ask_plain(job)
-        self._charge("reference", begin)
-        if answer.reply is None or "reference" not in answer.reply:
-            if _is_unsupported(answer):
-                raise Unsupported(_reason(answer))
-            raise RuntimeError(f"its float64 reference cannot be computed: {_reason(answer)}")
-        reference: Message = answer.reply["reference"]
-        return reference
-
     def ask_plain(self, job: Message, target: str | None = None) -> Answer:
         """The answer to a job about no case, of a target's worker or of one without a framework."""
         worker = self._workers.usable(Template(target) if target else REFERENCE)
@@ -170,54 +150,21 @@ class WorkerPool:
                 break
         return answer
 
-    def ask_together(
-        self, jobs: Sequence[tuple[Case, Message]], meanwhile: Callable[[], None]
-    ) -> dict[str, Answer]:
-        """Case id → answer. Workers work side by side, so nothing timed may be asked for here.
+    def ask_together(self, jobs: Iterable[Job], announce: Callable[[str], None]) -> None:
+        """Ask all that is needed before anything is timed: workers work side by side.
 
-        `meanwhile`: what this process has to do itself; it may ask for references.
+        Each answer goes to its job, which may have further ones.
         """
-        waiting: dict[Template, list[tuple[Case, Message]]] = {}
-        for case, job in jobs:
-            waiting.setdefault(template_of(case), []).append((case, job))
-        answers: dict[str, Answer] = {}
-        wave = self._posted(waiting)
-        meanwhile()
         begin = time.perf_counter()
-        while wave:
-            for case in wave:
-                answer = self._workers.posted(template_of(case)).collect(self._settings.timeout_s)
-                answers[case.id] = self._lost.recorded(case, answer)
-            answers |= self._refused(waiting)
-            wave = self._posted(waiting)
+
+        def message_of(job: Job) -> Message:
+            announce(job.label)
+            return job.message if job.case is None else self._job_of(job.case, job.message)
+
+        for job in JobQueues(self._workers, self._lost, self._settings.timeout_s).answers(jobs, message_of):
+            if job.case is None:
+                begin = self._charge("reference", begin)
         self._charge("verify_training", begin)
-        return answers
-
-    def _refused(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> dict[str, Answer]:
-        """Case id → answer of the cases whose device is lost, which are taken out of the queues."""
-        lost = {
-            case.id: answer
-            for queue in waiting.values()
-            for case, _ in queue
-            if (answer := self._lost.refusal(case))
-        }
-        for template, queue in waiting.items():
-            waiting[template] = [(case, job) for case, job in queue if case.id not in lost]
-        return lost
-
-    def _posted(self, waiting: dict[Template, list[tuple[Case, Message]]]) -> list[Case]:
-        """Begin the next job of each worker, at most one of them on an accelerator; the cases.
-
-        Frameworks do not share an accelerator's memory well, and a TPU admits one process.
-        """
-        wave: list[tuple[Case, Message]] = []
-        for queue in waiting.values():
-            taken = any(is_accelerator(case.device) for case, _ in wave)
-            if queue and not (taken and is_accelerator(queue[0][0].device)):
-                wave.append(queue.pop(0))
-        for case, job in wave:
-            self._workers.usable(template_of(case)).post(self._job_of(case, job), fork=True)
-        return [case for case, _ in wave]
 
     def _spawned(self, case: Case, job: Message) -> Answer:
         environment = dict(template_of(case).environment)
@@ -267,8 +214,11 @@ class WorkerPool:
         about = {"case": dataclasses.asdict(case), "case_id": case.id}
         return {**job, **about, "timeout_s": self._settings.timeout_s}
 
-    def _charge(self, stage: str, begin: float) -> None:
-        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + time.perf_counter() - begin
+    def _charge(self, stage: str, begin: float) -> float:
+        """Add what has passed since `begin` to the stage; the time now."""
+        now = time.perf_counter()
+        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + now - begin
+        return now
 
 
 class _Devices(msgspec.Struct):
@@ -283,7 +233,7 @@ def _probe_of(target: Target, version: str | None, answer: Answer) -> Probe:
     try:
         reply = msgspec.convert(answer.reply, _Devices)
     except msgspec.ValidationError as error:
-        reason = f"asked for its devices: {_reason(answer) or error}"
+        reason = f"asked for its devices: {reason_in(answer) or error}"
         return Probe(target=target, version=version, status="broken", reason=reason)
     return Probe(
         target=target,
@@ -292,14 +242,3 @@ def _probe_of(target: Target, version: str | None, answer: Answer) -> Probe:
         missing=tuple(reply.missing.items()),
         missing_modes=tuple(reply.missing_modes.items()),
     )
-
-
-def _reason(answer: Answer) -> str:
-    """Why there is no reply, or the failure that it reports; empty where it reports none."""
-    outcome: Any = (answer.reply or {}).get("outcome")
-    return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")
-
-
-def _is_unsupported(answer: Answer) -> bool:
-    outcome: Any = (answer.reply or {}).get("outcome")
-    return isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED

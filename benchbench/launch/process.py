@@ -114,10 +114,12 @@ class LocalWorker(Worker):
         self._jobs += 1
         self._stamp = {"job": self._jobs, "case": job.get("case_id"), "nonce": secrets.token_hex(8)}
         self._job_folder = JobFolder(self._folder / f"job-{self._jobs}", files or {})
+        self._expected = 2 if fork else 1  # messages: a process of its own is told when it begins
         self._log.clear()
         self._oom_kills = self._count_oom_kills()
         own = {"stamp": self._stamp, "fork": fork, "folder": str(self._job_folder.path)}
         self._channel.send({**job, **own, "threads": self._threads, "affinity": self._affinity()})
+        self._posted = monotonic()
 
     def collect(self, timeout_s: float) -> Answer:
         """The answer to the job posted. A worker that answers otherwise is ended."""
@@ -128,6 +130,10 @@ class LocalWorker(Worker):
             return self._failed(JobEnd.UNREADABLE, f"the worker's answer cannot be read: {error}")
         finally:
             self._job_folder.close()
+
+    def has_ended(self) -> bool:
+        """Whether the job has ended, or its worker has."""
+        return self._channel.has_come(self._expected)
 
     def _collected(self, timeout_s: float) -> Answer:
         deadline = monotonic() + timeout_s
@@ -143,9 +149,9 @@ class LocalWorker(Worker):
 
     def _late(self, pid: int | None, timeout_s: float) -> Answer:
         """End a job that is late, and say how it ended."""
+        what = f"no answer after {monotonic() - self._posted:.0f} s"
         idle = pid is not None and not _has_worked(pid)
         self._end_job(pid, min(GRACE_S, timeout_s))
-        what = f"no answer after {timeout_s:.0f} s"
         group = pid or self._process.pid  # without a fork the worker itself had the job
         if is_group_alive(Path("/"), group):
             return self._failed(JobEnd.STUCK, f"{what}, and no signal ends its process {group}")

@@ -125,6 +125,10 @@ class RankedWorker(Worker):
         reply = of_all({"ranks": ranks})
         return dataclasses.replace(endings.own, reply=reply, end=JobEnd.ANSWERED, message="")
 
+    def has_ended(self) -> bool:
+        """Of a job on all devices only the meeting can tell, which `collect` holds."""
+        return bool(self._lost) or self._meeting is not None or self._own.has_ended()
+
     @property
     def alive(self) -> bool:
         """Whether the first worker can take another job."""

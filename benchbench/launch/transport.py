@@ -97,6 +97,10 @@ class Worker(ABC):
     def collect(self, timeout_s: float) -> Answer:
         """The answer to the job posted, within `timeout_s` from now and what it takes to end it."""
 
+    def has_ended(self) -> bool:
+        """Whether `collect` would return at once; also True where only `collect` can tell."""
+        return True
+
     @property
     @abstractmethod
     def alive(self) -> bool:

@@ -25,9 +25,9 @@ from benchbench.plan.devices import check_devices, devices_asked
 from benchbench.plan.doubling import ascending, why_needless
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.schedule import due
+from benchbench.running.groundwork import Announce
 from benchbench.running.recorder import Recorder
 from benchbench.running.request import Request, Terms
-from benchbench.running.verification import Announce
 from benchbench.store.ulid import new_id
 
 

@@ -1,4 +1,4 @@
-"""What is verified before anything is timed, and against which reference.
+"""The jobs that verify what a run measures, and against which reference.
 
 Training is verified at its small size, in its own dtype and mode. Inference of networks, and layers as deep
 as a recurrent one, are also verified at the small size in float32 where they compute in less, since rounding
@@ -8,13 +8,13 @@ hides mistakes there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported
 from benchbench.launch import catalogue
-from benchbench.launch.pool import WorkerPool
+from benchbench.launch.job_queues import Job
+from benchbench.launch.reference_jobs import reference_in, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure
@@ -23,32 +23,63 @@ from benchbench.model.status import Status
 from benchbench.registry import load_class
 from benchbench.running.answers import decoded
 
-Announce = Callable[[str], None]
-# What is computed → its float64 reference, as WorkerPool.reference gives it, or why there is none.
+# What is computed → its float64 reference, the fields of a worker.verify.Reference, or why there is none.
 References = dict[str, Message | Failure]
 Verified = dict[str, float | Failure | None]  # name of a check → relative error, or what is wrong
 
 
-def references(
-    pool: WorkerPool, cases: Sequence[Case], announce: Announce, *, small: bool = False
-) -> References:
-    """Name of what is computed (`computed`) → its float64 reference, or why there is none.
+def reference_jobs(
+    cases: Iterable[Case],
+    found: References,
+    then: Callable[[Case, Message], Iterable[Job]] | None = None,
+    *,
+    small: bool = False,
+) -> Iterator[Job]:
+    """A job for each thing computed (`computed`), for all backends; its reference goes to `found`.
 
-    One serves all backends. `small`: at the small size, with tolerances for float32.
+    `then`: the jobs of a case that need its reference. `small`: at the small size, with tolerances for
+    float32.
     """
-    made: References = {}
+    alike: dict[str, list[Case]] = {}
     for case in cases:
-        name = computed(case)
-        if name in made or not _computes(case):
-            continue
-        announce(f"float64 reference of {name}{' at a small size' if small else ''}")
-        try:
-            made[name] = pool.reference(case, small=small, replicas=replicas(case))
-        except Unsupported as reason:
-            made[name] = Failure(status=Status.UNSUPPORTED, message=str(reason))
-        except RuntimeError as error:
-            made[name] = Failure(status=Status.FAILED, message=str(error))
-    return made
+        if _computes(case):
+            alike.setdefault(computed(case), []).append(case)
+    for name, same in alike.items():
+
+        def answered(answer: Answer, name: str = name, same: Sequence[Case] = same) -> Iterator[Job]:
+            reference = found[name] = _reference_or_failure(answer)
+            if then and not isinstance(reference, Failure):
+                for case in same:
+                    yield from then(case, reference)
+
+        message = reference_message(same[0], small=small, replicas=replicas(same[0]))
+        label = f"float64 reference of {name}{' at a small size' if small else ''}"
+        yield Job(message=message, done=answered, label=label)
+
+
+def verify_job(case: Case, reference: Message, found: Verified, *, in_float32: bool = False) -> Job:
+    """The job that verifies the case; its relative error, or what is wrong, goes to `found` (`check_name`).
+
+    What a framework does not support in float32 is left to the measurement.
+    """
+
+    def answered(answer: Answer) -> Iterable[Job]:
+        result = _error_in(answer)
+        if not in_float32 or not _is_unsupported(result):
+            found[check_name(case)] = result
+        return ()
+
+    message = {"kind": "verify", "reference": reference, "in_float32": in_float32}
+    return Job(message=message, done=answered, case=case, label="verifying networks at a small size")
+
+
+def _reference_or_failure(answer: Answer) -> Message | Failure:
+    try:
+        return reference_in(answer)
+    except Unsupported as reason:
+        return Failure(status=Status.UNSUPPORTED, message=str(reason))
+    except RuntimeError as error:
+        return Failure(status=Status.FAILED, message=str(error))
 
 
 def computed(case: Case) -> str:
@@ -84,37 +115,6 @@ def check_name(case: Case) -> str:
     if not is_hidden(case):
         return case.id
     return f"in float32: {dataclasses.replace(case, dtype=Dtype.FLOAT32, mode='', cache=Cache.HOT).id}"
-
-
-def verified(
-    pool: WorkerPool,
-    training: Sequence[Case],
-    hidden: Sequence[Case],
-    known: tuple[References, References],
-    meanwhile: Callable[[], None],
-) -> Verified:
-    """Name of a verification (`check_name`) → its relative error, or what is wrong.
-
-    `known`: the references of training, and those in float32. What a framework does not support in float32 is
-    left to the measurement. `meanwhile`: what this process does while workers verify.
-    """
-    jobs = [*_jobs(training, known[0], in_float32=False), *_jobs(hidden, known[1], in_float32=True)]
-    answers = pool.ask_together(jobs, meanwhile)
-    results: Verified = {}
-    for case, job in jobs:
-        result = _error_in(answers[case.id])
-        if not job["in_float32"] or not _is_unsupported(result):
-            results[check_name(case)] = result
-    return results
-
-
-def _jobs(
-    cases: Sequence[Case], known: References, *, in_float32: bool
-) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """A job for each case, but for those whose reference cannot be computed."""
-    for case in cases:
-        if not isinstance(reference := known.get(computed(case)), Failure):
-            yield case, {"kind": "verify", "reference": reference, "in_float32": in_float32}
 
 
 def _error_in(answer: Answer) -> float | Failure | None:

@@ -194,6 +194,14 @@ def largest_deviation(
     return verify.worst(elements, reference.expected, reference.tolerance, reference.spared)
 
 
+def export_case(backend: Backend, job: Message) -> Message:
+    """Leave the case's model where the run's other processes load it."""
+    case, workload, session = open_case(backend, job)
+    with build(backend, session, workload, case.computes_in) as runner:
+        session.export(runner.program.step, runner.program.inputs)
+    return {}
+
+
 def trace_case(backend: Backend, job: Message) -> list[float]:
     """The losses of the first `steps` training steps at the case's own size."""
     case, workload, session = open_case(backend, job)
@@ -255,6 +263,7 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job →
     "preload": preload_kinds,
     "reference": lambda _, job: {"reference": dataclasses.asdict(reference_for(job))},
     "verify": lambda backend, job: {"verified": verify_case(backend, job)},
+    "export": export_case,
     "trace": lambda backend, job: {"losses": trace_case(backend, job)},
     "profile": profile_case,
     "read": read_trace,

@@ -1,0 +1,97 @@
+"""What a run does before anything is timed: on a stand-in for its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchbench.launch.job_queues import Job
+from benchbench.launch.transport import Answer, JobEnd
+from benchbench.model.case import Case, Phase
+from benchbench.model.measurement import Failure
+from benchbench.model.status import Status
+from benchbench.running.groundwork import Groundwork
+from tests.answering import answer_all
+from tests.factories import a_case
+
+
+class Pool:
+    """Answers jobs by their kind."""
+
+    def __init__(self, **others: Answer) -> None:
+        """`others`: kind of job → its answer, where it is none of the usual ones."""
+        usual: dict[str, Any] = {"reference": {"reference": {}}, "verify": {"verified": 0.25}, "export": {}}
+        self._answers = {kind: Answer(reply) for kind, reply in usual.items()} | others
+        self.asked: list[tuple[str, str]] = []
+
+    def ask_together(self, jobs: Iterable[Job], announce: object) -> None:
+        for job in answer_all(jobs, lambda job: self._answers[job.message["kind"]]):
+            self.asked.append((job.message["kind"], job.case.id if job.case else job.label))
+
+
+def laid(pool: Pool, *plan: Case) -> Groundwork:
+    stand_in: Any = pool
+    return Groundwork(stand_in, lambda label: None, plan, plan)
+
+
+def exported(**over: Any) -> Case:
+    return a_case(target="onnxruntime", backend="onnxruntime", mode="graph", **over)
+
+
+UNSUPPORTED = Answer({"outcome": {"status": "unsupported", "message": "no graph"}, "stages_s": {}})
+
+
+def test_training_is_verified_once_its_reference_is_there_and_inference_has_one() -> None:
+    train = a_case(workload="convnet_train", params={"batch": 8}, phase=Phase.TRAIN)
+    infer, pool = a_case(), Pool()
+    ground = laid(pool, infer, train)
+    references = [f"float64 reference of {case.work}" for case in (train, infer)]
+    assert pool.asked == [
+        ("reference", references[0]),
+        ("reference", references[1]),
+        ("verify", train.id),
+    ]
+    assert (ground.verified(train), ground.verified(infer)) == (0.25, None)
+    assert ground.reference(train) == ground.reference(infer) == {}
+
+
+def test_a_model_is_exported_before_anything_is_timed_and_only_where_a_backend_loads_one() -> None:
+    case, pool = exported(), Pool()
+    ground = laid(pool, case, a_case())
+    assert [each for each in pool.asked if each[0] == "export"] == [("export", case.id)]
+    asked = len(pool.asked)
+    assert ground.export_failure(case) is ground.export_failure(a_case()) is None
+    assert len(pool.asked) == asked
+
+
+def test_a_member_of_a_sequence_is_exported_when_it_is_due() -> None:
+    case, pool = exported(doubles="m"), Pool()
+    ground = laid(pool, case)
+    assert pool.asked == []
+    assert ground.reference(case) == {}
+    assert ground.export_failure(case) is None
+    assert ground.export_failure(case) is None
+    assert [kind for kind, _ in pool.asked] == ["reference", "export"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [(UNSUPPORTED, Status.UNSUPPORTED), (Answer(None, JobEnd.CRASHED), Status.CRASHED)]
+)
+def test_what_cannot_be_exported_is_told_as_the_case_s_result(answer: Answer, status: Status) -> None:
+    case = exported()
+    failure = laid(Pool(export=answer), case).export_failure(case)
+    assert isinstance(failure, Failure)
+    assert failure.status is status
+
+
+def test_a_reference_that_cannot_be_computed_is_told_and_nothing_is_verified_against_it() -> None:
+    train = a_case(workload="convnet_train", params={"batch": 8}, phase=Phase.TRAIN)
+    pool = Pool(reference=Answer(None, JobEnd.CRASHED, "out of memory"))
+    ground = laid(pool, train)
+    assert [kind for kind, _ in pool.asked] == ["reference"]
+    reference = ground.reference(replace(train))
+    assert isinstance(reference, Failure)
+    assert "out of memory" in reference.message

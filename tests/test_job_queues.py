@@ -1,0 +1,197 @@
+"""Jobs of many workers side by side: none waits for another worker's."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from benchbench.launch.channel import MOST_BYTES, Channel
+from benchbench.launch.job_queues import LAST_PART, Job
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.transport import Answer, Greeting, JobEnd, NotStarted
+from benchbench.model.case import Case
+from benchbench.model.device import Target
+from benchbench.model.run import Settings
+from tests.factories import a_case
+
+JOB_S = 60  # of the jobs here, as far as virtual time goes
+
+
+@dataclass
+class Clock:
+    """Virtual time, which passes while this process sleeps and while it waits for a worker."""
+
+    now_s: float = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Timed(NotStarted):
+    """A worker whose jobs take the seconds that their messages say."""
+
+    name: str
+    clock: Clock
+    diary: list[tuple[float, str]]
+    alive: bool = True
+    ends_s: float = 0.0
+    message: dict[str, Any] = field(default_factory=dict)
+
+    def ready(self, timeout_s: float = 0.0) -> Greeting:
+        return Greeting(status="ready")
+
+    def post(self, job: dict[str, Any], files: object = None, *, fork: bool) -> None:
+        self.message, self.ends_s = job, self.clock.now_s + job["seconds"]
+        self.diary.append((round(self.clock.now_s), f"{self.name} begins {job['name']}"))
+
+    def has_ended(self) -> bool:
+        return self.clock.now_s >= self.ends_s
+
+    def collect(self, timeout_s: float) -> Answer:
+        late = self.ends_s > self.clock.now_s + timeout_s
+        self.clock.now_s = min(max(self.ends_s, self.clock.now_s), self.clock.now_s + timeout_s)
+        self.diary.append((round(self.clock.now_s), f"{self.name} ends {self.message['name']}"))
+        return Answer(None, JobEnd.TIMED_OUT, "late") if late else Answer({})
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@dataclass
+class Timing:
+    """A transport of such workers."""
+
+    clock: Clock
+    diary: list[tuple[float, str]] = field(default_factory=list)
+
+    def start(self, target: Target, environment: Mapping[str, str]) -> Timed:
+        return Timed(target.name, self.clock, self.diary)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def open_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerPool, Timing]]:
+    clock = Clock()
+    monkeypatch.setattr("benchbench.launch.job_queues.time", clock)
+    transport: Any = Timing(clock)
+    targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]
+    settings = Settings(threads=1, timeout_s=JOB_S)
+    with WorkerPool(targets, settings, sys.executable, transport=lambda *_: transport) as pool:
+        yield pool, transport
+
+
+def on(target: str, device: str = "cpu") -> Case:
+    return a_case(target=target, backend=target, device=device)
+
+
+def a_job(case: Case | None, name: str, seconds: float, *then: Job, kept: list[Answer] | None = None) -> Job:
+    def done(answer: Answer) -> Iterable[Job]:
+        if kept is not None:
+            kept.append(answer)
+        return then
+
+    return Job(message={"name": name, "seconds": seconds}, done=done, case=case, label=f"now {name}")
+
+
+def test_a_worker_begins_its_next_job_while_another_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [a_job(on("torch"), "long", 30)] + [a_job(on("jax"), f"short {number}", 10) for number in range(3)]
+    told: list[str] = []
+    with open_pool(monkeypatch) as (pool, transport):
+        pool.ask_together(jobs, told.append)
+    assert transport.diary == [
+        (0, "torch begins long"),
+        (0, "jax begins short 0"),
+        (10, "jax ends short 0"),
+        (10, "jax begins short 1"),
+        (20, "jax ends short 1"),
+        (20, "jax begins short 2"),
+        (30, "torch ends long"),
+        (30, "jax ends short 2"),
+    ]
+    assert told == ["now long", "now short 0", "now short 1", "now short 2"]
+
+
+def test_what_an_answer_makes_possible_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = a_job(None, "reference", 5, a_job(on("torch"), "check", 5))
+    with open_pool(monkeypatch) as (pool, transport):
+        pool.ask_together([first, a_job(None, "another reference", 20)], lambda label: None)
+    assert (5, "torch begins check") in transport.diary
+    assert transport.diary[-1] == (25, "reference ends another reference")
+
+
+def test_one_job_at_a_time_has_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [a_job(on(target, "cuda:0"), f"{target}'s", 10) for target in ("torch", "jax")]
+    with open_pool(monkeypatch) as (pool, transport):
+        pool.ask_together(jobs, lambda label: None)
+    assert [line for _, line in transport.diary] == [
+        "torch begins torch's",
+        "torch ends torch's",
+        "jax begins jax's",
+        "jax ends jax's",
+    ]
+
+
+def test_a_job_that_hangs_ends_when_its_time_is_over_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Answer] = []
+    jobs = [a_job(on("torch"), "endless", 1e6, kept=kept)]
+    jobs += [a_job(on("jax"), f"short {number}", 10) for number in range(3)]
+    with open_pool(monkeypatch) as (pool, transport):
+        pool.ask_together(jobs, lambda label: None)
+    assert [answer.end for answer in kept] == [JobEnd.TIMED_OUT]
+    assert transport.diary[-2:] == [(30, "jax ends short 2"), (JOB_S, "torch ends endless")]
+    assert LAST_PART < 0.1
+
+
+@pytest.mark.parametrize(
+    ("sent", "closed", "come"),
+    [
+        (b"", False, False),
+        (b'{"a": 1}\n', False, False),
+        (b'{"a": 1}\n{"b"', False, False),
+        (b'{"a": 1}\n{"b": 2}\n', False, True),
+        (b'{"a": 1}\n', True, True),  # the rest will never come
+        (b"", True, True),
+    ],
+)
+def test_a_channel_says_without_waiting_whether_messages_have_come(
+    sent: bytes, closed: bool, come: bool
+) -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    with theirs:
+        theirs.sendall(sent)
+        if closed:
+            theirs.shutdown(socket.SHUT_RDWR)
+        assert channel.has_come(2) == come
+        assert channel.has_come(2) == come  # what was looked at is still there
+        if b"\n" in sent:
+            assert channel.receive(1) == {"a": 1}
+    channel.close()
+
+
+def test_a_message_that_is_too_long_has_come_and_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    with theirs:
+        theirs.setblocking(False)
+        left = b"x" * (MOST_BYTES + 65536)
+        while left and not channel.has_come(1):
+            left = left[theirs.send(left[:65536]) :]
+        assert channel.has_come(1)
+        with pytest.raises(ValueError, match="more than"):
+            channel.receive(1)
+    channel.close()
