@@ -17,7 +17,7 @@ from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime, _not_measured
-from benchbench.backends.tensorflow import TensorFlow
+from benchbench.backends.tensorflow import UNUSED, TensorFlow
 from benchbench.backends.torch import CudaSession, Torch
 from benchbench.backends.torch_xla import TorchXla
 from benchbench.errors import Unsupported
@@ -482,14 +482,15 @@ def test_a_backend_that_is_broken_leaves_its_cases_out_and_the_others_run(tmp_pa
     assert "1 ok, 1 left out" in done.stderr
 
 
-def test_tensorflow_is_imported_without_jax_which_is_there_afterwards(tmp_path: Path) -> None:
-    (tmp_path / "jax.py").write_text("")
+@pytest.mark.parametrize("unused", UNUSED)
+def test_tensorflow_is_imported_without_what_no_step_needs(unused: str, tmp_path: Path) -> None:
+    (tmp_path / f"{unused}.py").write_text("")
     (tmp_path / "tensorflow.py").write_text(
-        "try:\n    from jax import jit\nexcept ImportError:\n    __version__ = 'alone'\n"
+        f"try:\n    import {unused}\nexcept ImportError:\n    __version__ = 'alone'\n"
     )
-    code = "from benchbench.backends.tensorflow import TensorFlow; print(TensorFlow().load()); import jax"
+    load = "from benchbench.backends.tensorflow import TensorFlow; print(TensorFlow().load())"
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"{load}; import {unused}"],  # afterwards it is there
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parent.parent}"},
         capture_output=True,
         text=True,

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
     from benchbench.workloads.base import Arrays, Program, Workload
 
+# What `import tensorflow` would import and no step needs, half a second and more each: JAX for TFLite's
+# converter, with whatever is wrong with it, and Matplotlib for Keras's galleries of images.
+UNUSED = ("jax", "matplotlib")
+
 
 class TensorFlow(Backend):
     """`function` is tf.function, `xla` the same with jit_compile=True, `tensorrt` TF-TRT's conversion."""
@@ -77,9 +81,7 @@ class TensorFlow(Backend):
 
     def load(self) -> str:
         """Import TensorFlow."""
-        with _without(
-            "jax"
-        ):  # which TFLite's converter would import: a second, and whatever is wrong with it
+        with _without(*UNUSED):
             import tensorflow as tf
 
         return str(tf.__version__)
@@ -384,16 +386,15 @@ def _require_tensor_cores(device: str) -> None:
 
 
 @contextmanager
-def _without(module: str) -> Iterator[None]:
-    """Meanwhile `module` cannot be imported, unless it has been."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
+def _without(*modules: str) -> Iterator[None]:
+    """Meanwhile these cannot be imported, unless they have been."""
+    absent = [module for module in modules if module not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: importing it fails
     try:
         yield
     finally:
-        del sys.modules[module]
+        for module in absent:
+            del sys.modules[module]
 
 
 def _not_measured(tf: Any) -> dict[str, str]:
