@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchbench.backends.fake import Fake, FakeSession
@@ -187,6 +188,21 @@ def test_the_bytes_of_a_tree_of_arrays_are_those_of_its_leaves() -> None:
     values = jax.numpy.zeros(3, "float32")
     assert session.nbytes({"a": values, "b": [values, values]}) == 36
     assert jax.config.jax_platforms == "cpu"
+
+
+@pytest.mark.real
+def test_jax_compiles_nothing_to_tell_its_precision_or_to_read_elements_of_the_hosts_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    jax = pytest.importorskip("jax")
+    session = Jax().open("cpu", Dtype.FLOAT32, "jit", 1)
+    matrix = session.put(np.arange(12, dtype=np.float32).reshape(3, 4))
+    with jax.log_compiles():
+        assert session.precision()["storage"] == "float32"
+        assert session.take(matrix, np.array([[0, 1], [2, 3]])).tolist() == [1.0, 11.0]
+        assert not caplog.records
+        jax.jit(lambda x: x - 3.0)(matrix)
+    assert caplog.records  # what is compiled is told
 
 
 @pytest.mark.real

@@ -1,6 +1,7 @@
 """Workers of later rounds: imported before anything is timed, and no more than memory allows."""
 
 import dataclasses
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,3 +169,32 @@ def test_a_plan_alone_and_a_virtual_device_start_no_worker_early() -> None:
         with a_pool(diary, names=names) as (pool, _):
             pool.probe(later_rounds=later_rounds)
             assert [entry for entry in diary.entries if "start" in entry] == [f"start {names[0]}"]
+
+
+FIRST_STEP = """
+import sys
+import numpy.random
+from benchbench.backends.base import Backend
+from benchbench.model.case import Dtype, Phase
+from benchbench.registry import load_class
+from benchbench.worker.program import build
+from benchbench.workloads.operations.gemm import Gemm
+backend = load_class("benchbench.backends", sys.argv[1], Backend)()
+backend.load()
+backend.preload(Phase.FORWARD, backend.modes[0])
+before = set(sys.modules)
+session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 1)
+session.precision()
+session.wait(build(backend, session, Gemm(m=4, n=4, k=4), Dtype.FLOAT32).step())
+print(*sorted(name for name in set(sys.modules) - before if not name.startswith("benchbench")))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax"])
+def test_a_process_forked_for_a_case_has_nothing_of_its_framework_left_to_import(name: str) -> None:
+    pytest.importorskip(name)
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_STEP, name], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []

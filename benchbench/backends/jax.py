@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
 PINNED = "pinned_host"  # JAX's name for the kind of memory
+USED_BY_COMPILING = (
+    "jax.experimental.multihost_utils",
+    "jaxlib.mlir.dialects.builtin",
+    "jaxlib.mlir.dialects.mhlo",
+)
 
 
 class Jax(Backend):
@@ -90,6 +97,12 @@ class Jax(Backend):
         import jax.numpy as jnp  # noqa: F401 - loaded before the fork, not at first use
 
         return str(jax.__version__)
+
+    def preload(self, phase: Phase, mode: str) -> None:
+        """What its first compile imports."""
+        with suppress(ImportError):  # they may move: then each case imports them
+            for name in USED_BY_COMPILING:
+                import_module(name)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         """Every device of every platform this JAX can start."""
@@ -230,11 +243,11 @@ class JaxSession(Session):
         jax.block_until_ready(output)
 
     def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Gathered on the device, or on the host from its pinned memory: XLA computes nothing there."""
+        """Gathered on the device, or where NumPy can read the memory itself, without compiling anything."""
         import numpy as np
 
-        if output.sharding.memory_kind == PINNED:
-            return np.asarray(self.fetch(output)[tuple(index.T)])
+        if self.device.platform == "cpu" or output.sharding.memory_kind == PINNED:
+            return np.asarray(np.asarray(output)[tuple(index.T)], dtype=np.float64)
         return self.fetch(output[tuple(index.T)])
 
     def fetch(self, output: Any) -> NDArray[np.float64]:
@@ -246,14 +259,14 @@ class JaxSession(Session):
     def precision(self) -> dict[str, str]:
         """The default precision of dot and convolution, and the dtype an array really has."""
         import jax
-        import jax.numpy as jnp
+        import numpy as np
 
         wanted, found = MATMUL_PRECISION.get(self._dtype), jax.config.jax_default_matmul_precision
         if wanted != found:
             raise PrecisionMismatch(f"asked for matmul precision {wanted}, JAX reports {found}")
         precision = {
             "float32_multiply": "tf32" if self._dtype is Dtype.TF32 else "ieee",
-            "storage": str(jnp.zeros((), self.dtype).dtype),  # without x64, JAX quietly gives float32
+            "storage": str(jax.device_put(np.zeros((), self.dtype)).dtype),  # float32 for float64 without x64
         }
         if precision["storage"] != str(self.dtype):
             raise PrecisionMismatch(f"asked for {self.dtype}, JAX gives {precision['storage']}")
