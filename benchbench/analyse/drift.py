@@ -1,4 +1,4 @@
-"""Whether steps became slower or faster while a run went on: a trend over its rounds. Pure."""
+"""Whether the speed of all cases changed together while a run went on. Pure."""
 
 from __future__ import annotations
 
@@ -6,47 +6,114 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, variance
 
 from benchbench.model.note import Note, NoteKind, note
-from benchbench.stats import median
+from benchbench.stats import mean, median
 
 LEAST_ROUNDS = 3  # of a case that counts
 MOST_ROUNDS = 200  # of a case whose pairs are looked at: a run may have 10,000
-SIGNIFICANCE = 0.03  # two-sided, of a run
+SIGNIFICANCE = 0.03  # of a run's trend, two-sided
+UNEVEN_SIGNIFICANCE = 0.01  # of rounds that differ in all cases together
 NOTABLE = 0.01  # of a step: what is compared at a threshold of 3 % hardly depends on less
 
 Process = tuple[int, float]  # its round, and the logarithm of its step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """`change`: of the logarithm of a step from the first round to the last, in the median of `cases`."""
+    """How the speed of `cases` changed together, in the median of them, as a logarithm of a step.
+
+    `change`: of a `trend` from the first round to the last, else from the fastest round to the slowest.
+    `variance`: of the run's level about that of another hour, known with so many `degrees` of freedom.
+    """
 
     change: float
     cases: int
+    trend: bool
+    variance: float
+    degrees: float
 
     @property
     def note(self) -> Note:
-        """`steps became 4.10 % slower from the first round to the last, in 12 cases together`."""
-        what = "slower" if self.change > 0 else "faster"
-        return note(NoteKind.DRIFTED, share=abs(math.expm1(self.change)), what=what, cases=self.cases)
+        """`drifted: steps became 4.10 % slower …`, or `uneven: the slowest round took 4.10 % longer …`."""
+        share = abs(math.expm1(self.change))
+        if not self.trend:
+            return note(NoteKind.UNEVEN_ROUNDS, share=share, cases=self.cases)
+        return note(
+            NoteKind.DRIFTED, share=share, what="slower" if self.change > 0 else "faster", cases=self.cases
+        )
 
 
 def drift(cases: Iterable[Sequence[Process]]) -> Drift | None:
-    """A trend that all cases of a run show together; None where chance explains it, or it is small.
+    """A change that all cases of a run show together; None where chance explains it, or it is small.
 
-    The seasonal Kendall test (Hirsch, Slack & Smith 1982) with cases for seasons, by ranks within a case:
-    neither a case's level, nor its noise, nor a wild process matters. The size is the median over cases of
-    Sen's slope, times the rounds between the first and the last.
+    By ranks within a case: neither a case's level, nor its noise, nor a wild process matters.
     """
     counted = [sorted(case) for case in cases if len(case) >= LEAST_ROUNDS]
-    score = sum(_score(case) for case in counted)
-    variance = sum(len(case) * (len(case) - 1) * (2 * len(case) + 5) / 18 for case in counted)
-    if not counted or abs(score) - 1 < _LIMIT * math.sqrt(variance):
+    for test in (_trend, _uneven):
+        if counted and (found := test(counted)) and abs(found.change) >= NOTABLE:
+            return found
+    return None
+
+
+def _trend(cases: Sequence[Sequence[Process]]) -> Drift | None:
+    """Slower or faster from round to round: the seasonal Kendall test (Hirsch, Slack & Smith 1982).
+
+    Cases stand for seasons. The size is the median over cases of Sen's slope, times the rounds between the
+    first and the last. The run is taken for a random walk: the mean of one that ends D from where it began
+    has the variance D²/3 about that place, since ∫W of a unit walk has the variance 1/3.
+    """
+    score = sum(_score(case) for case in cases)
+    spread = sum(len(case) * (len(case) - 1) * (2 * len(case) + 5) / 18 for case in cases)
+    if abs(score) - 1 < _LIMIT * math.sqrt(spread):
         return None
-    change = median([_slope(case) * (case[-1][0] - case[0][0]) for case in counted])
-    return Drift(change, len(counted)) if abs(change) >= NOTABLE else None
+    change = median([_slope(case) * (case[-1][0] - case[0][0]) for case in cases])
+    return Drift(change=change, cases=len(cases), trend=True, variance=change**2 / 3, degrees=1.0)
+
+
+def _uneven(cases: Sequence[Sequence[Process]]) -> Drift | None:
+    """Rounds that differ, whatever their order: the test of Friedman (1937) with cases for blocks.
+
+    Of the rounds that all cases have. Another hour is taken to differ from this one as much as rounds do,
+    which are minutes apart.
+    """
+    shared = sorted(set.intersection(*({number for number, _ in case} for case in cases)))
+    if len(shared) < LEAST_ROUNDS:
+        return None
+    rows = [[log for number, log in case if number in shared] for case in cases]
+    if _friedman_p(rows) >= UNEVEN_SIGNIFICANCE:
+        return None
+    around_mean = [[log - mean(row) for log in row] for row in rows]
+    levels = [median(column) for column in zip(*around_mean, strict=True)]
+    return Drift(
+        change=max(levels) - min(levels),
+        cases=len(rows),
+        trend=False,
+        variance=variance(levels),
+        degrees=len(levels) - 1.0,
+    )
+
+
+def _friedman_p(rows: Sequence[Sequence[float]]) -> float:
+    """That columns are alike; 1 where all values of each row are equal."""
+    ranks = [_doubled_ranks(row) for row in rows]
+    middle = len(rows[0])
+    total = sum((rank - middle) ** 2 for row in ranks for rank in row)
+    columns = sum((sum(column) - len(rows) * middle) ** 2 for column in zip(*ranks, strict=True))
+    return _chi_square_p((middle - 1) * columns / total, middle - 1) if total else 1.0
+
+
+def _doubled_ranks(row: Sequence[float]) -> list[int]:
+    """Twice the rank of each, from 1/2: equal values share theirs, and the mean is the number of values."""
+    order = sorted(row)
+    return [bisect_left(order, log) + bisect_right(order, log) for log in row]
+
+
+def _chi_square_p(value: float, degrees: int) -> float:
+    """That χ² exceeds `value` (Wilson & Hilferty 1931): at 1 % within a twentieth of it, without SciPy."""
+    spread = 2 / (9 * degrees)
+    return 1 - NormalDist().cdf(((value / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread))
 
 
 _LIMIT = NormalDist().inv_cdf(1 - SIGNIFICANCE / 2)

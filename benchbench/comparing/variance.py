@@ -112,19 +112,14 @@ def at_least_the_mean(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def allowing_for(drifts: Sequence[Drift], differences: Sequence[Difference]) -> list[Difference]:
-    """With what runs that drifted add, each known to one degree of freedom (Welch–Satterthwaite).
-
-    Such a run is taken for a random walk. The mean of a walk that ends D from where it began has the variance
-    D²/3 about that place: ∫W of a unit walk has the variance 1/3.
-    """
-    added = [drift.change**2 / 3 for drift in drifts]
-    return [_widened(each, added) for each in differences] if added else list(differences)
+    """With what runs that drifted add to the error of each (Welch–Satterthwaite)."""
+    return [_widened(each, drifts) for each in differences] if drifts else list(differences)
 
 
-def _widened(difference: Difference, added: Sequence[float]) -> Difference:
-    square = difference.error**2 + math.fsum(added)
-    shares = (difference.error**2 / square) ** 2 / difference.degrees
-    degrees = 1 / (shares + math.fsum((variance / square) ** 2 for variance in added))
+def _widened(difference: Difference, drifts: Sequence[Drift]) -> Difference:
+    parts = [(difference.error**2, difference.degrees), *((each.variance, each.degrees) for each in drifts)]
+    square = math.fsum(variance for variance, _ in parts)
+    degrees = 1 / math.fsum((variance / square) ** 2 / known for variance, known in parts)
     return replace(difference, error=math.sqrt(square), degrees=degrees)
 
 

@@ -70,7 +70,7 @@ class Comparison:
     """`changes` between the runs do not bar comparing; `geomean` is of the ratios of `compared` cases.
 
     `common`: what nearly all of these have in common, which is the machine's rather than the code's.
-    `drifts`: which side's steps changed from round to round, and how; the intervals allow for it.
+    `drifts`: which side's steps changed while it ran, and how; the intervals allow for it.
     `modes`: the processes cluster, so no case is taken to vary less than all do in the mean.
     """
 
@@ -86,7 +86,7 @@ class Comparison:
     interleaved: bool = False  # the runs are partners, and each round's processes a pair
     variance: Variance = Variance.SHARED
     modes: bool = False
-    drifts: Mapping[str, str] = field(default_factory=dict)
+    drifts: Mapping[str, Drift] = field(default_factory=dict)
 
 
 def valid_threshold(value: float) -> float:
@@ -137,7 +137,7 @@ def compare_runs(
         interleaved=partners,
         variance=variance,
         modes=modes,
-        drifts={name: found.note.clause for name, found in drifts.items()},
+        drifts=drifts,
     )
 
 

@@ -127,7 +127,7 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "variance": found.variance,
         "modes": found.modes,
         "changes": found.changes,
-        "drifts": dict(found.drifts),
+        "drifts": {side: each.note.clause for side, each in found.drifts.items()},
         "counts": _counts(found),
         "verdicts": [asdict(verdict) for verdict in shown],
     }
@@ -145,7 +145,7 @@ def _facts(found: Comparison) -> list[str]:
     lines += ["ref and new are one run"] if found.ref.info.id == found.new.info.id else []
     lines += ["interleaved: each round has a process of each side"] if found.interleaved else []
     lines += [f"changed: {', '.join(found.changes)}"] if found.changes else []
-    lines += [f"drifted, {side}: {text}; intervals allow for it" for side, text in found.drifts.items()]
+    lines += [f"{side} {each.note.text}; intervals allow for it" for side, each in found.drifts.items()]
     lines += [f"damaged, not compared: {'; '.join(damaged)}"] if damaged else []
     return lines
 

@@ -47,6 +47,7 @@ class NoteKind(StrEnum):
     SHARED_GPU = "shared_gpu"
     SHORT_OF_MEMORY = "short_of_memory"
     DRIFTED = "drifted"
+    UNEVEN_ROUNDS = "uneven_rounds"
     NOT_PROFILED = "not_profiled"
     SIDE_BY_SIDE = "side_by_side"
     STAGES_IDLE = "stages_idle"
@@ -104,6 +105,7 @@ PREFIXES = {
     NoteKind.THROTTLED: "throttled: ",
     NoteKind.SHORT_OF_MEMORY: "short of memory: ",
     NoteKind.DRIFTED: "drifted: ",
+    NoteKind.UNEVEN_ROUNDS: "uneven: ",
     NoteKind.NOT_PROFILED: "profile: ",
     **dict.fromkeys(CONTENTION, "contended: "),
 }
@@ -143,6 +145,8 @@ CLAUSES = {
     NoteKind.SHARED_GPU: "up to {processes} processes computed on the GPU at once",
     NoteKind.SHORT_OF_MEMORY: "tasks waited {share} of the time",
     NoteKind.DRIFTED: "steps became {share} {what} from the first round to the last, "
+    "in {cases} cases together",
+    NoteKind.UNEVEN_ROUNDS: "the slowest round took {share} longer than the fastest, "
     "in {cases} cases together",
     NoteKind.NOT_PROFILED: "{reason}",
     NoteKind.SIDE_BY_SIDE: "{hidden} of the shorter of its two parts is hidden behind the longer; "
