@@ -23,7 +23,7 @@ from benchbench.model.device import Target
 from benchbench.model.measurement import Memory
 from benchbench.model.run import Settings
 from benchbench.running.verification import verify_job
-from benchbench.timing.policy import POLICIES
+from benchbench.timing.policy import ACCELERATOR_S, POLICIES
 from benchbench.worker.case import TRIED, measure_case
 from benchbench.workloads.base import Draw
 from tests.factories import a_case
@@ -163,10 +163,25 @@ class Trying(Fake):
 def test_what_a_first_call_tries_is_no_part_of_a_peak(
     session: type[FakeSession], warm: bool, peak: Memory
 ) -> None:
-    policy = dataclasses.asdict(POLICIES["quick"])
-    case = dataclasses.asdict(a_case(backend="fake", mode="", device="sim:0"))
-    job = {"case": case, "threads": 1, "policy": policy, "warm": warm, "reference": None, "verified": None}
-    assert measure_case(Trying(session), job, {}).peak_device == peak
+    assert measure_case(Trying(session), a_job(warm=warm), {}).peak_device == peak
+
+
+def a_job(device: str = "sim:0", preset: str = "quick", *, warm: bool = False) -> dict[str, Any]:
+    """Of a simulated case."""
+    case = dataclasses.asdict(a_case(backend="fake", mode="", device=device))
+    policy = dataclasses.asdict(POLICIES[preset])
+    return {
+        "case": case, "threads": 1, "policy": policy, "warm": warm, "reference": None, "verified": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", POLICIES)
+def test_an_accelerator_is_warmed_up_for_a_second_at_least(preset: str) -> None:
+    """Its clock rises after it was idle; a CPU's blocks agree sooner."""
+    on_cpu, on_device = (
+        sum(measure_case(Fake(), a_job(device, preset), {}).warmup_block_s) for device in ("cpu", "sim:0")
+    )
+    assert POLICIES[preset].warmup_min_s <= on_cpu < ACCELERATOR_S <= on_device < 1.5 * ACCELERATOR_S
 
 
 def test_of_jax_s_devices_only_a_gpu_keeps_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ POLICIES = {
     ),
 }  # fmt: skip
 
+ACCELERATOR_S = 1.0  # of warm-up at least: a device that was idle raises its clock meanwhile
 PROFILED_S = 0.5  # of steps that a profile covers, unless they are many
 FEWEST_PROFILED, MOST_PROFILED = 5, 1000  # steps
 
@@ -34,6 +35,11 @@ def within(budget_s: float) -> Policy:
     Quick ones: what differs between processes, longer ones do not tell better.
     """
     return replace(POLICIES["quick"], name="budget", budget_s=budget_s)
+
+
+def on_accelerator(policy: Policy) -> Policy:
+    """The same, with the warm-up that an accelerator needs at least."""
+    return replace(policy, warmup_min_s=max(policy.warmup_min_s, ACCELERATOR_S))
 
 
 def rounds_of(policy: Policy, outcomes: Sequence[Measurement | Failure]) -> int:

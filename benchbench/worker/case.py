@@ -16,6 +16,7 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
 from benchbench.timing.agreed import AgreedTimer
+from benchbench.timing.policy import on_accelerator
 from benchbench.timing.sampling import (
     CLOCK_S,
     MOST_ITERATIONS,
@@ -37,6 +38,7 @@ from benchbench.worker.program import (
     open_case,
     require_accuracy,
 )
+from benchbench.worker.ranks import on_cpu
 from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
 PART_BLOCKS = 11  # of a part of a step, timed alone
@@ -78,8 +80,9 @@ def _measured(backend: Backend, job: Message, stages: dict[str, float], opened: 
         error, notes = verify_output(workload, runner, output, session, job)
     del output
     session.reset_peak()  # what the first call tried is no memory that a step needs
+    policy = Policy(**job["policy"])
     with stage(stages, "timing"):
-        samples = time_steps(opened, agreed, Policy(**job["policy"]))
+        samples = time_steps(opened, agreed, policy if on_cpu(job) else on_accelerator(policy))
     warm = bool(job["warm"]) and backend.keeps_compiled
     peak_device, host = device_peak(session, warm=warm), peak_host(host_reset)
     with stage(stages, "parts"):
