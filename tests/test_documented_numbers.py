@@ -14,7 +14,7 @@ from benchbench.plan import schedule
 from benchbench.profiling import tables
 from benchbench.running import start
 from benchbench.timing import sampling, steadiness
-from benchbench.timing.policy import POLICIES, PROFILED_S
+from benchbench.timing.policy import ACCELERATOR_S, POLICIES, PROFILED_S
 from benchbench.trends import change_points, noise
 from benchbench.worker import check_inputs, reference, tolerance, verify
 from benchbench.workloads import _amp, steps
@@ -32,7 +32,7 @@ QUOTED = [
     ("measuring", f"at least {NUMBER} times its error", reference.FLIPS_TOLERATED),
     ("measuring", f"within {NUMBER} u of zero", rounding.NEAR),
     ("measuring", f"sums round as well, within {NUMBER} u", rounding.NEAR_IN_SUMS),
-    ("measuring", f"It sleeps for {WORD} a second", neighbours.PAUSE_S),
+    ("measuring", f"it sleeps for {WORD} a second", neighbours.PAUSE_S),
     ("measuring", f"has less than {NUMBER} MiB free", start.FULL / 2**20),
     ("measuring", f"Less than {NUMBER} GiB in the temporary", start.SCARCE / 2**30),
     ("measuring", f"waits until {WORD} looks in a row", start.QUIET_LOOKS),
@@ -42,6 +42,9 @@ QUOTED = [
     ("measuring", f"until {WORD} overlapping pairs", steadiness.AGREEMENTS),
     ("measuring", f"as many as {NUMBER} s hold", DEFAULT.window_s),
     ("measuring", f"s hold .`--quick`: {NUMBER} s", QUICK.window_s),
+    ("measuring", f"Warm-up lasts at least {NUMBER} s", DEFAULT.warmup_min_s),
+    ("measuring", f"`--quick`: {NUMBER} s.,\\s+and on an accelerator", QUICK.warmup_min_s),
+    ("measuring", f"on an accelerator {NUMBER} s", ACCELERATOR_S),
     ("measuring", f"comes first .{NUMBER} s", DEFAULT.warmup_max_s),
     ("measuring", f"s, `--quick` {NUMBER} s", QUICK.warmup_max_s),
     ("measuring", f"thirds of at least {NUMBER} timed", steadiness.THIRDS * steadiness.LEAST_THIRD),
@@ -89,7 +92,8 @@ QUOTED = [
     ("measuring", f"slowest process takes more than {NUMBER} times", metrics.FARTHEST_APART),
     ("measuring", f"Telling it needs {NUMBER} s of samples", conditions.LEAST_SPAN_S),
     ("measuring", f"at p < {NUMBER}, two-sided", drift.SIGNIFICANCE),
-    ("measuring", f"changed by {NUMBER} % or more from the first round", 100 * drift.NOTABLE),
+    ("measuring", f"with cases as blocks, at p < {NUMBER}", drift.UNEVEN_SIGNIFICANCE),
+    ("measuring", f"only if steps changed by {NUMBER} % or more", 100 * drift.NOTABLE),
     ("measuring", f"over padded images allows {NUMBER} times", Conv2d().multiplications_saved),
     ("measuring", f"with stride 2 it allows {NUMBER} times", Conv2d(stride=2).multiplications_saved),
     ("measuring", f"99th percentile and {NUMBER} times their median", plausible.HIDING),

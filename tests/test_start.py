@@ -1,5 +1,6 @@
 """Before anything is measured: other runs, other programs, and room for results."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,9 @@ from inline_snapshot import snapshot
 
 from benchbench.errors import CannotWrite
 from benchbench.machine.kernel import CpuTimes
-from benchbench.machine.neighbours import Pause, watch_neighbours
+from benchbench.machine.neighbours import Pause, _others, beginning, pause_since, watch_neighbours
 from benchbench.running.presence import Presence
-from benchbench.running.start import check_space, wait_for_idle
+from benchbench.running.start import check_space, tell_disturbances, wait_for_idle
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for
 
@@ -84,6 +85,44 @@ def test_who_does_not_wait_is_told_once_and_goes_on(presence: Presence, look: Pa
     assert machine.told == [
         f"{told}: cases it disturbs will be marked contended; --wait-for-idle 10m waits until it is over"
     ]
+
+
+@pytest.mark.parametrize(
+    ("since", "now", "told"),
+    [
+        (QUIET, BUSY, 0),  # while frameworks were imported nobody else computed: nobody is looked at again
+        (BUSY, QUIET, 0),  # they have ended
+        (BUSY, BUSY, 1),
+        (STOLEN, STOLEN, 1),
+    ],
+)
+def test_who_computed_while_frameworks_were_imported_is_looked_at_again(
+    presence: Presence, since: Pause, now: Pause, told: int
+) -> None:
+    lines: list[str] = []
+    tell_disturbances(presence, beginning(), lines.append, lambda _: since, lambda: now)
+    assert len(lines) == told
+
+
+def test_what_accelbench_itself_used_is_nobody_else_s() -> None:
+    pause = Pause(seconds=0.5, cpus=2, before=CpuTimes(100, 10), after=CpuTimes(100.75, 10), own_s=0.7)
+    assert pause.cores == pytest.approx(0.1)
+    early = Pause(seconds=0.5, cpus=2, before=CpuTimes(100, 10), after=CpuTimes(100.5, 10), own_s=0.51)
+    assert early.cores == 0  # the kernel counts in ticks
+
+
+def test_a_pause_since_then_lasts_half_a_second_at_least() -> None:
+    slept: list[float] = []
+    pause_since(beginning(), sleep=slept.append)
+    assert slept == [pytest.approx(0.5, abs=0.1)]
+
+
+def test_the_processes_below_this_one_are_no_others() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        others = {each.pid for each in _others()}
+        assert os.getppid() in others
+        assert not {os.getpid(), child.pid} & others
+        child.kill()
 
 
 def test_three_quiet_looks_in_a_row_are_waited_for(presence: Presence) -> None:

@@ -64,7 +64,11 @@ def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.
     """
     asked, targets = request.request_on_targets(options)
     doubled = replace(asked, policy=noise.doubled(asked.policy))
-    with ready(targets, asked.wait_s, None, observer), prepared(doubled, targets, observer) as (pool, info):
+    with (
+        ready(targets, asked.wait_s, None, observer) as tell_disturbances,
+        prepared(doubled, targets, observer) as (pool, info),
+    ):
+        tell_disturbances()
         (records,) = record_runs([pool], [info], None, observer)
     return noise.against_itself(info, records)
 
@@ -84,7 +88,11 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
         command=options.command,
     )
     targets = request.requested_targets(options)
-    with ready(targets, options.wait_s, None, observer), prepared(asked, targets, observer) as (pool, info):
+    with (
+        ready(targets, options.wait_s, None, observer) as tell_disturbances,
+        prepared(asked, targets, observer) as (pool, info),
+    ):
+        tell_disturbances()
         records = _climb(pool, info, observer)
     found = ceilings.best(info, records)
     if not found:
@@ -105,9 +113,10 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
     devices = replace(options, backends=options.backends or ("torch",)) if named or _has_gpu() else None
     targets = request.requested_targets(devices) if devices else []
     with (
-        ready([], options.wait_s, None, observer),
+        ready([], options.wait_s, None, observer) as tell_disturbances,
         WorkerPool(targets, request.settings(options), sys.executable) as pool,
     ):
+        tell_disturbances()
         observer.note("spinning on the host")
         host = selftest.run_trials("host", None, selftest.HOST, pool.ask_plain)
         if devices:

@@ -1,16 +1,16 @@
-"""What other processes use of this machine's CPUs while this one sleeps."""
+"""What other processes use of this machine's CPUs: all but this one and those below it."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchbench.machine.kernel import CpuTimes, allowed_cpus, cpu_times
+from benchbench.machine.telemetry import cpu_seconds
 
 if TYPE_CHECKING:
     import psutil
@@ -20,22 +20,35 @@ NAMED = 3  # processes that are named at most, and
 LEAST = 0.05  # cores one must have used for it
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A moment that others are watched from: CPU times of all, and of this process and those below it."""
+
+    at_s: float
+    cpu: CpuTimes | None
+    own_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """The CPU times around a pause of `seconds`; `busiest`: program → cores it used meanwhile, most first."""
+    """The CPU times around `seconds` in which accelbench itself used `own_s`.
+
+    `busiest`: program → cores it used meanwhile, most first; empty where nobody looked.
+    """
 
     seconds: float
     cpus: int
     before: CpuTimes | None
     after: CpuTimes | None
-    busiest: tuple[tuple[str, float], ...]
+    busiest: tuple[tuple[str, float], ...] = ()
+    own_s: float = 0.0
 
     @property
     def cores(self) -> float | None:
         """That others used; None where the system does not tell."""
         if self.before is None or self.after is None:
             return None
-        return (self.after.busy_s - self.before.busy_s) / self.seconds
+        return max(self.after.busy_s - self.before.busy_s - self.own_s, 0.0) / self.seconds
 
     @property
     def stolen(self) -> float | None:
@@ -51,21 +64,40 @@ class Pause:
         return f"others use {self.cores or 0.0:.2f} of {self.cpus} CPUs{f' ({names})' if names else ''}"
 
 
+def beginning(root: Path = Path("/")) -> Beginning:
+    """Now."""
+    return Beginning(time.monotonic(), cpu_times(root, allowed_cpus()), cpu_seconds())
+
+
+def pause_since(
+    since: Beginning, root: Path = Path("/"), sleep: Callable[[float], None] = time.sleep
+) -> Pause:
+    """From then until now, once half a second is over."""
+    sleep(max(PAUSE_S - (time.monotonic() - since.at_s), 0.0))
+    now = beginning(root)
+    return Pause(
+        seconds=now.at_s - since.at_s,
+        cpus=len(allowed_cpus()),
+        before=since.cpu,
+        after=now.cpu,
+        own_s=now.own_s - since.own_s,
+    )
+
+
 def watch_neighbours(root: Path = Path("/"), sleep: Callable[[float], None] = time.sleep) -> Pause:
-    """The CPUs that this process may use, over half a second in which it sleeps."""
-    cpus, others = allowed_cpus(), _others()
-    start, before = time.monotonic(), cpu_times(root, cpus)
-    sleep(PAUSE_S)
-    after, pause_s = cpu_times(root, cpus), time.monotonic() - start
-    busiest = tuple(_busiest(others))
-    return Pause(seconds=pause_s, cpus=len(cpus), before=before, after=after, busiest=busiest)
+    """Half a second from now, in which this process sleeps, and who computed most."""
+    others = _others()
+    pause = pause_since(beginning(root), root, sleep)
+    return replace(pause, busiest=tuple(_busiest(others)))
 
 
 def _others() -> list[psutil.Process]:
-    """Every other process, its CPU time counted from now."""
+    """Every process but this one and those below it, its CPU time counted from now."""
     import psutil
 
-    found = [each for each in psutil.process_iter(["name"]) if each.pid != os.getpid()]
+    own = psutil.Process()
+    ours = {own.pid, *(each.pid for each in own.children(recursive=True))}
+    found = [each for each in psutil.process_iter(["name"]) if each.pid not in ours]
     _used(found)
     return found
 

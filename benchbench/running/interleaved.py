@@ -80,7 +80,9 @@ def _pools(
 ) -> Iterator[tuple[list[Variant], list[WorkerPool]]]:
     """The sides with their code, and a pool of each with its interpreters and settings."""
     with ExitStack() as stack:
-        stack.enter_context(ready([*chosen[0], *chosen[1]], terms.wait_s, results, observer))
+        tell_disturbances = stack.enter_context(
+            ready([*chosen[0], *chosen[1]], terms.wait_s, results, observer)
+        )
         own = [stack.enter_context(_with_code(side)) for side in sides]
         pools = [
             stack.enter_context(WorkerPool(there, side.applied(terms.settings), sys.executable, side.code))
@@ -88,6 +90,7 @@ def _pools(
         ]
         tell_system(observer, sys.platform)
         tell_mistakes(observer)
+        tell_disturbances()
         observer.note(LOOKING)
         yield own, pools
 

@@ -43,7 +43,11 @@ def measure_suite(
     """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
     selectors.follow_stored(results)
     asked, targets = request.request_on_targets(options)
-    with ready(targets, asked.wait_s, results, observer), prepared(asked, targets, observer) as (pool, info):
+    with (
+        ready(targets, asked.wait_s, results, observer) as tell_disturbances,
+        prepared(asked, targets, observer) as (pool, info),
+    ):
+        tell_disturbances()
         record_runs([pool], [info], results, observer, profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
 
@@ -70,9 +74,10 @@ def measure_launched(
         selection = replace(asked.selection, hosts=group.hosts, launched=True)
         spread, transport = replace(asked, selection=selection), partial(RankTransport, group)
         with (
-            ready(targets, asked.wait_s, results, observer),
+            ready(targets, asked.wait_s, results, observer) as tell_disturbances,
             prepared(spread, targets, observer, transport) as (pool, info),
         ):
+            tell_disturbances()
             record_runs([pool], [info], results, observer, profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
 
@@ -128,11 +133,12 @@ def measure_cases(
     selectors.follow_stored(results)
     targets = targets_of(cases, pythons)
     with (
-        ready(targets, terms.wait_s, results, observer),
+        ready(targets, terms.wait_s, results, observer) as tell_disturbances,
         WorkerPool(targets, terms.settings, sys.executable) as pool,
     ):
         probes = pool.probe()
         info = rounds.run_head(probes, again(cases, probes), terms)
+        tell_disturbances()
         record_runs([pool], [info], results, observer)
     return runs.read_run(results / runs.RUNS / info.id)
 

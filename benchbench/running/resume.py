@@ -60,7 +60,7 @@ def resume_run(
         _check(run, options, of_fleet=of_fleet)
         targets = targets_of(run.info.plan, options.pythons)
         with (
-            ready(targets, options.wait_s, results, observer),
+            ready(targets, options.wait_s, results, observer) as tell_disturbances,
             WorkerPool(targets, run.info.settings, sys.executable) as pool,
         ):
             tell_system(observer, sys.platform)
@@ -71,6 +71,7 @@ def resume_run(
                 raise UsageError(message, "Begin a new run, and compare it with this one.")
             run = dataclasses.replace(run, info=_resumed(run.info, options.command))
             runs.rewrite_head(folder, run.info)
+            tell_disturbances()
             record_rest(pool, run, writer, observer, profile=profile)
     return runs.read_run(folder)
 

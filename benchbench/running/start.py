@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchbench.environments.targets import is_virtual
@@ -13,7 +14,7 @@ from benchbench.errors import CannotWrite
 from benchbench.format import size
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.environment import usable_threads
-from benchbench.machine.neighbours import Pause, watch_neighbours
+from benchbench.machine.neighbours import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.model.device import Target
 from benchbench.running.observer import RunObserver
 from benchbench.running.presence import Presence, presence_folder
@@ -31,21 +32,41 @@ WAITING = "; --wait-for-idle 10m waits until it is over"
 @contextmanager
 def ready(
     targets: Sequence[Target], wait_s: float | None, results: Path | None, observer: RunObserver
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Check that results can be written, wait for an idle machine, and let other runs see this one.
 
-    Waits `wait_s` at most, then goes on all the same, with a note on what disturbs. Does not wait where the
-    time of all `targets` is virtual; no targets: this process itself measures. Raises CannotWrite.
+    Waits `wait_s` at most, then goes on all the same, with a note on what disturbs. Who does not wait gets a
+    function that gives this note, to be called before anything is timed: frameworks can be imported
+    meanwhile. Nobody is looked at where the time of all `targets` is virtual; no targets: this process
+    itself measures. Raises CannotWrite.
     """
     check_space(results, Path(tempfile.gettempdir()), observer.note)
     presence = Presence(presence_folder())
-    if not targets or not all(is_virtual(target.backend) for target in targets):
-        wait_for_idle(presence, wait_s or 0.0, observer.note)
+    looks = not targets or not all(is_virtual(target.backend) for target in targets)
+    if looks and wait_s:
+        wait_for_idle(presence, wait_s, observer.note)
+    since = beginning()
     presence.enter()
     try:
-        yield
+        yield partial(tell_disturbances, presence, since, observer.note) if looks and not wait_s else _nothing
     finally:
         presence.leave()
+
+
+def _nothing() -> None:
+    """All was told."""
+
+
+def tell_disturbances(
+    presence: Presence,
+    since: Beginning,
+    tell: Callable[[str], None],
+    first: Callable[[Beginning], Pause] = pause_since,
+    look: Callable[[], Pause] = watch_neighbours,
+) -> None:
+    """What others did since then; if it was much, what they do now, and who they are."""
+    if disturbances(presence.others(), first(since)):
+        wait_for_idle(presence, 0.0, tell, look)
 
 
 def check_space(
