@@ -13,7 +13,7 @@ from benchbench.model.case import Case, Dtype, Phase
 from benchbench.model.device import DeviceClass
 from benchbench.model.run import Policy
 from benchbench.plan.estimates import RunEstimate, process_s, run_estimate
-from benchbench.timing.policy import POLICIES
+from benchbench.timing.policy import ACCELERATOR_S, POLICIES
 from tests.factories import a_case
 
 TABLE: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data/run_times.json").read_text())
@@ -53,6 +53,13 @@ def test_a_first_process_takes_longest_where_programs_are_kept() -> None:
     kept, not_kept = a_case(backend="jax", mode="jit"), a_case(backend="torch")
     assert process_s(kept, QUICK, CLASSES, first=True) > process_s(kept, QUICK, CLASSES)
     assert process_s(not_kept, QUICK, CLASSES, first=True) == process_s(not_kept, QUICK, CLASSES)
+
+
+def test_an_accelerator_s_warm_up_is_counted() -> None:
+    case, longer = a_case(backend="torch", params={"m": 64}), replace(QUICK, warmup_min_s=ACCELERATOR_S)
+    on_device = {("torch", "cpu"): DeviceClass.ACCELERATOR}
+    assert process_s(case, QUICK, on_device) == process_s(case, longer, on_device)
+    assert process_s(case, QUICK, CLASSES) < process_s(case, longer, CLASSES)
 
 
 def test_more_layers_rounds_time_and_profiles_take_longer() -> None:

@@ -19,7 +19,7 @@ from benchbench.model.run import Policy
 from benchbench.model.startup import StartUp
 from benchbench.plan.costs import KEPT, cost_of, instance
 from benchbench.registry import load_class
-from benchbench.timing.policy import profiled_steps
+from benchbench.timing.policy import on_accelerator, profiled_steps
 from benchbench.workloads._recurrent import Recurrent
 from benchbench.workloads.base import Training
 from benchbench.workloads.network import Network
@@ -83,7 +83,10 @@ def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = Fal
     """Seconds that one process of the case takes; `first`: the run's first one, which compiles."""
     if _backend(case).virtual:
         return FORK_S
-    step = _step_s(case, _class_of(case, classes))
+    device_class = _class_of(case, classes)
+    step = _step_s(case, device_class)
+    if device_class is DeviceClass.ACCELERATOR:
+        policy = on_accelerator(policy)
     if case.doubles and step > SATURATED_S:
         return 0.0
     again = 2 if case.phase is Phase.TRAIN else 0  # steps with other inputs
