@@ -137,6 +137,27 @@ def test_the_times_of_one_quick_case_are_the_study_s() -> None:
     assert f"{share}%" in row
 
 
+def test_what_is_said_of_drifting_runs_is_the_study_s() -> None:
+    text = " ".join((ROOT / "docs/measuring.md").read_text().split())
+    quiet, walks, uneven = (ROOT / "tests/studies/output/drift.txt").read_text().split("\n\n")
+    figures = re.compile(r"([0-9.]+)%")
+    (most,) = re.findall(rf"at most {NUMBER} % were said to drift", text)
+    assert float(most) == max(map(float, figures.findall(quiet)))
+
+    def columns(table: str) -> list[list[float]]:
+        """Of 30 cases, with 3, 5 and 10 rounds: told, shuffled, in order, slower."""
+        rows = [figures.findall(line) for line in table.splitlines() if line.startswith("   30 ")]
+        return [[float(each) for each in column] for column in zip(*rows, strict=True)]
+
+    three = f"{NUMBER}, {NUMBER} and {NUMBER} %"
+    (walked,) = re.findall(rf"in {three} of comparisons .*? instead of {three}; slower in {three}", text)
+    _, shuffled, ordered, slower = columns(walks)
+    assert [float(each) for each in walked] == [*ordered, *(round(each + 1e-9) for each in shuffled), *slower]
+    (shifted,) = re.findall(rf"that was so in {three}, instead of {three} ", text)
+    _, shuffled, ordered, _ = columns(uneven)
+    assert [float(each) for each in shifted] == [*ordered, *shuffled]
+
+
 def test_the_table_of_presets_is_that_of_the_policies() -> None:
     text = (ROOT / "docs/measuring.md").read_text()
     for preset, policy in {

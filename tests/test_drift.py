@@ -131,6 +131,12 @@ def test_rounds_are_compared_where_every_case_has_them() -> None:
     assert found.change == pytest.approx(0.05)
 
 
+def test_with_three_rounds_five_cases_are_needed_to_tell_that_they_are_uneven() -> None:
+    rounds = [(0, 0.0), (1, 0.06), (2, 0.03)]
+    assert drift([rounds] * 4) is None
+    assert drift([rounds] * 5)
+
+
 def test_equal_rounds_are_not_uneven() -> None:
     assert drift([[(0, 1.0), (1, 1.0), (2, 1.0)]] * 30) is None
 

@@ -78,7 +78,7 @@ def _uneven(cases: Sequence[Sequence[Process]]) -> Drift | None:
     Of the rounds that all cases have. Another hour is taken to differ from this one as much as rounds do,
     which are minutes apart.
     """
-    shared = sorted(set.intersection(*({number for number, _ in case} for case in cases)))
+    shared = set.intersection(*({number for number, _ in case} for case in cases))
     if len(shared) < LEAST_ROUNDS:
         return None
     rows = [[log for number, log in case if number in shared] for case in cases]

@@ -247,7 +247,7 @@ class JaxSession(Session):
         import numpy as np
 
         if self.device.platform == "cpu" or output.sharding.memory_kind == PINNED:
-            return np.asarray(np.asarray(output)[tuple(index.T)], dtype=np.float64)
+            output = np.asarray(output)
         return self.fetch(output[tuple(index.T)])
 
     def fetch(self, output: Any) -> NDArray[np.float64]:

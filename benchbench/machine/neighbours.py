@@ -70,10 +70,13 @@ def beginning(root: Path = Path("/")) -> Beginning:
 
 
 def pause_since(
-    since: Beginning, root: Path = Path("/"), sleep: Callable[[float], None] = time.sleep
+    since: Beginning,
+    root: Path = Path("/"),
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Pause:
     """From then until now, once half a second is over."""
-    sleep(max(PAUSE_S - (time.monotonic() - since.at_s), 0.0))
+    sleep(max(PAUSE_S - (clock() - since.at_s), 0.0))
     now = beginning(root)
     return Pause(
         seconds=now.at_s - since.at_s,
