@@ -7,6 +7,17 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
+
+LARGE_P = 0.1  # of a variance beside those of the others: below, it is not shrunk to them
+WILD_P = 1e-3  # of one of the largest variances: below, it does not tell what is usual
+NEWTON_STEPS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +244,17 @@ def holm(ps: Sequence[float], fewest: int = 1) -> list[float]:
     return adjusted
 
 
+def discovery_level(ps: Sequence[float], level: float) -> float:
+    """The p up to which hypotheses are rejected: of the rejected, `level` are wrong at most (expected share).
+
+    Benjamini & Hochberg (1995): `level` k/m with the largest k of m whose k-th smallest p reaches it; with
+    none, `level`/m, which no p reaches. Where nothing differs, anything is rejected with probability `level`.
+    """
+    count = len(ps)
+    reached = [rank for rank, p in enumerate(sorted(ps), 1) if p <= level * rank / count]
+    return level * max(reached, default=1) / max(count, 1)
+
+
 def tost(difference: Difference, margin: float) -> float:
     """p of two one-sided tests that the true difference lies within ±`margin` (Schuirmann 1987).
 
@@ -247,3 +269,109 @@ def detectable(difference: Difference, level: float, power: float = 0.8) -> floa
 
     critical = t_quantile(1 - level, difference.degrees)
     return float(nctdtrinc(difference.degrees, 1 - power, critical)) * difference.error
+
+
+@dataclass(frozen=True, slots=True)
+class VariancePrior:
+    """What all cases tell of the variance of each: s₀², known with d₀ degrees of freedom (Smyth 2004).
+
+    d₀ is infinite where the cases differ no more than chance has it. `most`: the degrees of freedom that all
+    cases have together, beyond which none can be known.
+    """
+
+    variance: float
+    degrees: float
+    most: float
+
+    def posterior(self, own: float, degrees: float) -> tuple[float, float]:
+        """Of a case with variance `own`, known with `degrees`: what is taken for both.
+
+        max(s², (d₀ s₀² + d s²) / (d₀ + d)) and min(d₀ + d, `most`) degrees of freedom. Never less than its
+        own s²: a few cases that are noisier than the rest would alarm (tests/studies/adaptive_rounds.py).
+        """
+        weight = degrees / (self.degrees + degrees)  # 0 where the cases do not differ
+        moderated = weight * own + (1 - weight) * self.variance
+        return max(own, moderated), max(degrees, min(self.degrees + degrees, self.most))
+
+    def shrunk(self, own: float, degrees: float) -> tuple[float, float]:
+        """As `posterior`, but an own variance is kept only where it is significantly larger than the others'.
+
+        At `LARGE_P`: a wild case has its own variance (Phipson et al. 2016), and an ordinary one that happens
+        to be large is shrunk. For claims that are corrected for several looks, and by false discovery rate:
+        there it keeps the error (tests/studies/ranking.py) and finds more.
+        """
+        known = max(degrees, min(self.degrees + degrees, self.most))
+        if self.p_of(own, degrees) < LARGE_P:
+            return own, known
+        weight = degrees / (self.degrees + degrees)
+        return weight * own + (1 - weight) * self.variance, known
+
+    def p_of(self, own: float, degrees: float) -> float:
+        """How likely a case's variance is so large by chance: of F, or of χ² where cases do not differ."""
+        from scipy.special import chdtrc, fdtrc
+
+        excess = own / self.variance
+        if math.isinf(self.degrees):
+            return float(chdtrc(degrees, excess * degrees))
+        return float(fdtrc(degrees, self.degrees, excess))
+
+
+def calm_prior(variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0) -> VariancePrior:
+    """As `variance_prior`, of those that are not wild."""
+    calm = calm_ones(variances, degrees)
+    return variance_prior([variances[each] for each in calm], [degrees[each] for each in calm], likeness)
+
+
+def calm_ones(variances: Sequence[float], degrees: Sequence[float]) -> list[int]:
+    """Which variances tell what is usual: all but the few that are wild beside the rest.
+
+    Wild are those of the largest tenth that are as large by chance with `WILD_P`, beside all others.
+    """
+    order = sorted(range(len(variances)), key=variances.__getitem__)
+    rest = order[: len(order) - math.ceil(len(order) / 10)]
+    if len(rest) < 2:
+        return order
+    beside = variance_prior([variances[each] for each in rest], [degrees[each] for each in rest])
+    largest = order[len(rest) :]
+    return rest + [each for each in largest if beside.p_of(variances[each], degrees[each]) >= WILD_P]
+
+
+def variance_prior(
+    variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0
+) -> VariancePrior:
+    """Of two cases or more, whose variances are above 0.
+
+    They are taken to be drawn from a scaled inverse χ² distribution, whose size s₀² and degrees of freedom d₀
+    follow from the mean and the variance of their logarithms. `likeness`: the mean square ρ² of the
+    correlation between cases. Of m cases the variance of their mean variance is 1 + (m − 1) ρ² times as large
+    as if they were independent.
+    """
+    import numpy as np
+
+    size, prior = _prior(np.array(variances), np.array(degrees))
+    most = math.fsum(degrees) / (1 + (len(variances) - 1) * likeness)
+    return VariancePrior(size, prior, most)
+
+
+def _prior(variances: Array, degrees: Array) -> tuple[float, float]:
+    """s₀² and d₀."""
+    import numpy as np
+    from scipy.special import digamma, polygamma
+
+    logs = np.log(variances) - digamma(degrees / 2) + np.log(degrees / 2)
+    excess = float(logs.var(ddof=1) - polygamma(1, degrees / 2).mean())
+    if excess <= 0:
+        return math.exp(logs.mean()), math.inf
+    half = _trigamma_inverse(excess)
+    return math.exp(logs.mean() + float(digamma(half)) - math.log(half)), 2 * half
+
+
+def _trigamma_inverse(value: float) -> float:
+    """By Newton's method from below, which converges for every value above 0 (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
+    found = 0.5 + 1 / value
+    for _ in range(NEWTON_STEPS):
+        trigamma = float(polygamma(1, found))
+        found += trigamma * (1 - trigamma / value) / float(polygamma(2, found))
+    return found

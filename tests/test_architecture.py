@@ -228,39 +228,3 @@ def test_no_function_hands_many_options_on_by_hand() -> None:
         for name, count, made_by in read(path).functions:
             defines = made_by & {"command", "takes_keywords"}
             assert count <= MOST_PARAMETERS or defines, f"{path}: {name} takes {count}"
-
-
-SAME_MEANING = {
-    # a verb of the command line and the function that does its work
-    *(
-        "run",
-        "fleet",
-        "report",
-        "hardware",
-        "history",
-        "profile",
-        "doctor",
-        "devices",
-        "measure_ceilings",
-        "measure_noise",
-        "merge",
-    ),
-    "validate",
-    *("list_", "remove"),  # of what the verb before them names
-    # the same in each framework
-    *("inference", "training", "dense", "batch_norm", "layer_norm", "rms_norm"),
-    *("conv", "conv_transpose", "max_pool"),
-    *("attention", "attention_products", "causal_mask", "generation", "attend", "gelu_tanh"),
-    *("CrossEntropy", "Embedding", "RmsNorm"),  # part of a network, and the operation by itself
-    "parse_profile",  # of each trace format
-    "main",  # of each program
-}
-
-
-def test_a_public_name_means_one_thing() -> None:
-    places: dict[str, list[Path]] = {}
-    for path in sources():
-        for name in read(path).public:
-            places.setdefault(name, []).append(path.relative_to(PACKAGE))
-    shared = {name: paths for name, paths in places.items() if len(paths) > 1 and name not in SAME_MEANING}
-    assert not shared

@@ -166,7 +166,8 @@ def test_the_table_of_presets_is_that_of_the_policies() -> None:
         "`--rigorous`": POLICIES["rigorous"],
     }.items():
         noisy = policy.rounds if policy.continue_above is None else 2 * policy.rounds
-        cells = (policy.rounds, noisy, f"{100 * policy.precision:g} %", f"{policy.max_s:g}")
+        most = policy.most_rounds
+        cells = (policy.rounds, most, noisy, f"{100 * policy.precision:g} %", f"{policy.max_s:g}")
         assert f"| {preset} | {' | '.join(map(str, cells))} |" in text
 
 

@@ -23,11 +23,11 @@ from benchbench.plan.cases import Plan, fitting, holds, plan
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, swept_size, why_needless
 from benchbench.plan.rerun import Variant
+from benchbench.plan.schedule import in_blocks
 from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Suite, parse_suite
 from benchbench.running.interleaved import heads
 from benchbench.running.request import Terms
-from benchbench.running.rounds import shuffled
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_measurement, a_probe, a_record, a_run
 from tests.program import accelbench
@@ -106,7 +106,7 @@ def test_smaller_members_come_first_and_nothing_else_changes_places(one: list[in
 
 def test_a_case_outside_a_sequence_stays_where_chance_puts_it() -> None:
     cases = [a_case(params={"m": size}) for size in range(1, 30)]
-    assert shuffled(cases, 1, 0) != sorted(cases, key=lambda case: case.id)
+    assert in_blocks(cases, 1, 0) != sorted(cases, key=lambda case: case.id)
     assert {each.id for each in smallest(cases).values()} == {case.id for case in cases}
 
 

@@ -22,10 +22,10 @@ from benchbench.analyse.drift import (
     drift,
 )
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.variance import allowing_for
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
+from benchbench.judging.variance import allowing_for
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference

@@ -30,8 +30,8 @@ from benchbench.launch.rank_group import Group, LaunchedProcess
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, first_message, meet
 from benchbench.model.measurement import Failure, Measurement, Window
+from benchbench.plan.schedule import in_blocks
 from benchbench.running.answers import decoded
-from benchbench.running.rounds import shuffled
 from benchbench.store import runs
 from tests.factories import a_case, a_measurement
 from tests.program import environment, wait_for
@@ -432,7 +432,7 @@ def test_a_launched_process_that_is_killed_is_named_and_the_other_ends(tmp_path:
 def order_of(seed: int) -> list[str]:
     """Of the faults in the first round."""
     cases = [a_case(workload="faulty_rank", params={"n": 8, "fault": name}) for name in FAULTS]
-    return [str(case.params["fault"]) for case in shuffled(cases, seed, 0)]
+    return [str(case.params["fault"]) for case in in_blocks(cases, seed, 0)]
 
 
 def running_in_or_below(folder: Path) -> list[str]:

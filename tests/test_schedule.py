@@ -22,9 +22,9 @@ from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
-from benchbench.plan.schedule import Standing, due, widest
+from benchbench.plan.schedule import CaseWidth, affordable, due, in_blocks, undecided, widest
 from benchbench.running import rounds
-from benchbench.timing.policy import POLICIES, half_width, in_words, rounds_of, within
+from benchbench.timing.policy import POLICIES, half_width, in_words, of_rounds, rounds_of, within
 from tests.answering import answer_all
 from tests.factories import a_case, a_measurement, a_probe, a_run, a_run_info, some_rounds
 from tests.program import accelbench
@@ -42,7 +42,7 @@ some_standings = st.lists(
     st.tuples(st.one_of(st.floats(0, 2), st.just(math.inf)), st.floats(0.1, 60)), max_size=12
 ).map(
     lambda values: [
-        Standing(case=case, width=width, cost_s=cost)
+        CaseWidth(case=case, width=width, cost_s=cost)
         for case, (width, cost) in zip(cases(len(values)), values, strict=True)
     ]
 )
@@ -50,7 +50,7 @@ some_standings = st.lists(
 
 @given(some_standings, st.floats(0, 300))
 def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
-    standings: list[Standing], left_s: float
+    standings: list[CaseWidth], left_s: float
 ) -> None:
     chosen = widest(standings, left_s, 0.005)
     by_case = {each.case.id: each for each in standings}
@@ -63,7 +63,7 @@ def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
 
 @given(some_standings, st.floats(0, 300))
 def test_nothing_narrower_is_chosen_before_something_wider_that_would_have_fitted(
-    standings: list[Standing], left_s: float
+    standings: list[CaseWidth], left_s: float
 ) -> None:
     by_case = {each.case.id: each for each in standings}
     chosen = [by_case[case.id] for case in widest(standings, left_s, 0.005)]
@@ -78,14 +78,14 @@ def test_nothing_narrower_is_chosen_before_something_wider_that_would_have_fitte
 
 @given(some_standings, st.floats(0, 300), st.randoms())
 def test_the_choice_does_not_depend_on_the_order_of_cases(
-    standings: list[Standing], left_s: float, source: Any
+    standings: list[CaseWidth], left_s: float, source: Any
 ) -> None:
     shuffled = source.sample(standings, len(standings))
     assert widest(shuffled, left_s, 0.005) == widest(standings, left_s, 0.005)
 
 
 @given(some_standings)
-def test_time_for_everything_is_used_while_anything_is_wide(standings: list[Standing]) -> None:
+def test_time_for_everything_is_used_while_anything_is_wide(standings: list[CaseWidth]) -> None:
     wide = [each for each in standings if each.width > 0.005]
     assert len(widest(standings, math.inf, 0.005)) == math.ceil(len(wide) / 2)
     assert widest(standings, 0.0, 0.005) == []
@@ -134,9 +134,11 @@ def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (POLICIES["quick"], "3 rounds"),
-        (POLICIES["default"], "5 rounds, of noisy cases 10"),
-        (within(600), "3 rounds, then more of the noisiest cases until 600 s are over"),
+        (POLICIES["quick"], "3 rounds, up to 6 of what is undecided"),
+        (POLICIES["default"], "5 rounds, up to 10 of what is noisy or undecided"),
+        (FIVE, "5 rounds, of noisy cases 10"),
+        (of_rounds(POLICIES["default"], 4), "4 rounds"),
+        (within(600), "3 rounds, then more of what is undecided or noisy until 600 s are over"),
     ],
 )
 def test_a_policy_says_how_many_rounds(policy: Policy, words: str) -> None:
@@ -271,8 +273,85 @@ def test_a_case_that_fails_gets_nothing_more_of_a_budget() -> None:
     assert counts(records)[1] == 4
 
 
+# Rounds of what is undecided
+
+
+QUICK = POLICIES["quick"]
+
+
+def a_work(size: int, **seconds: Sequence[float]) -> list[tuple[Case, list[float]]]:
+    """A case for each backend, with the seconds of its rounds."""
+    params = {"m": size, "n": 1, "k": 1}
+    return [(a_case(backend=name, params=params), list(steps)) for name, steps in seconds.items()]
+
+
+CLOSE = {"torch": [1.0, 1.2, 1.0, 1.2, 1.0, 1.2], "jax": [1.2, 1.05, 1.15, 1.05, 1.2, 1.05]}
+
+
+def test_undecided_works_get_further_rounds_up_to_the_presets_most() -> None:
+    script = [
+        *a_work(1, **CLOSE),
+        *a_work(2, torch=[1.0, 1.01, 1.0], jax=[2.0, 2.01, 2.0]),
+        *a_work(3, torch=[1.0, 1.001, 1.0], jax=[1.001, 1.0, 1.0]),
+        *a_work(4, torch=[1.0, 5.0, 1.0]),
+    ]
+    records, _ = run(QUICK, script)
+    assert counts(records) == [6, 6, 3, 3, 3, 3, 3]  # undecided, won, as fast as each other, alone
+
+
+def test_only_those_that_may_be_fastest_get_further_rounds() -> None:
+    records, _ = run(QUICK, [*a_work(1, **CLOSE), *a_work(1, tensorflow=[9.0, 9.1, 9.0])])
+    assert counts(records) == [6, 3, 6]  # jax, tensorflow, torch
+
+
+def test_a_budget_goes_to_what_is_undecided_before_what_is_noisy() -> None:
+    script = [*a_work(1, **{name: steps * 6 for name, steps in CLOSE.items()}), *a_work(2, torch=[1, 9] * 20)]
+    records, _ = run(within(120.0), script)
+    late = [record.case.target for record in records if record.round == 3]
+    assert sorted(late) == ["jax", "torch"]
+
+
+def test_a_work_of_a_budget_is_measured_as_a_whole_or_not() -> None:
+    one, two = [case for case, _ in a_work(1, **CLOSE)], [case for case, _ in a_work(2, **CLOSE)]
+    costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*one, *two)]
+    assert affordable([one, two], costs, 39.0) == one
+    assert affordable([one, two], costs, 40.0) == [*one, *two]
+    assert affordable([one, two], costs[1:], 100.0) == two  # of the first, a case has failed
+
+
+def test_what_fewer_rounds_would_tell_comes_first() -> None:
+    far = {"torch": [1.0, 1.2, 1.0], "jax": [1.3, 1.4, 1.2]}
+    records = [
+        record
+        for size, work in ((1, CLOSE), (2, far))
+        for case, steps in a_work(size, **work)
+        for record in some_rounds(*steps[:3], case=case)
+    ]
+    assert [work[0].params["m"] for work in undecided(QUICK, records)] == [2, 1]
+
+
+some_matrices = st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**32), st.integers(0, 9))
+
+
+@given(some_matrices)
+def test_a_round_measures_each_work_in_one_block(matrix: tuple[int, int, int, int]) -> None:
+    works, backends, seed, number = matrix
+    names = ["torch", "jax", "tensorflow", "onnxruntime"][:backends]
+    cases = [case for size in range(works) for case, _ in a_work(size + 1, **{name: [1.0] for name in names})]
+    order = in_blocks(cases, seed, number)
+    assert sorted(case.id for case in order) == sorted(case.id for case in cases)
+    sizes = [case.params["m"] for case in order]
+    assert all(len(set(sizes[at : at + backends])) == 1 for at in range(0, len(sizes), backends))
+    assert order == in_blocks(cases[::-1], seed, number)
+
+
+def test_nobody_comes_first_in_all_rounds() -> None:
+    cases = [case for case, _ in a_work(1, torch=[1.0], jax=[1.0], tensorflow=[1.0])]
+    assert {in_blocks(cases, 1, number)[0].target for number in range(20)} == {"torch", "jax", "tensorflow"}
+
+
 def test_only_the_frameworks_that_are_due_are_imported_again() -> None:
-    torch, jax = a_case(backend="torch"), a_case(backend="jax")
+    torch, jax = a_case(backend="torch"), a_case(backend="jax", params={"m": 1, "n": 1, "k": 1})
     _, pool = run(within(100.0), [(torch, [1.0] * 3), (jax, [1.0, 2.0] * 20)])
     assert pool.started[:2] == [["jax", "torch"]] * 2
     assert {tuple(names) for names in pool.started[2:]} == {("jax",)}
@@ -297,7 +376,9 @@ FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm")
 @pytest.mark.real
 def test_a_run_has_a_budget_and_says_so(tmp_path: Path) -> None:
     planned = accelbench(*FAKE, "--budget", "1m", "--dry-run", cwd=tmp_path).stdout
-    assert "3 rounds, then more of the noisiest cases until 60 s are over, about 1 min 00 s" in planned
+    assert (
+        "3 rounds, then more of what is undecided or noisy until 60 s are over, about 1 min 00 s" in planned
+    )
     accelbench(*FAKE, "--budget", "1m", cwd=tmp_path)
     assert [row["rounds"] for row in stored_rows(tmp_path)] == [3]  # virtual time has no noise
     assert "3 rounds, then more" in accelbench("report", cwd=tmp_path).stdout

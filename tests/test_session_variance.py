@@ -14,7 +14,6 @@ from scipy import stats as oracle
 
 import benchbench
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.variance import VariancePrior
 from benchbench.documents import gate
 from benchbench.documents.conclusions import Gate
 from benchbench.errors import UsageError
@@ -29,7 +28,7 @@ from benchbench.gate.size import likely_size
 from benchbench.gate.spread import session_deviation
 from benchbench.model.options import Variance
 from benchbench.model.status import Verdict
-from benchbench.stats import Difference
+from benchbench.stats import Difference, VariancePrior
 from tests.rendering import rendered
 from tests.simulator import Array, a_session, allowed
 from tests.studies.sessions import (

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy.special import polygamma
 
 import benchbench
-from benchbench.comparing import variance
-from benchbench.comparing.variance import at_least_the_mean, in_modes, shared_variance
+from benchbench import stats
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
+from benchbench.judging.variance import at_least_the_mean, in_modes, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Policy
 from benchbench.model.status import Verdict
@@ -70,14 +70,14 @@ def test_the_prior_of_many_cases_is_recovered(degrees: int, prior_degrees: float
     source = np.random.default_rng(4)
     true = prior * prior_degrees / source.chisquare(prior_degrees, 20_000)
     found = true * source.chisquare(degrees, 20_000) / degrees
-    size, freedom = variance._prior(found, np.full(20_000, float(degrees)))
+    size, freedom = stats._prior(found, np.full(20_000, float(degrees)))
     assert size == pytest.approx(prior, rel=0.05)
     assert freedom == pytest.approx(prior_degrees, rel=0.1)
 
 
 @given(st.floats(1e-3, 1e3))
 def test_the_inverse_of_trigamma_is_one(value: float) -> None:
-    assert float(polygamma(1, variance._trigamma_inverse(value))) == pytest.approx(value, rel=1e-6)
+    assert float(polygamma(1, stats._trigamma_inverse(value))) == pytest.approx(value, rel=1e-6)
 
 
 def test_cases_that_vary_alike_are_as_one_large_sample() -> None:
@@ -104,7 +104,7 @@ def test_only_the_planned_processes_tell_the_spread_and_all_tell_the_mean() -> N
 
 def test_which_processes_were_planned_is_what_the_preset_says() -> None:
     assert {name: policy.planned for name, policy in POLICIES.items()} == {
-        "quick": None,
+        "quick": 3,
         "default": 5,
         "rigorous": 10,
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchbench.analyse.launch_bound import launch_notes
-from benchbench.analyse.metrics import FOREIGN, METRICS, Value, finite, steps_s
+from benchbench.analyse.metrics import FOREIGN, LATENCY, METRICS, Rate, Value, finite, steps_s
 from benchbench.analyse.plausible import implausible, interruption_notes
 from benchbench.analyse.pricing import CasePrice, Prices, priced
 from benchbench.analyse.roofline import (
@@ -26,11 +27,13 @@ from benchbench.model.note import CONTENTION, Note, NoteKind, note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.stats import median, quantile
+from benchbench.stats import calm_prior, deviation, median, quantile, t_quantile
 from benchbench.timing.policy import rounds_of
 
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
+LEAST_SPREAD = 1e-4  # a standard deviation of logarithms: equal values must not make an interval certain
 UNKNOWN = Value(None)
+CaseKey = tuple[str, str]  # a suite and a case's id
 NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
 
 
@@ -124,18 +127,19 @@ def rows(run: Run, ceilings: Sequence[Ceiling] = (), prices: Prices | None = Non
     recorded = by_case(run.records)
     context = _Context(run.info, usual_mhz(run.records), ceilings, prices)
     made = [_planned(context, case, recorded.get(case_key(case), [])) for case in run.info.plan]
+    made = _with_shared_intervals(made, recorded, run.info.policy.planned)
     made += [_left_out(run.info, case) for case in run.info.left_out]
     return [_with_profile(row, run) for row in made]
 
 
-def case_key(case: Case) -> tuple[str, str]:
+def case_key(case: Case) -> CaseKey:
     """What tells the cases of a run apart: two suites may hold the same case."""
     return case.suite, case.id
 
 
-def by_case(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+def by_case(records: Iterable[Record]) -> dict[CaseKey, list[Record]]:
     """The records of each case, by `case_key`, in the order they were made."""
-    recorded: dict[tuple[str, str], list[Record]] = {}
+    recorded: dict[CaseKey, list[Record]] = {}
     for record in records:
         recorded.setdefault(case_key(record.case), []).append(record)
     return recorded
@@ -253,6 +257,49 @@ def _measured(context: _Context, row: Row, measured: Sequence[Measurement], roun
             *condition_notes(measured, context.usual_mhz.get(row.case.device)),
         ),
     )
+
+
+def _with_shared_intervals(
+    made: Sequence[Row], recorded: Mapping[CaseKey, Sequence[Record]], planned: int | None
+) -> list[Row]:
+    """Rows whose latency, and the rates that follow from it, have intervals that all cases of the run tell.
+
+    Three processes say little of their own variance, and thirty cases of three a lot of what is usual: each
+    variance is shrunk to the others' (Smyth 2004). `planned`: how many processes tell it.
+    """
+    logs = {case_key(row.case): _logs(recorded[case_key(row.case)]) for row in made if _has_interval(row)}
+    first = {key: own[:planned] for key, own in logs.items() if len(own[:planned]) > 1}
+    if len(first) < 2:
+        return list(made)
+    spreads = {key: max(deviation(own), LEAST_SPREAD) ** 2 for key, own in first.items()}
+    prior = calm_prior(list(spreads.values()), [len(own) - 1.0 for own in first.values()])
+    halves = {}
+    for key, own in first.items():
+        variance, degrees = prior.shrunk(spreads[key], len(own) - 1.0)
+        halves[key] = t_quantile(0.975, degrees) * math.sqrt(variance / len(logs[key]))
+    return [_with_half_width(row, halves.get(case_key(row.case))) for row in made]
+
+
+def _has_interval(row: Row) -> bool:
+    return row.ok and row.metric(LATENCY.name).low is not None
+
+
+def _logs(records: Sequence[Record]) -> list[float]:
+    outcomes = [record.outcome for record in sorted(records, key=lambda record: record.round)]
+    return [math.log(median(steps_s(each))) for each in outcomes if isinstance(each, Measurement)]
+
+
+def _with_half_width(row: Row, half: float | None) -> Row:
+    """`half`: of the interval of the latency's logarithm."""
+    if half is None:
+        return row
+    changed = {
+        metric.name: Value(found.value, found.value * math.exp(-half), found.value * math.exp(half))
+        for metric in METRICS
+        if metric is LATENCY or (isinstance(metric.source, Rate) and metric.source.divisor is LATENCY)
+        if (found := row.metric(metric.name)).value is not None
+    }
+    return replace(row, metrics={**row.metrics, **changed})
 
 
 def _quantiles(measured: Sequence[Measurement]) -> Quantiles:

@@ -20,8 +20,8 @@ from benchbench.comparing.match import (
     suspect,
 )
 from benchbench.comparing.power import visible_change
-from benchbench.comparing.variance import allowing_for, at_least_the_mean, in_modes, shared_variance
 from benchbench.errors import UsageError
+from benchbench.judging.variance import allowing_for, at_least_the_mean, in_modes, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict

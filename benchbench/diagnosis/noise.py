@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchbench.analyse.metrics import steps_s
 from benchbench.comparing.verdicts import THRESHOLD, CaseComparison, compare_runs
@@ -15,6 +15,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo
 from benchbench.model.status import Verdict
 from benchbench.stats import deviation, median
+from benchbench.timing.policy import of_rounds
 
 ORDER = (0, 1, 1, 0)  # sides of four rounds: what drifts steadily falls on both alike
 CERTAIN = 2.0  # times the CV: two processes of one case rarely differ by more
@@ -42,7 +43,7 @@ class Noise:
 
 def doubled(policy: Policy) -> Policy:
     """As many rounds for each of two sides as the policy has for one."""
-    return replace(policy, rounds=2 * policy.rounds, continue_above=None)
+    return of_rounds(policy, 2 * policy.rounds)
 
 
 def split_sides(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:

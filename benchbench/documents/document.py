@@ -189,13 +189,15 @@ class Records:
 class Document:
     """The answer of a verb. `name` is what its files are called, such as `report`.
 
-    `facts` say what it is about, `notes` how to read it, `conclusions` what it comes to. `data` is the same
+    `answer` is what a reader wants to know, shown first. `facts` say what the document is about, `notes` how
+    to read it, `conclusions` what it comes to. `data` is the same
     for programs, of dicts, lists, texts, numbers and None; its keys are stable (docs/cli.md). A
     spreadsheet gets its `records`, without them its tables.
     """
 
     name: str
     title: str
+    answer: tuple[Cell, ...] = ()
     facts: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()

@@ -15,14 +15,14 @@ from benchbench.analyse.rows import Row, rows
 from benchbench.analyse.scaling import scalings
 from benchbench.documents.document import Document, Records, Table
 from benchbench.documents.doubling import doubling_tables, is_needless
-from benchbench.documents.fastest import fastest_lines
+from benchbench.documents.fastest import fastest_lines, work_data
 from benchbench.documents.footnotes import merge_footnotes
 from benchbench.documents.links import link_tables
 from benchbench.documents.ranks import rank_tables
 from benchbench.documents.run_columns import UNSURE, chosen_columns
 from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import side_by_side, why_no_speed, work_tables
-from benchbench.documents.run_works import Work, axis, works
+from benchbench.documents.run_works import Work, axis, judged, works
 from benchbench.documents.scaling import scaling_panels, scaling_tables
 from benchbench.format import count_of
 from benchbench.model.note import CONTENTION, Note
@@ -79,11 +79,11 @@ def report_document(
     made = rows(run, ceilings, prices)
     places = {_place(row) for row in made[: len(run.info.plan)]}
     shown = [row for row in made if _place(row) in places and not is_needless(row)]
-    found = works(shown)
+    found = judged(works(shown), run)
     ranked = works([row for row in shown if not row.unranked])
     scaled = scalings(run, made)
     tables = (
-        *_tables(shown, found, columns, by),
+        *_tables(run, shown, found, columns, by),
         *doubling_tables(made),
         *scaling_tables(run, scaled),
         *link_tables(made),
@@ -93,12 +93,17 @@ def report_document(
     return RunReport(
         name="report",
         title=f"Run {run.info.id}",
+        answer=tuple(fastest_lines(found, run)),
         facts=tuple(_facts(run, made, where)),
         tables=tables,
         plots=run_plots(run, ranked, scaling_panels(scaled)),
         notes=tuple(_notes(tables, [row for row in made if _place(row) not in places])),
-        conclusions=tuple(fastest_lines(ranked)),
-        data={"schema": SCHEMA, "run": _run_fields(run.info) | {"notes": _run_notes(run)}, "rows": flat},
+        data={
+            "schema": SCHEMA,
+            "run": _run_fields(run.info) | {"notes": _run_notes(run)},
+            "works": [work_data(work) for work in found],
+            "rows": flat,
+        },
         records=Records(COLUMNS, flat),
         run=run,
         rows=tuple(made),
@@ -107,12 +112,12 @@ def report_document(
 
 
 def _tables(
-    shown: Sequence[Row], found: Sequence[Work], columns: Sequence[str], by: str
+    run: Run, shown: Sequence[Row], found: Sequence[Work], columns: Sequence[str], by: str
 ) -> tuple[Table, ...]:
     """Footnotes that say why a case has no speed are never merged: signal 9 is not signal 11."""
     if by:
         along = axis(by, shown)
-        tables = side_by_side(works(shown, along), along, chosen_columns(columns or ["latency"]))
+        tables = side_by_side(works(shown, along), along, chosen_columns(columns or ["latency"]), run)
     else:
         tables = work_tables(found, chosen_columns(columns))
     return merge_footnotes(tables, {why_no_speed(row) for row in shown})

@@ -11,10 +11,7 @@ from benchbench.documents.document import Cell, Gauge, Number, Part, Tone, numbe
 from benchbench.errors import UsageError, unknown
 from benchbench.model.placement import ONE_DEVICE
 
-UNSURE = (
-    "? cannot tell: intervals overlap or are missing, or a case is contended or warming up; "
-    "--rigorous narrows intervals"
-)
+UNSURE = "? cannot tell: what differs between rounds, others, or warming up may explain it"
 ALIASES = {  # as typed → the number of a row
     "rate": "items_per_s",
     "cold": "cold_s",
@@ -31,7 +28,7 @@ class ReportColumn:
     """
 
     name: str
-    cell: Callable[[Row, Row | None], Cell]
+    cell: Callable[[Row, Beside | None], Cell]
     rank: int
 
 
@@ -66,7 +63,7 @@ def _plain(name: str, rank: int) -> ReportColumn:
     """A number of the row; without it, why."""
     source = ALIASES.get(name, name)
 
-    def cell(row: Row, _: Row | None) -> Cell:
+    def cell(row: Row, _: Beside | None) -> Cell:
         found = number_of(row, source)
         if found.value is None:
             return Cell(("–",), footnotes=(f"no {name}: {found.reason or 'not known'}",))
@@ -82,17 +79,19 @@ def latency_s(row: Row) -> float | None:
     return row.value("latency_s") if row.ok else None
 
 
-def told_apart(row: Row, other: Row) -> bool:
-    """Whether their intervals lie apart, and neither was contended or still warming up."""
-    if row.doubts or other.doubts:
-        return False
-    one, two = row.metric("latency_s"), other.metric("latency_s")
-    if one.low is None or one.high is None or two.low is None or two.high is None:
-        return False
-    return one.low > two.high or two.low > one.high
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The row that another is compared with: its time over the base's, and whether the two are told apart.
+
+    Of the base itself, whether it is told from all others.
+    """
+
+    base: Row
+    ratio: float
+    told: bool
 
 
-def _latency(row: Row, _: Row | None) -> Cell:
+def _latency(row: Row, _: Beside | None) -> Cell:
     found = row.metric("latency_s")
     assert found.value is not None
     around: Part = ""
@@ -102,30 +101,28 @@ def _latency(row: Row, _: Row | None) -> Cell:
     return Cell((*parts, "contended") if row.contended else parts)
 
 
-def _speed(row: Row, base: Row | None) -> Cell:
-    own, least = latency_s(row), base and latency_s(base)
-    return Cell((Gauge(least / own),)) if own and least and not row.unranked else Cell()
-
-
-def _ratio(row: Row, base: Row | None) -> Cell:
-    """Times as long; surely so only where the two can be told apart."""
-    own, least = latency_s(row), base and latency_s(base)
-    if base is None or not own or not least or row.unranked:
+def _speed(row: Row, beside: Beside | None) -> Cell:
+    if beside is None or row.unranked:
         return Cell()
-    times = (Number(own / least, "×"),)
-    if row is base and not row.doubts:
-        return Cell(times, Tone.GOOD)
-    return Cell(times, unsure=row is base or not told_apart(row, base))
+    return Cell((Gauge(min(1 / beside.ratio, 1.0)),))
 
 
-def _work(row: Row, _: Row | None) -> Cell:
+def _ratio(row: Row, beside: Beside | None) -> Cell:
+    """Times as long; surely so only where the two can be told apart."""
+    if beside is None or row.unranked:
+        return Cell()
+    best = Tone.GOOD if beside.base is row and beside.told else Tone.PLAIN
+    return Cell((Number(beside.ratio, "×"),), best, unsure=not beside.told)
+
+
+def _work(row: Row, _: Beside | None) -> Cell:
     """Bytes/s where the work only moves data; of a link, where it moves them between devices."""
     moves = "bytes_per_s" if row.case.placement == ONE_DEVICE else "link_bytes_per_s"
     name = "flops_per_s" if row.value("flops_per_s") is not None else moves
     return number(row.value(name), unit_of(row, name))
 
 
-def _memory(row: Row, _: Row | None) -> Cell:
+def _memory(row: Row, _: Beside | None) -> Cell:
     """The device's, where it has memory of its own that can be seen; else the process's."""
     device, host = row.value("peak_device_bytes"), row.value("peak_host_bytes")
     if device is not None:
@@ -135,26 +132,26 @@ def _memory(row: Row, _: Row | None) -> Cell:
     return Cell((Number(host, "B"), *(() if row.case.device.startswith("cpu") else ("host",))))
 
 
-def _share_of(roof: str) -> Callable[[Row, Row | None], Cell]:
+def _share_of(roof: str) -> Callable[[Row, Beside | None], Cell]:
     """Of the FLOP/s, or of the bytes where the work only moves data."""
 
-    def cell(row: Row, _: Row | None) -> Cell:
+    def cell(row: Row, _: Beside | None) -> Cell:
         what = "flops" if row.cost and row.cost.flops else "bytes"
         return number(number_of(row, f"{what}_of_{roof}").value, "%")
 
     return cell
 
 
-def _bound(row: Row, _: Row | None) -> Cell:
+def _bound(row: Row, _: Beside | None) -> Cell:
     value = row.position.attainable_flops_per_s
     return Cell((f"{row.position.bound},", Number(value, "FLOP/s"))) if value else Cell()
 
 
-def _number(name: str) -> Callable[[Row, Row | None], Cell]:
+def _number(name: str) -> Callable[[Row, Beside | None], Cell]:
     return lambda row, _: number(row.value(name), unit_of(row, name))
 
 
-def _per_cost(row: Row, _: Row | None) -> Cell:
+def _per_cost(row: Row, _: Beside | None) -> Cell:
     return number(row.price.items_per_cost, unit_of(row, "items_per_cost"))
 
 

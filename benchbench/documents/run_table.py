@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from benchbench.analyse.rows import Row
+from benchbench.analyse.rows import CaseKey, Row, case_key
 from benchbench.documents.document import Cell, Column, Layout, Number, Table, Tone
-from benchbench.documents.run_columns import ReportColumn, latency_s, told_apart
-from benchbench.documents.run_works import Work, value_of, value_text
+from benchbench.documents.run_columns import Beside, ReportColumn, latency_s
+from benchbench.documents.run_works import Work, besides, value_of, value_text
+from benchbench.model.run import Run
 
 UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
 INLINE = 40  # a longer reason becomes a footnote
@@ -28,13 +30,15 @@ def _lines(work: Work, columns: Sequence[ReportColumn]) -> list[Line]:
         if latency is None:
             lines.append((float("inf"), (name, _reason(row), *[None] * (len(columns) - 1))))
             continue
-        cells = [column.cell(row, work.fastest) for column in columns]
+        cells = [column.cell(row, work.beside(row)) for column in columns]
         place = UNRANKED if row.unranked else latency
         lines.append((place, (name, _noted(cells[0], row), *cells[1:])))
     return [line for _, line in sorted(lines, key=lambda item: item[0])]
 
 
-def side_by_side(shown: Sequence[Work], by: str, columns: Sequence[ReportColumn]) -> tuple[Table, ...]:
+def side_by_side(
+    shown: Sequence[Work], by: str, columns: Sequence[ReportColumn], run: Run
+) -> tuple[Table, ...]:
     """A line per alternative; a column for each value on the axis `by`, and the ratio to the first."""
     values = list(dict.fromkeys(value_of(row.case, by) for work in shown for row in work.rows))
     heads = [
@@ -46,46 +50,71 @@ def side_by_side(shown: Sequence[Work], by: str, columns: Sequence[ReportColumn]
             *(["ratio"] if number else []),
         )
     ]
-    lines = [_lines_by(work, by, values, columns) for work in shown]
+    alternatives = [_alternatives(work, by, values) for work in shown]
+    firsts = [(each.first, list(each.rows.values())) for own in alternatives for each in own if each.first]
+    found = iter(besides(firsts, run))
+    lines = [
+        [_line_by(each, values, columns, next(found) if each.first else {}) for each in own]
+        for own in alternatives
+    ]
     return _tables(shown, heads, lines)
 
 
-def _lines_by(work: Work, by: str, values: Sequence[str], columns: Sequence[ReportColumn]) -> list[Line]:
+@dataclass(frozen=True, slots=True)
+class _Alternative:
+    """Who computes a work with several values on an axis; `first`: the first of its rows with a latency."""
+
+    name: Cell
+    rows: dict[str, Row]
+    first: Row | None
+
+
+def _alternatives(work: Work, by: str, values: Sequence[str]) -> list[_Alternative]:
+    """The fastest first, by the first value that has a latency."""
     named: dict[str, tuple[Cell, dict[str, Row]]] = {}
     for row, name in zip(work.rows, _names(work), strict=True):
         named.setdefault(str(name), (name, {}))[1][value_of(row.case, by)] = row
-    lines = []
-    for name, rows in named.values():
-        first = next((rows[value] for value in values if value in rows and latency_s(rows[value])), None)
-        cells: list[Cell] = []
-        for number, value in enumerate(values):
-            cells += _cells(rows.get(value), first, columns)
-            cells += [_ratio(rows.get(value), first, columns[0])] if number else []
-        lines.append(((first and latency_s(first)) or float("inf"), (name, *cells)))
-    return [line for _, line in sorted(lines, key=lambda item: item[0])]
+    found = [
+        _Alternative(name, rows, next((rows[v] for v in values if v in rows and latency_s(rows[v])), None))
+        for name, rows in named.values()
+    ]
+    return sorted(found, key=lambda each: (each.first and latency_s(each.first)) or float("inf"))
 
 
-def _cells(row: Row | None, first: Row | None, columns: Sequence[ReportColumn]) -> list[Cell]:
+def _line_by(
+    alternative: _Alternative,
+    values: Sequence[str],
+    columns: Sequence[ReportColumn],
+    beside: Mapping[CaseKey, Beside],
+) -> Line:
+    cells: list[Cell] = []
+    for number, value in enumerate(values):
+        row = alternative.rows.get(value)
+        known = beside.get(case_key(row.case)) if row else None
+        cells += _cells(row, known, columns)
+        cells += [_ratio(row, known, columns[0])] if number else []
+    return (alternative.name, *cells)
+
+
+def _cells(row: Row | None, beside: Beside | None, columns: Sequence[ReportColumn]) -> list[Cell]:
     empty = [Cell()] * (len(columns) - 1)
     if row is None:
         return [Cell(), *empty]
     if latency_s(row) is None:
         return [Cell((str(row.status),), Tone.BAD, footnotes=(why_no_speed(row),)), *empty]
-    cells = [column.cell(row, first) for column in columns]
+    cells = [column.cell(row, beside) for column in columns]
     return [_noted(cells[0], row), *cells[1:]]
 
 
-def _ratio(row: Row | None, first: Row | None, column: ReportColumn) -> Cell:
+def _ratio(row: Row | None, beside: Beside | None, column: ReportColumn) -> Cell:
     """Of a column's numbers; in doubt where these come from times that cannot be told apart."""
-    if row is None or first is None or row is first or latency_s(row) is None:
+    if row is None or beside is None or row is beside.base or latency_s(row) is None:
         return Cell()
-    own, other = (next(iter(column.cell(each, first).parts), None) for each in (row, first))
+    own, other = (next(iter(column.cell(each, beside).parts), None) for each in (row, beside.base))
     if not isinstance(own, Number) or not isinstance(other, Number) or not other.value:
         return Cell()
-    return Cell(
-        (Number(own.value / other.value, "×"),),
-        unsure=column.name in TIMED and not told_apart(row, first),
-    )
+    unsure = column.name in TIMED and not beside.told
+    return Cell((Number(own.value / other.value, "×"),), unsure=unsure)
 
 
 def _tables(shown: Sequence[Work], heads: Sequence[Column], lines: Sequence[list[Line]]) -> tuple[Table, ...]:

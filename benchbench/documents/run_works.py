@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from benchbench.analyse.columns import params_text
-from benchbench.analyse.rows import Row
-from benchbench.documents.run_columns import latency_s
+from benchbench.analyse.rows import CaseKey, Row, by_case, case_key
+from benchbench.documents.run_columns import Beside, latency_s
 from benchbench.documents.short_names import Telling, telling, telling_params
 from benchbench.errors import UsageError, unknown
+from benchbench.judging.ranking import (
+    Contender,
+    Standing,
+    WorkVerdict,
+    contender,
+    judge_works,
+    rivals_of,
+    work_key,
+)
 from benchbench.model.case import Cache, Case, Scalar
-from benchbench.model.placement import Strategy, suffix
+from benchbench.model.placement import suffix
+from benchbench.model.run import Run
 
 CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
+NO_VERDICT = WorkVerdict(fastest=None, rivals=(), kind="")
 AXES = ("dtype", "mode", "target", "device", "cache", "phase")  # and every parameter
 
 
@@ -26,23 +37,58 @@ class Work:
     rows: tuple[Row, ...]
     names: tuple[str, ...]  # of the rows: `torch eager`
     short_names: tuple[str, ...]
+    verdict: WorkVerdict = NO_VERDICT
 
-    @property
-    def fastest(self) -> Row | None:
-        """With what others are compared; a single one is compared with nothing."""
-        measured = [row for row in self.rows if latency_s(row) and not row.unranked]
-        return min(measured, key=_latency) if len(measured) > 1 else None
+    def beside(self, row: Row) -> Beside | None:
+        """What `row` is compared with: the fastest. A single one is compared with nothing."""
+        fastest = self.verdict.fastest
+        if fastest is None or sum(latency_s(each) is not None for each in self.rows) < 2:
+            return None
+        base = next((each for each in self.rows if each.case == fastest.case), None)
+        rival = next((each for each in self.verdict.rivals if each.contender.case == row.case), None)
+        told = rival.slower if rival else self.verdict.standing in (Standing.WON, Standing.ALONE)
+        return Beside(base, rival.ratio if rival else 1.0, told) if base else None
 
 
-def _latency(row: Row) -> float:
-    return latency_s(row) or 0.0
+def judged(found: Sequence[Work], run: Run) -> list[Work]:
+    """The same with a verdict each, over all of them."""
+    contend = _contenders(run)
+    contenders = [[made for row in work.rows if (made := contend(row))] for work in found]
+    verdicts = judge_works(contenders, run.info.policy)
+    return [replace(work, verdict=verdict) for work, verdict in zip(found, verdicts, strict=True)]
+
+
+def besides(groups: Sequence[tuple[Row, Sequence[Row]]], run: Run) -> list[dict[CaseKey, Beside]]:
+    """Of each group's base its rows beside it, by `case_key`; none where the base cannot be compared."""
+    contend = _contenders(run)
+    known = [
+        (base, made, [other for row in rows if row is not base and (other := contend(row))])
+        for base, rows in groups
+        if (made := contend(base))
+    ]
+    judged_ = iter(rivals_of([(made, others) for _, made, others in known], run.info.policy))
+    found = {id(base): next(judged_) for base, _, _ in known}
+    return [
+        {
+            case_key(each.contender.case): Beside(base, each.ratio, each.slower or each.faster)
+            for each in found.get(id(base), [])
+        }
+        | {case_key(base.case): Beside(base, 1.0, told=True)}
+        for base, _ in groups
+    ]
+
+
+def _contenders(run: Run) -> Callable[[Row], Contender | None]:
+    """Of a row of the run what it contends with; None without a speed that says something."""
+    recorded = by_case(run.records)
+    return lambda row: contender(row.case, recorded.get(case_key(row.case), ())) if row.ok else None
 
 
 def works(rows: Sequence[Row], by: str = "") -> list[Work]:
     """In the order of the plan. `by`: an axis that tells no work from another."""
     grouped: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        grouped.setdefault(_identity(row.case, by), []).append(row)
+        grouped.setdefault(work_key(row.case, by), []).append(row)
     cases = [group[0].case for group in grouped.values()]
     known = telling((case.workload, _params(case, by)) for case in cases)
     one_mode = _one_mode(rows)
@@ -68,13 +114,6 @@ def value_of(case: Case, by: str) -> str:
 def value_text(by: str, value: str) -> str:
     """`batch=8` of a parameter; the values of the other axes speak for themselves."""
     return value if by in AXES else f"{by}={value}"
-
-
-def _identity(case: Case, by: str) -> tuple[object, ...]:
-    own = {"dtype": case.dtype, "phase": case.phase, "cache": case.cache, **_params(case, by)}
-    own.pop(by, None)
-    world = case.placement.devices if case.placement.strategy is Strategy.COLLECTIVE else 1
-    return case.suite, case.workload, world, *own.items()
 
 
 def _params(case: Case, by: str) -> dict[str, Scalar]:

@@ -42,6 +42,7 @@ class Terminal(Exporter):
         shared = sheet(alike, known, self._width or UNWRAPPED) if alike else None
         below = [*foot(document), *_without_room(shared)]
         blocks = [
+            self._printed([_cell(each, known) for each in document.answer]),
             self._printed(_lines(document.facts)),
             *(self._printed(self._table(table, known, shared)) for table in document.tables),
             self._printed([*_lines(below), *(_cell(each, known) for each in document.conclusions)]),

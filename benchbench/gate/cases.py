@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.comparing.match import ELSEWHERE
-from benchbench.comparing.variance import judged_together
 from benchbench.comparing.verdicts import ALPHA
 from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions, session_cases
 from benchbench.gate.session_variance import ALONE, SessionVariance, session_variance
 from benchbench.gate.significance import Estimate, TestResult, estimate
 from benchbench.gate.spread import ASSUMED_MEMORY, ASSUMED_SHARED, SessionDeviation, session_deviation
+from benchbench.judging.variance import judged_together
 from benchbench.model.options import Variance
 from benchbench.plan.thresholds import Rule, Threshold, threshold
 from benchbench.stats import Difference, paired

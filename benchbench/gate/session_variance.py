@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import DISTURBED
-from benchbench.comparing.variance import VariancePrior, variance_prior
 from benchbench.gate.match import BaselineMatch
 from benchbench.gate.normality import Places, alike_p, moments, normal_p
 from benchbench.gate.priors import CommonVariance, HeavyTails
 from benchbench.gate.spread import ENOUGH, LEAST, SessionPrior, day_means
 from benchbench.model.options import Variance
-from benchbench.stats import deviation
+from benchbench.stats import VariancePrior, deviation, variance_prior
 
 ALIKE_P = 0.05  # of cases that differ by the same: of less likely ones each differs by an amount of its own
 HEAVY_P = 0.15  # of five normal sessions where cases are not alike, less of more of them: they tell better

@@ -1,21 +1,28 @@
-"""Which cases a round measures: all of them at first, then those whose processes differ most. Pure."""
+"""Which cases a round measures, and in which order. Pure.
+
+All of them at first; then those of works whose fastest is not told, and those whose processes differ most.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from benchbench.analyse.rows import case_key
+from benchbench.judging.ranking import WorkVerdict, judge_records
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
+from benchbench.plan.doubling import ascending
 from benchbench.timing.policy import half_width, rounds_of
 
 SHARE = 0.5  # of the wide cases that one more round measures: afterwards, others may be the widest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class CaseWidth:
     """How a case stands: the half width of its interval over processes, as a fraction, and a round's cost."""
 
     case: Case
@@ -24,7 +31,7 @@ class Standing:
 
 
 def due(
-    policy: Policy, number: int, pending: Sequence[Case], records: Iterable[Record], left_s: float
+    policy: Policy, number: int, pending: Sequence[Case], records: Sequence[Record], left_s: float
 ) -> list[Case]:
     """The cases of round `number`, in the order of `pending` or the widest first; none when all is done.
 
@@ -35,15 +42,50 @@ def due(
     found = _by_case(records)
     if policy.budget_s is not None:
         standings = [_standing(case, found.get(case.id, []), policy.planned) for case in pending]
-        return widest(standings, left_s, policy.settled)
+        return affordable(undecided(policy, records), standings, left_s) or widest(
+            standings, left_s, policy.settled
+        )
+    wanted = undecided(policy, records) if number < (policy.most_rounds or 0) else []
+    asked = {case_key(case) for work in wanted for case in work}
     return [
         case
         for case in pending
-        if number < rounds_of(policy, [record.outcome for record in found.get(case.id, [])])
+        if case_key(case) in asked
+        or number < rounds_of(policy, [record.outcome for record in found.get(case.id, [])])
     ]
 
 
-def widest(standings: Iterable[Standing], left_s: float, settled: float) -> list[Case]:
+def undecided(policy: Policy, records: Iterable[Record]) -> list[list[Case]]:
+    """Of each work whose fastest is not told and may lead by what matters, the cases that may be it.
+
+    Those that the fewest further rounds are likely to tell come first.
+    """
+    verdicts = [each for each in judge_records(records, policy).values() if each.wants_rounds]
+    return [
+        [each.contender.case for each in (*verdict.undecided,)] + [verdict.fastest.case]
+        for verdict in sorted(verdicts, key=lambda each: _rounds_to_tell(each, policy))
+        if verdict.fastest
+    ]
+
+
+def _rounds_to_tell(verdict: WorkVerdict, policy: Policy) -> float:
+    return max(each.rounds_to_tell(policy) or float("inf") for each in verdict.undecided)
+
+
+def affordable(works: Iterable[Sequence[Case]], standings: Iterable[CaseWidth], left_s: float) -> list[Case]:
+    """The cases of as many works as `left_s` lasts for, each as a whole: their rounds are compared."""
+    costs = {case_key(each.case): each.cost_s for each in standings}
+    chosen: list[Case] = []
+    for work in works:
+        pending = all(case_key(case) in costs for case in work)
+        cost = sum(costs.get(case_key(case), 0.0) for case in work)
+        if pending and cost <= left_s:
+            chosen += work
+            left_s -= cost
+    return chosen
+
+
+def widest(standings: Iterable[CaseWidth], left_s: float, settled: float) -> list[Case]:
     """Up to half of the cases wider than `settled`, the widest first, as far as `left_s` lasts.
 
     A case that would take longer than is left is passed over for the next.
@@ -59,10 +101,27 @@ def widest(standings: Iterable[Standing], left_s: float, settled: float) -> list
     return chosen
 
 
-def _standing(case: Case, records: Sequence[Record], planned: int | None) -> Standing:
+def _standing(case: Case, records: Sequence[Record], planned: int | None) -> CaseWidth:
     measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
     cost = max((record.stages_s.get("wall", 0.0) for record in records), default=0.0)
-    return Standing(case=case, width=half_width(measured, planned), cost_s=cost)
+    return CaseWidth(case=case, width=half_width(measured, planned), cost_s=cost)
+
+
+def in_blocks(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
+    """The order of round `number`: computations are shuffled, and within each the cases that do it.
+
+    What is compared is so measured within the same minutes, and nobody always comes first. It depends on the
+    seed and the cases, on nothing else.
+    """
+    source = random.Random(f"{seed}/{number}")
+    blocks: dict[tuple[object, ...], list[Case]] = {}
+    for case in sorted(cases, key=lambda case: case.id):
+        blocks.setdefault((case.suite, case.workload, *case.params.items()), []).append(case)
+    order = list(blocks.values())
+    source.shuffle(order)
+    for block in order:
+        source.shuffle(block)
+    return ascending([case for block in order for case in block])
 
 
 def _by_case(records: Iterable[Record]) -> dict[str, list[Record]]:

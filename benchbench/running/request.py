@@ -22,7 +22,7 @@ from benchbench.plan.selection import Selection, environments, select
 from benchbench.plan.suite import Entry, Suite
 from benchbench.plan.worlds import parse_world
 from benchbench.store.tags import check_tags
-from benchbench.timing.policy import POLICIES, within
+from benchbench.timing.policy import POLICIES, of_rounds, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)
 N = TypeVar("N", int, float, int | None)
@@ -168,4 +168,4 @@ def _policy(options: MeasureOptions, usual: str) -> Policy:
             f"{options.rounds} rounds measure nothing.", "Each round takes one process per case."
         )
     rounds = _within("rounds", options.rounds, MOST_ROUNDS)
-    return dataclasses.replace(POLICIES[name], rounds=rounds, continue_above=None)
+    return of_rounds(POLICIES[name], rounds)

@@ -19,16 +19,17 @@ from benchbench.model.case import Case
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
-from benchbench.model.run import Policy, RunInfo
+from benchbench.model.run import RunInfo
 from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.devices import check_devices, devices_asked
-from benchbench.plan.doubling import ascending, why_needless
+from benchbench.plan.doubling import why_needless
 from benchbench.plan.revision import commit_tag
-from benchbench.plan.schedule import due
+from benchbench.plan.schedule import due, in_blocks
 from benchbench.running.groundwork import Announce
 from benchbench.running.recorder import Recorder
 from benchbench.running.request import Request, Terms
 from benchbench.store.ulid import new_id
+from benchbench.timing.policy import of_rounds
 
 
 def prepare(pool: WorkerPool, request: Request, *, measured: bool = True) -> RunInfo:
@@ -78,8 +79,9 @@ def measure_rounds(
 ) -> Iterator[tuple[int, Record]]:
     """(side, record) in the order measured: of one run, or of two sides that are interleaved.
 
-    In each round the planned cases are shuffled. Of two sides each case is measured on one and then on the
-    other, and in the next round the other way about. A case that fails is not measured again, on no side.
+    In each round works are shuffled, and within a work its cases (`in_blocks`). Of two sides each case is
+    measured on one and then on the other, and in the next round the other way about. A case that fails is not
+    measured again, on no side.
     `clock`: seconds, by which cases and the policy's budget are timed. `earlier`: the records that one run
     has already, none of which is made again.
     """
@@ -115,7 +117,9 @@ class _Rounds:
         self._spent_s = spent_s
         self._info = infos[0]
         # sides are compared pair by pair: further rounds of what is noisy on one of them are not foreseen
-        self._policy = infos[0].policy if len(infos) == 1 else _fixed(infos[0].policy)
+        self._policy = (
+            infos[0].policy if len(infos) == 1 else of_rounds(infos[0].policy, infos[0].policy.rounds)
+        )
         self._sides = {cases[0].id: cases for cases in zip(*(info.plan for info in infos), strict=True)}
         failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}
         self._pending = [case for case in infos[0].plan if case.id not in failed]
@@ -128,7 +132,7 @@ class _Rounds:
             left_s = (self._policy.budget_s or 0.0) - self._spent_s() - importing_s
             if not (cases := due(self._policy, number, self._pending, self._made[0], left_s)):
                 return
-            order = shuffled(cases, self._info.seed, number)
+            order = in_blocks(cases, self._info.seed, number)
             if not (order := [case for case in order if (case.id, number) not in self._earlier]):
                 continue
             if not fresh:
@@ -163,14 +167,3 @@ class _Rounds:
             return ""
         sides = zip(self._sides[case.id], self._made, strict=True)
         return next(filter(None, (why_needless(own, made) for own, made in sides)), "")
-
-
-def _fixed(policy: Policy) -> Policy:
-    return dataclasses.replace(policy, continue_above=None, budget_s=None)
-
-
-def shuffled(cases: Sequence[Case], seed: int, number: int) -> list[Case]:
-    """The order of round `number`: it depends on the seed and the cases, on nothing else."""
-    order = sorted(cases, key=lambda case: case.id)
-    random.Random(f"{seed}/{number}").shuffle(order)
-    return ascending(order)

@@ -13,13 +13,15 @@ from benchbench.stats import headline, median
 
 POLICIES = {
     "quick": Policy(
-        name="quick", rounds=3, precision=0.02, min_s=0.75, max_s=2.0,
+        name="quick", rounds=3, most_rounds=6, precision=0.02, min_s=0.75, max_s=2.0,
         warmup_min_s=0.2, warmup_max_s=3.0, warmup_min_blocks=3,
         least_blocks=3, window_s=0.1, slow_s=0.5,
     ),
-    "default": Policy(name="default", rounds=5, continue_above=0.02, warmup_max_s=60.0, window_s=2.0),
+    "default": Policy(
+        name="default", rounds=5, most_rounds=10, continue_above=0.02, warmup_max_s=60.0, window_s=2.0,
+    ),
     "rigorous": Policy(
-        name="rigorous", rounds=10, precision=0.005, max_s=30.0, continue_above=0.02,
+        name="rigorous", rounds=10, most_rounds=20, precision=0.005, max_s=30.0, continue_above=0.02,
         warmup_max_s=60.0, window_s=2.0,
     ),
 }  # fmt: skip
@@ -30,11 +32,16 @@ FEWEST_PROFILED, MOST_PROFILED = 5, 1000  # steps
 
 
 def within(budget_s: float) -> Policy:
-    """Three quick rounds, then as many of the noisiest cases as the budget has time for.
+    """Three quick rounds, then as many of undecided works, and of the noisiest cases, as there is time for.
 
     Quick ones: what differs between processes, longer ones do not tell better.
     """
-    return replace(POLICIES["quick"], name="budget", budget_s=budget_s)
+    return replace(POLICIES["quick"], name="budget", most_rounds=None, budget_s=budget_s)
+
+
+def of_rounds(policy: Policy, rounds: int) -> Policy:
+    """The same with so many rounds of every case, and no further ones."""
+    return replace(policy, rounds=rounds, most_rounds=None, continue_above=None, budget_s=None)
 
 
 def on_accelerator(policy: Policy) -> Policy:
@@ -71,8 +78,11 @@ def profiled_steps(step_s: float) -> int:
 
 
 def in_words(policy: Policy) -> str:
-    """`5 rounds, of noisy cases 10`."""
+    """`5 rounds, up to 10 of what is noisy or undecided`."""
     rounds = count_of(policy.rounds, "round")
     if policy.budget_s is not None:
-        return f"{rounds}, then more of the noisiest cases until {policy.budget_s:g} s are over"
-    return f"{rounds}, of noisy cases {2 * policy.rounds}" if policy.continue_above is not None else rounds
+        return f"{rounds}, then more of what is undecided or noisy until {policy.budget_s:g} s are over"
+    noisy = policy.continue_above is not None
+    if policy.most_rounds is not None:
+        return f"{rounds}, up to {policy.most_rounds} of what is {'noisy or ' if noisy else ''}undecided"
+    return f"{rounds}, of noisy cases {2 * policy.rounds}" if noisy else rounds

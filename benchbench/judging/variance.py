@@ -4,47 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from benchbench.analyse.drift import Drift
 from benchbench.model.options import Variance
-from benchbench.stats import Difference, mean
-
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
+from benchbench.stats import Difference, mean, variance_prior
 
 FEW = (3, 4)  # processes that may all be in one of two modes: five are in one case of sixteen
 MODES_P = 1e-3  # of groups of normal values that are as clustered
 LEAST_P = 0.01  # of one group: values may be equal because they were rounded
 LEAST_RANGE = 1e-4  # of a group's logarithms: below, what clusters does not matter
-NEWTON_STEPS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class VariancePrior:
-    """What all cases tell of the variance of each: s₀², known with d₀ degrees of freedom (Smyth 2004).
-
-    d₀ is infinite where the cases differ no more than chance has it. `most`: the degrees of freedom that all
-    cases have together, beyond which none can be known.
-    """
-
-    variance: float
-    degrees: float
-    most: float
-
-    def posterior(self, own: float, degrees: float) -> tuple[float, float]:
-        """Of a case with variance `own`, known with `degrees`: what is taken for both.
-
-        max(s², (d₀ s₀² + d s²) / (d₀ + d)) and min(d₀ + d, `most`) degrees of freedom. Never less than its
-        own s²: a few cases that are noisier than the rest would alarm (tests/studies/adaptive_rounds.py).
-        """
-        weight = degrees / (self.degrees + degrees)  # 0 where the cases do not differ
-        moderated = weight * own + (1 - weight) * self.variance
-        return max(own, moderated), max(degrees, min(self.degrees + degrees, self.most))
 
 
 def shared_variance(differences: Sequence[Difference]) -> list[Difference]:
@@ -53,47 +22,6 @@ def shared_variance(differences: Sequence[Difference]) -> list[Difference]:
         return list(differences)
     prior = variance_prior([each.variance for each in differences], [each.degrees for each in differences])
     return [each.with_variance(*prior.posterior(each.variance, each.degrees)) for each in differences]
-
-
-def variance_prior(
-    variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0
-) -> VariancePrior:
-    """Of two cases or more, whose variances are above 0.
-
-    They are taken to be drawn from a scaled inverse χ² distribution, whose size s₀² and degrees of freedom d₀
-    follow from the mean and the variance of their logarithms. `likeness`: the mean square ρ² of the
-    correlation between cases. Of m cases the variance of their mean variance is 1 + (m − 1) ρ² times as large
-    as if they were independent.
-    """
-    import numpy as np
-
-    size, prior = _prior(np.array(variances), np.array(degrees))
-    most = math.fsum(degrees) / (1 + (len(variances) - 1) * likeness)
-    return VariancePrior(size, prior, most)
-
-
-def _prior(variances: Array, degrees: Array) -> tuple[float, float]:
-    """s₀² and d₀."""
-    import numpy as np
-    from scipy.special import digamma, polygamma
-
-    logs = np.log(variances) - digamma(degrees / 2) + np.log(degrees / 2)
-    excess = float(logs.var(ddof=1) - polygamma(1, degrees / 2).mean())
-    if excess <= 0:
-        return math.exp(logs.mean()), math.inf
-    half = _trigamma_inverse(excess)
-    return math.exp(logs.mean() + float(digamma(half)) - math.log(half)), 2 * half
-
-
-def _trigamma_inverse(value: float) -> float:
-    """By Newton's method from below, which converges for every value above 0 (Smyth 2004, appendix)."""
-    from scipy.special import polygamma
-
-    found = 0.5 + 1 / value
-    for _ in range(NEWTON_STEPS):
-        trigamma = float(polygamma(1, found))
-        found += trigamma * (1 - trigamma / value) / float(polygamma(2, found))
-    return found
 
 
 def judged_together(

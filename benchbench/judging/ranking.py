@@ -1,0 +1,351 @@
+"""Who is fastest in each work of a run, by how much, and whether that can be told. Pure.
+
+Cases are compared by the processes of the same round, which met the same minutes. docs/measuring.md has the
+evidence for the rule, tests/studies/ranking.py makes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from benchbench.analyse.rows import by_case
+from benchbench.judging.doubts import FairPairs, Timed, fair_pairs, timed
+from benchbench.judging.variance import in_modes
+from benchbench.model.case import Case
+from benchbench.model.measurement import Measurement
+from benchbench.model.note import NoteKind
+from benchbench.model.placement import Strategy
+from benchbench.model.record import Record
+from benchbench.model.run import Policy
+from benchbench.model.status import Status
+from benchbench.stats import (
+    Difference,
+    calm_ones,
+    calm_prior,
+    discovery_level,
+    mean,
+    paired,
+    t_quantile,
+    tost,
+)
+
+ERROR = 0.05  # of the winners that are named, those that are wrong; of runs in which nothing differs, any
+ALIKE = 0.03  # cases that differ by less are as fast as each other: code alignment alone makes as much
+FIRST_LOOK = 0.75  # of the error, spent on the planned rounds
+LATER_LOOKS = 0.4  # of the error, times planned over most rounds, at each further one: together they keep it
+SHARED_SIDE = 0.25  # ρ² of the variances of two pairs that have the reference in common: of ρ = 1/2
+MOST_ROUNDS = 200  # that would tell two cases apart: nobody waits for more
+LARGEST = 700.0  # beyond it a logarithm has no float
+KINDS = ("target", "mode", "device")  # the first of which a run has several of is what it compares
+UNRANKED = (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED)  # a speed that says nothing beside others'
+
+
+class Standing(StrEnum):
+    """What can be said of a work."""
+
+    WON = "won"  # one is fastest
+    TIED = "tied"  # those in front are as fast as each other, within ALIKE
+    OPEN = "open"  # another may be as fast
+    ALONE = "alone"  # nothing is compared
+    NONE = "none"  # nothing has a speed
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A case with its processes, by round."""
+
+    case: Case
+    processes: Mapping[int, Timed] = field(hash=False)
+
+    @property
+    def log(self) -> float:
+        """The mean logarithm of its steps, of rounds that others left alone if there are any."""
+        alone = [each.log for each in self.processes.values() if each.undisturbed]
+        return mean(alone or [each.log for each in self.processes.values()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A case beside the reference of its work: log(rival / reference) with its error, over `rounds` of both.
+
+    `share`: of the error that may be spent after so many rounds. `difference` is None where fewer than two
+    rounds count. `level`: below which a p decides, over all works.
+    """
+
+    contender: Contender
+    pairs: FairPairs
+    log_ratio: float
+    rounds: int
+    share: float
+    difference: Difference | None
+    level: float = ERROR
+
+    @property
+    def p(self) -> float:
+        """That the rival is as fast, two-sided and whatever the doubts explain; 1 where that is not known."""
+        return self._p_beyond(self.pairs.other_excess)
+
+    def _p_beyond(self, excess: float) -> float:
+        if self.difference is None or math.isinf(excess):
+            return 1.0
+        return min(1.0, 2 * self.difference.p_above(excess) / self.share)
+
+    @property
+    def slower(self) -> bool:
+        """Whether it is told apart from the reference."""
+        return self.p <= self.level
+
+    @property
+    def faster(self) -> bool:
+        """Whether it is told to be faster than a reference that is not the fastest."""
+        excess = self.pairs.reference_excess
+        if self.difference is None or math.isinf(excess):
+            return False
+        return 2 * self.difference.p_below(-excess) / self.share <= self.level
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether it would be told apart, or only seems slower, were it not for others or warming up."""
+        explained = 0 < self.log_ratio <= self.pairs.other_excess
+        return not self.slower and (explained or self._p_beyond(0.0) <= self.level)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the two are as fast as each other, within ALIKE and whatever the doubts explain (TOST)."""
+        margin = math.log1p(ALIKE) - max(self.pairs.other_excess, self.pairs.reference_excess)
+        if self.difference is None or margin <= 0:
+            return False
+        return tost(self.difference, margin) <= ERROR * self.share
+
+    @property
+    def ratio(self) -> float:
+        """Its time over the reference's."""
+        return _exp(self.log_ratio)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the ratio, at the level of the decision: it excludes 1 exactly where the rival is told apart."""
+        if self.difference is None:
+            return None
+        half = self.difference.half_width(1 - self.level * self.share)
+        low = self.difference.mid - half - self.pairs.other_excess
+        return _exp(low), _exp(self.difference.mid + half + self.pairs.reference_excess)
+
+    def rounds_to_tell(self, policy: Policy) -> int | None:
+        """How many rounds in all would tell it apart, if it is as much slower as it seems; None: too many."""
+        if self.difference is None or self.log_ratio <= self.pairs.other_excess:
+            return None
+        lead, spread = self.log_ratio - self.pairs.other_excess, math.sqrt(self.difference.variance)
+        for rounds in range(self.rounds + 1, MOST_ROUNDS):
+            level = self.level * share_of(policy, rounds)
+            if lead * math.sqrt(rounds) >= spread * t_quantile(1 - level / 2, self.difference.degrees):
+                return rounds
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkVerdict:
+    """Who is fastest in a work. `rivals`: the other cases, nearest first; `kind`: what is compared."""
+
+    fastest: Contender | None
+    rivals: tuple[Rival, ...]
+    kind: str
+
+    @property
+    def others(self) -> list[Rival]:
+        """Rivals that differ from the fastest in what is compared."""
+        if not self.kind or self.fastest is None:
+            return []
+        own = self.name(self.fastest)
+        return [each for each in self.rivals if self.name(each.contender) != own]
+
+    @property
+    def standing(self) -> Standing:
+        """What can be said."""
+        if self.fastest is None:
+            return Standing.NONE
+        if not self.others:
+            return Standing.ALONE
+        if all(each.slower for each in self.others):
+            return Standing.WON
+        return Standing.TIED if all(each.slower or each.alike for each in self.others) else Standing.OPEN
+
+    @property
+    def winner(self) -> str:
+        """The name of the fastest; empty where nobody is told to be fastest."""
+        won = self.standing is Standing.WON and self.fastest is not None
+        return self.name(self.fastest) if won and self.fastest else ""
+
+    @property
+    def undecided(self) -> list[Rival]:
+        """Of `others`, those that may be as fast, nearest first."""
+        return [each for each in self.others if not each.slower]
+
+    @property
+    def least_lead(self) -> float:
+        """The lead over the nearest of `others`, at least: the least of the lower ends of their intervals."""
+        return min((each.interval[0] for each in self.others if each.interval), default=1.0)
+
+    @property
+    def wants_rounds(self) -> bool:
+        """Whether further rounds may tell a lead that matters: one that may exceed ALIKE."""
+        return self.standing is Standing.OPEN and any(
+            each.interval is None or each.interval[1] > 1 + ALIKE for each in self.undecided
+        )
+
+    def name(self, contender: Contender) -> str:
+        """What is compared of a case, such as its target."""
+        value: str = getattr(contender.case, self.kind)
+        return value
+
+
+def share_of(policy: Policy, rounds: int) -> float:
+    """Of the error, what a decision after so many rounds may spend, so that all looks together keep it.
+
+    Further rounds are made where those before did not decide, so each is another chance to err. Looks share
+    most of their rounds: of walks that look at 3–6, 5–10, 10–20, 3–8 and 3–30 rounds, at most 5 % ever reach
+    these levels (two million walks each, tests/studies/ranking.py). A budget has no last round, so its looks
+    are added up: the shares (1 − FIRST_LOOK)/(k(k + 1)) sum to 1 − FIRST_LOOK over all k ≥ 1.
+    """
+    further = rounds - policy.rounds
+    if policy.most_rounds is None and policy.budget_s is None:
+        return 1.0
+    if further <= 0:
+        return FIRST_LOOK
+    if policy.most_rounds is None:
+        return (1 - FIRST_LOOK) / (further * (further + 1))
+    return LATER_LOOKS * policy.rounds / max(policy.most_rounds, rounds)
+
+
+def contender(case: Case, records: Iterable[Record]) -> Contender | None:
+    """The case with what was measured of it; None where it failed, or its speed says nothing beside others'.
+
+    A round that was cut short counts as missing.
+    """
+    processes: dict[int, Timed] = {}
+    for record in records:
+        outcome = record.outcome
+        if isinstance(outcome, Measurement):
+            if any(note.kind in UNRANKED for note in outcome.notes):
+                return None
+            if min(outcome.block_s, default=0.0) > 0:
+                processes[record.round] = timed(outcome)
+        elif outcome.status is not Status.INTERRUPTED:
+            return None
+    return Contender(case, processes) if processes else None
+
+
+def work_key(case: Case, by: str = "") -> tuple[object, ...]:
+    """What is computed, whoever computes it; `by`: an axis that tells no work from another."""
+    own = {"dtype": case.dtype, "phase": case.phase, "cache": case.cache, **case.params}
+    own.pop(by, None)
+    world = case.placement.devices if case.placement.strategy is Strategy.COLLECTIVE else 1
+    return case.suite, case.workload, world, *own.items()
+
+
+def judge_works(works: Sequence[Sequence[Contender]], policy: Policy) -> list[WorkVerdict]:
+    """A verdict for each work of a run, over all works together.
+
+    Within a work the fastest is named only if each case that differs from it in what is compared is told
+    from it, two-sided: of two that are equal, either is named in half of ERROR. Over works, of those that are
+    named ERROR are wrong, and where nothing differs one is named with that probability (Benjamini & Hochberg
+    1995).
+    """
+    kind = _compared_kind(works)
+    led = [_led(work) for work in works if work]
+    judged = iter(zip(led, rivals_of(led, policy), strict=True))
+    found = []
+    for work in works:
+        (fastest, _), rivals = next(judged) if work else ((None, []), [])
+        found.append(WorkVerdict(fastest=fastest, rivals=tuple(rivals), kind=kind))
+    level = discovery_level([max(each.p for each in one.others) for one in found if one.others], ERROR)
+    return [replace(one, rivals=tuple(replace(each, level=level) for each in one.rivals)) for one in found]
+
+
+def judge_records(records: Iterable[Record], policy: Policy) -> dict[tuple[object, ...], WorkVerdict]:
+    """A verdict for each work that was measured, by `work_key`."""
+    works: dict[tuple[object, ...], list[Contender]] = {}
+    for own in by_case(records).values():
+        if made := contender(own[0].case, own):
+            works.setdefault(work_key(made.case), []).append(made)
+    return dict(zip(works, judge_works(list(works.values()), policy), strict=True))
+
+
+def rivals_of(groups: Sequence[tuple[Contender, Sequence[Contender]]], policy: Policy) -> list[list[Rival]]:
+    """Of each group's reference the others, nearest first, with a variance that all groups tell."""
+    made = [[_rival(reference, other, policy) for other in others] for reference, others in groups]
+    judged = iter(_shrunk([each for rivals in made for each in rivals], [len(rivals) for rivals in made]))
+    return [sorted((next(judged) for _ in rivals), key=lambda each: each.log_ratio) for rivals in made]
+
+
+def _compared_kind(works: Iterable[Sequence[Contender]]) -> str:
+    """The first of KINDS that cases of one work differ in; empty where none does."""
+    values = [{kind: {getattr(each.case, kind) for each in work} for kind in KINDS} for work in works]
+    return next((kind for kind in KINDS if any(len(own[kind]) > 1 for own in values)), "")
+
+
+def _led(work: Sequence[Contender]) -> tuple[Contender, list[Contender]]:
+    """The fastest of a work and the others: it is ahead of each by the pairs that count."""
+    fastest = min(work, key=lambda each: (each.log, each.case.id))
+    for _ in work:
+        ahead = min(work, key=lambda each: _log_ratio(fastest, each, _pairs(fastest, each)))
+        if _log_ratio(fastest, ahead, _pairs(fastest, ahead)) >= 0:
+            break
+        fastest = ahead
+    return fastest, [each for each in work if each is not fastest]
+
+
+def _pairs(reference: Contender, other: Contender) -> FairPairs:
+    return fair_pairs(reference.processes, other.processes)
+
+
+def _log_ratio(reference: Contender, other: Contender, pairs: FairPairs) -> float:
+    return mean(pairs.changes) if pairs.changes else other.log - reference.log
+
+
+def _rival(reference: Contender, other: Contender, policy: Policy) -> Rival:
+    pairs = _pairs(reference, other)
+    rounds = len(reference.processes.keys() & other.processes.keys())
+    several = len(pairs.changes) > 1
+    return Rival(
+        contender=other,
+        pairs=pairs,
+        log_ratio=_log_ratio(reference, other, pairs),
+        rounds=rounds,
+        share=share_of(policy, rounds),
+        difference=paired([(0.0, change) for change in pairs.changes]) if several else None,
+    )
+
+
+def _shrunk(rivals: Sequence[Rival], sizes: Sequence[int]) -> list[Rival]:
+    """Each with the variance that all pairs of the run tell; `sizes`: how many share a reference.
+
+    Pairs that others disturbed tell nothing of the rest; theirs may be larger.
+    """
+    paired_ = [each for each in rivals if each.difference]
+    alone = [each for each in paired_ if each.pairs.undisturbed]
+    telling = alone if len(alone) > 1 else paired_
+    known = [each.difference for each in telling if each.difference]
+    if len(known) < 2:
+        return list(rivals)
+    variances, degrees = [each.variance for each in known], [each.degrees for each in known]
+    if in_modes([each.pairs.changes for each in telling]):
+        typical = mean([variances[each] for each in calm_ones(variances, degrees)])
+        return [_with_variance(each, lambda own, known: (max(own, typical), known)) for each in rivals]
+    alike = SHARED_SIDE * sum(size * (size - 1) for size in sizes) / (len(known) * (len(known) - 1))
+    prior = calm_prior(variances, degrees, min(alike, 1.0))
+    return [_with_variance(each, prior.shrunk) for each in rivals]
+
+
+def _with_variance(rival: Rival, taken: Callable[[float, float], tuple[float, float]]) -> Rival:
+    if rival.difference is None:
+        return rival
+    found = taken(rival.difference.variance, rival.difference.degrees)
+    return replace(rival, difference=rival.difference.with_variance(*found))
+
+
+def _exp(log: float) -> float:
+    return math.exp(max(-LARGEST, min(LARGEST, log)))

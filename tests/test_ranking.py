@@ -1,0 +1,242 @@
+"""Who is fastest in each work: laws of the verdict, doubts, looks, and what stored runs say."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench.judging.doubts import Timed, fair_pairs, timed
+from benchbench.judging.ranking import (
+    ERROR,
+    Contender,
+    Standing,
+    judge_records,
+    judge_works,
+    share_of,
+)
+from benchbench.model.run import Policy
+from benchbench.stats import VariancePrior, calm_prior, discovery_level, variance_prior
+from benchbench.store.runs import read_run
+from benchbench.timing.policy import POLICIES, of_rounds
+from tests.factories import a_case, a_failure, a_measurement, a_record, some_rounds
+from tests.simulator import allowed
+from tests.studies.ranking import LOOKS, Cell, simulated, walks
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = POLICIES["quick"]
+FIXED = of_rounds(QUICK, 3)
+NAMES = ("torch", "jax", "tensorflow", "onnxruntime")
+
+
+def a_contender(name: str, logs: Sequence[float], size: int = 1, **over: float) -> Contender:
+    processes = {number: Timed(log=log, **over) for number, log in enumerate(logs)}
+    return Contender(a_case(target=name, params={"m": size}), processes)
+
+
+def a_work(logs: Mapping[str, Sequence[float]], size: int = 1) -> list[Contender]:
+    return [a_contender(name, own, size) for name, own in logs.items()]
+
+
+def standing(work: Sequence[Contender], policy: Policy = FIXED) -> Standing:
+    (found,) = judge_works([work], policy)
+    return found.standing
+
+
+some_logs = st.lists(st.floats(-1, 1), min_size=3, max_size=3)
+some_works = st.lists(
+    st.dictionaries(st.sampled_from(NAMES), some_logs, min_size=1, max_size=4), min_size=1, max_size=4
+).map(lambda works: [a_work(work, size) for size, work in enumerate(works)])
+
+
+@given(some_works)
+def test_a_winner_is_told_from_all_others_and_an_interval_excludes_one_exactly_then(
+    works: list[list[Contender]],
+) -> None:
+    for work, found in zip(works, judge_works(works, QUICK), strict=True):
+        assert len(found.rivals) == len(work) - 1
+        if found.winner:
+            assert all(each.slower for each in found.others)
+            assert found.least_lead > 1
+        for rival in found.rivals:
+            assert rival.interval is not None
+            assert rival.interval[0] <= rival.ratio * (1 + 1e-9)
+            assert rival.interval[1] >= rival.ratio * (1 - 1e-9)
+            assert rival.slower == (rival.interval[0] > 1) or math.isclose(rival.interval[0], 1, rel_tol=1e-6)
+
+
+@given(some_works, st.floats(-3, 3), st.lists(st.floats(-1, 1), min_size=3, max_size=3))
+def test_what_a_round_does_to_all_cases_changes_no_verdict(
+    works: list[list[Contender]], scale: float, rounds: list[float]
+) -> None:
+    def moved(each: Contender) -> Contender:
+        processes = {
+            number: dataclasses.replace(process, log=process.log + scale + rounds[number])
+            for number, process in each.processes.items()
+        }
+        return Contender(each.case, processes)
+
+    before = judge_works(works, QUICK)
+    after = judge_works([[moved(each) for each in work] for work in works], QUICK)
+    for one, other in zip(before, after, strict=True):
+        assert [r.ratio for r in one.rivals] == pytest.approx([r.ratio for r in other.rivals])
+
+
+@given(some_works, st.randoms())
+def test_the_order_of_works_and_cases_does_not_matter(works: list[list[Contender]], source: object) -> None:
+    shuffled = [work[::-1] for work in works]
+    before, after = judge_works(works, QUICK), judge_works(shuffled[::-1], QUICK)[::-1]
+    assert [each.standing for each in before] == [each.standing for each in after]
+
+
+def test_every_work_has_a_standing() -> None:
+    apart = {"torch": [0.0, 0.01, 0.0], "jax": [1.0, 1.01, 1.01]}
+    alike = {"torch": [0.0, 0.001, 0.0], "jax": [0.001, 0.0, 0.001]}
+    across = {"torch": [0.0, 0.3, 0.0], "jax": [0.3, 0.0, 0.2]}
+    works = [a_work(logs, size) for size, logs in enumerate((apart, alike, across, {"torch": [0.0, 0.0]}))]
+    found = judge_works([*works, []], FIXED)
+    kinds = (Standing.WON, Standing.TIED, Standing.OPEN, Standing.ALONE, Standing.NONE)
+    assert tuple(each.standing for each in found) == kinds
+    assert [each.winner for each in found] == ["torch", "", "", "", ""]
+
+
+def test_a_wild_case_of_another_work_changes_little() -> None:
+    source = np.random.default_rng(3)
+    level = np.array([[0.0], [0.14], [0.5]])
+    calm = [
+        a_work(dict(zip(NAMES, (level + 0.01 * source.standard_normal((3, 3))).tolist(), strict=False)), size)
+        for size in range(4)
+    ]
+    wild = a_work({"torch": [0.0, 2.0, 0.5], "jax": [1.0, 0.1, 3.0]}, 9)
+    assert [each.winner for each in judge_works(calm, FIXED)] == ["torch"] * 4
+    *others, own = judge_works([*calm, wild], FIXED)
+    assert [each.winner for each in others] == ["torch"] * 4
+    assert own.standing is Standing.OPEN
+
+
+def test_one_round_tells_nothing() -> None:
+    assert standing(a_work({"torch": [0.0], "jax": [1.0]})) is Standing.OPEN
+
+
+def test_what_failed_or_is_cut_short_does_not_contend() -> None:
+    torch, jax = a_case(target="torch"), a_case(target="jax")
+    records = [*some_rounds(1, 1, 1, case=torch), *some_rounds(2, 2, case=jax)]
+    (found,) = judge_records([*records, a_record(a_failure(), case=jax, round=2)], QUICK).values()
+    assert (found.standing, len(found.rivals)) == (Standing.ALONE, 0)
+
+
+# Doubts
+
+
+def test_rounds_that_others_disturbed_are_left_out_while_enough_are_calm() -> None:
+    calm = {number: Timed(log=float(number)) for number in range(3)}
+    busy = {**{n: Timed(log=n + 0.5) for n in range(2)}, 2: Timed(log=9.0, cores=1.0, alone=math.inf)}
+    found = fair_pairs(calm, busy)
+    assert found.changes == (0.5, 0.5)
+    assert (found.left_out, found.other_excess) == (1, 0.0)
+
+
+def test_rounds_whose_two_sides_met_the_same_count_where_none_is_calm() -> None:
+    busy = {number: Timed(log=0.0, cores=0.4, alone=1.6) for number in range(3)}
+    also = {number: Timed(log=0.5, cores=0.45, alone=2.3) for number in range(3)}
+    found = fair_pairs(busy, also)
+    assert (found.changes, found.other_excess, found.undisturbed) == ((0.5,) * 3, 0.0, False)
+
+
+@pytest.mark.parametrize(("ratio", "wanted"), [(1.5, Standing.OPEN), (3.3, Standing.WON)])
+def test_a_disturbed_case_is_slower_where_the_disturbance_cannot_explain_it(
+    ratio: float, wanted: Standing
+) -> None:
+    fast = a_contender("torch", [0.0, 0.01, 0.0])
+    logs = [math.log(ratio) + each for each in (0.0, 0.01, 0.02)]
+    slow = a_contender("jax", logs, cores=0.2, alone=-math.log1p(-0.4))
+    assert standing([fast, slow]) is wanted
+
+
+def test_a_doubt_about_the_leader_is_no_objection() -> None:
+    leader = a_contender("torch", [0.0, 0.01, 0.0], cores=1.9, alone=math.inf)
+    assert standing([leader, a_contender("jax", [0.2, 0.21, 0.22])]) is Standing.WON
+
+
+def test_a_process_that_still_falls_could_have_become_as_fast_as_it_fell() -> None:
+    falling = timed(a_measurement(block_s=(2.0, 2.0, 1.5, 1.5, 1.0, 1.0), iterations=1, steady=False))
+    assert falling.settled == pytest.approx(math.log(1.5) + math.log(2.0))
+    rising = timed(a_measurement(block_s=(1.0, 1.0, 1.5, 1.5, 2.0, 2.0), iterations=1, steady=False))
+    assert rising.settled == 0.0
+    assert timed(a_measurement(block_s=(2.0, 1.0, 1.0), iterations=1)).settled == 0.0
+
+
+# The error
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_as_many_are_discovered_as_benjamini_and_hochberg_say(ps: list[float]) -> None:
+    level = discovery_level(ps, 0.05)
+    found = sum(p <= level for p in ps)
+    assert level == pytest.approx(0.05 * max(found, 1) / len(ps))
+    stepped = [rank for rank, p in enumerate(sorted(ps), 1) if p <= 0.05 * rank / len(ps)]
+    assert found == max(stepped, default=0)
+
+
+def test_a_variance_is_shrunk_unless_it_is_significantly_larger() -> None:
+    prior = VariancePrior(1.0, math.inf, 40.0)
+    assert prior.shrunk(2.0, 2.0) == (1.0, 40.0)
+    assert prior.shrunk(0.1, 2.0) == (1.0, 40.0)
+    assert prior.shrunk(3.0, 2.0) == (3.0, 40.0)  # χ²: p = e^(-3)
+    some = variance_prior([1.0, 0.01, 30.0, 2.0, 0.2, 5.0], [10.0] * 6)
+    own, degrees = some.shrunk(0.01, 10.0)
+    assert 0.01 < own < some.variance
+    assert degrees > 10
+
+
+def test_a_wild_variance_does_not_tell_what_is_usual() -> None:
+    calm = [1.0, 0.5, 2.0, 0.7, 1.2, 0.9, 1.6, 0.4]
+    alone, beside = calm_prior(calm, [4.0] * 8), calm_prior([*calm, 1e4], [4.0] * 9)
+    assert beside.variance == pytest.approx(alone.variance)
+    assert variance_prior([*calm, 1e4], [4.0] * 9).degrees < 2 < beside.degrees
+
+
+def test_planned_rounds_spend_most_of_the_error_and_a_policy_without_more_all_of_it() -> None:
+    assert share_of(FIXED, 3) == 1.0
+    assert share_of(QUICK, 2) == share_of(QUICK, 3) == 0.75
+    assert share_of(QUICK, 4) == share_of(QUICK, 6) == pytest.approx(0.2)
+    budget = dataclasses.replace(QUICK, most_rounds=None, budget_s=60.0)
+    assert math.fsum(share_of(budget, rounds) for rounds in range(3, 10_000)) == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("planned", "most"), LOOKS)
+def test_all_looks_together_keep_the_error(planned: int, most: int) -> None:
+    policy = dataclasses.replace(QUICK, rounds=planned, most_rounds=most)
+    assert walks(policy, count=50_000) <= allowed(ERROR, 50_000)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("noise", ["normal", "t, 3 degrees", "two modes", "neighbours"])
+def test_where_the_two_in_front_are_equal_few_runs_name_one(noise: str) -> None:
+    source = np.random.default_rng(11)
+    cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), works=6, equal=6)
+    assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= allowed(ERROR, 60)
+
+
+@pytest.mark.real
+def test_leads_of_fifteen_per_cent_are_told_once_rounds_go_where_it_is_open() -> None:
+    source = np.random.default_rng(11)
+    cell = Cell(noise="normal", ratios=(1.0, 1.15, 1.4, 2.0))
+    found = [simulated(cell, source) for _ in range(40)]
+    assert sum(each.named for each in found) / (40 * cell.works) >= 0.93
+    assert not sum(each.wrong for each in found)
+
+
+# Stored runs
+
+
+def test_the_reference_run_is_decided_in_all_works() -> None:
+    run = read_run(ROOT / "results/reference/2026-11-21-cpu-quick")
+    verdicts = list(judge_records(run.records, run.info.policy).values())
+    assert [each.standing for each in verdicts] == [Standing.WON] * 6
