@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ from tests.factories import (
     a_probe,
     a_record,
     a_run,
+    a_telemetry,
+    a_watched,
     some_rounds,
 )
 from tests.program import accelbench, paced_by, rows
@@ -153,6 +156,54 @@ def test_what_both_processes_of_a_round_meet_cancels() -> None:
     assert verdict.verdict is Verdict.SLOWER
     assert verdict.ratio == pytest.approx(1.05, rel=1e-4)
     assert verdict.case == snapshot("gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu")
+
+
+def beside_others(seconds: Sequence[float], busy: Sequence[bool], case: Case, **over: Any) -> list[Record]:
+    """Rounds, some of them beside a program that used half a core."""
+    return [
+        a_record(
+            a_watched(
+                a_telemetry(busy_s=tuple((0.2 if others else 0.15) * at for at in range(11))),
+                block_s=(10 * value,) * 5,
+                **over,
+            ),
+            case=case,
+            round=number,
+        )
+        for number, (value, others) in enumerate(zip(seconds, busy, strict=True))
+    ]
+
+
+FOUR = (1.0, 1.001, 0.999, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ref_busy", "new_busy", "new", "verdict"),
+    [
+        ((1, 1, 1, 1), (1, 1, 1, 1), (1.05, 1.051, 1.05, 1.05), Verdict.SLOWER),  # the same neighbour
+        ((0, 0, 0, 0), (0, 0, 1, 0), (1.05, 1.051, 1.9, 1.05), Verdict.SLOWER),  # three calm rounds are left
+        ((0, 0, 0, 0), (0, 1, 1, 0), (1.05, 1.051, 1.05, 1.05), Verdict.INSUFFICIENT),
+    ],
+)
+def test_pairs_whose_sides_met_the_same_are_compared(
+    ref_busy: Sequence[bool], new_busy: Sequence[bool], new: Sequence[float], verdict: Verdict
+) -> None:
+    ref = beside_others(FOUR, ref_busy, EAGER)
+    found = compare_runs(*partners(ref, beside_others(new, new_busy, COMPILED), [(EAGER, COMPILED)]))
+    assert found.verdicts[0].verdict is verdict
+
+
+@pytest.mark.parametrize(("blocks", "verdict"), [(1.0, Verdict.SLOWER), (1.2, Verdict.INSUFFICIENT)])
+def test_a_side_that_still_warms_up_is_compared_where_its_blocks_do_not_fall(
+    blocks: float, verdict: Verdict
+) -> None:
+    def rounds(factor: float, case: Case, first: float) -> list[Record]:
+        falling = tuple(10 * factor * each for each in (first, first, 1.0, 1.0, 1.0, 1.0))
+        made = a_watched(block_s=falling, steady=False)
+        return [a_record(made, case=case, round=number) for number in range(3)]
+
+    pair = partners(rounds(1.0, EAGER, 1.0), rounds(1.05, COMPILED, blocks), [(EAGER, COMPILED)])
+    assert compare_runs(*pair).verdicts[0].verdict is verdict
 
 
 def test_the_partners_may_be_compared_the_other_way_round() -> None:

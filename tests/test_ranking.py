@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.judging.doubts import Timed, fair_pairs, timed
+from benchbench.analyse.doubts import NONE, UNBOUNDED, Doubt, Timed, doubt, fair_pairs
 from benchbench.judging.ranking import (
     ERROR,
     Contender,
@@ -35,8 +35,11 @@ FIXED = of_rounds(QUICK, 3)
 NAMES = ("torch", "jax", "tensorflow", "onnxruntime")
 
 
-def a_contender(name: str, logs: Sequence[float], size: int = 1, **over: float) -> Contender:
-    processes = {number: Timed(log=log, **over) for number, log in enumerate(logs)}
+HEAVY = Doubt(cores=1.9, alone=UNBOUNDED)
+
+
+def a_contender(name: str, logs: Sequence[float], size: int = 1, doubt: Doubt = NONE) -> Contender:
+    processes = {number: Timed(log, doubt) for number, log in enumerate(logs)}
     return Contender(a_case(target=name, params={"m": size}), processes)
 
 
@@ -135,16 +138,16 @@ def test_what_failed_or_is_cut_short_does_not_contend() -> None:
 
 
 def test_rounds_that_others_disturbed_are_left_out_while_enough_are_calm() -> None:
-    calm = {number: Timed(log=float(number)) for number in range(3)}
-    busy = {**{n: Timed(log=n + 0.5) for n in range(2)}, 2: Timed(log=9.0, cores=1.0, alone=math.inf)}
+    calm = {number: Timed(float(number)) for number in range(3)}
+    busy = {**{n: Timed(n + 0.5) for n in range(2)}, 2: Timed(9.0, HEAVY)}
     found = fair_pairs(calm, busy)
     assert found.changes == (0.5, 0.5)
     assert (found.left_out, found.other_excess) == (1, 0.0)
 
 
 def test_rounds_whose_two_sides_met_the_same_count_where_none_is_calm() -> None:
-    busy = {number: Timed(log=0.0, cores=0.4, alone=1.6) for number in range(3)}
-    also = {number: Timed(log=0.5, cores=0.45, alone=2.3) for number in range(3)}
+    busy = {number: Timed(0.0, Doubt(cores=0.4, alone=1.6)) for number in range(3)}
+    also = {number: Timed(0.5, Doubt(cores=0.45, alone=2.3)) for number in range(3)}
     found = fair_pairs(busy, also)
     assert (found.changes, found.other_excess, found.undisturbed) == ((0.5,) * 3, 0.0, False)
 
@@ -155,21 +158,21 @@ def test_a_disturbed_case_is_slower_where_the_disturbance_cannot_explain_it(
 ) -> None:
     fast = a_contender("torch", [0.0, 0.01, 0.0])
     logs = [math.log(ratio) + each for each in (0.0, 0.01, 0.02)]
-    slow = a_contender("jax", logs, cores=0.2, alone=-math.log1p(-0.4))
+    slow = a_contender("jax", logs, doubt=Doubt(cores=0.2, alone=-math.log1p(-0.4)))
     assert standing([fast, slow]) is wanted
 
 
 def test_a_doubt_about_the_leader_is_no_objection() -> None:
-    leader = a_contender("torch", [0.0, 0.01, 0.0], cores=1.9, alone=math.inf)
+    leader = a_contender("torch", [0.0, 0.01, 0.0], doubt=HEAVY)
     assert standing([leader, a_contender("jax", [0.2, 0.21, 0.22])]) is Standing.WON
 
 
 def test_a_process_that_still_falls_could_have_become_as_fast_as_it_fell() -> None:
-    falling = timed(a_measurement(block_s=(2.0, 2.0, 1.5, 1.5, 1.0, 1.0), iterations=1, steady=False))
+    falling = doubt(a_measurement(block_s=(2.0, 2.0, 1.5, 1.5, 1.0, 1.0), iterations=1, steady=False))
     assert falling.settled == pytest.approx(math.log(1.5) + math.log(2.0))
-    rising = timed(a_measurement(block_s=(1.0, 1.0, 1.5, 1.5, 2.0, 2.0), iterations=1, steady=False))
+    rising = doubt(a_measurement(block_s=(1.0, 1.0, 1.5, 1.5, 2.0, 2.0), iterations=1, steady=False))
     assert rising.settled == 0.0
-    assert timed(a_measurement(block_s=(2.0, 1.0, 1.0), iterations=1)).settled == 0.0
+    assert doubt(a_measurement(block_s=(2.0, 1.0, 1.0), iterations=1)).settled == 0.0
 
 
 # The error

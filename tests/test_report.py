@@ -213,7 +213,7 @@ def test_others_on_the_device_weigh_only_against_the_slower_one_and_are_told_eve
 
     assert shown["torch eager"].endswith(" contended¹")
     assert dict(zip(names(made), texts(made, "ratio"), strict=True)) == ratios
-    told = "contended: 1 of 2 cases, so do not rely on them; at worst "
+    told = "contended: 1 of 2 cases; at worst "
     assert f"{told}other processes used 0.5 of a core" in made.facts
     assert str(made.answer[0]).startswith(line)
     bars = [panel.bars for plot in made.plots for panel in plot.panels if isinstance(panel, Bars)]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from benchbench.analyse.doubts import NONE, Doubt, Timed, doubt
 from benchbench.analyse.drift import Drift, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.plausible import implausible
@@ -41,6 +42,7 @@ class CaseDigest:
     rounds: tuple[int, ...] = ()
     values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
     parts: tuple[int, ...] = ()  # of a run that was resumed: the part that each of `rounds` is of
+    doubts: tuple[Doubt, ...] = ()  # of `rounds`, of a run that is interleaved with another
     unsteady: int = 0  # processes still warming up when measured
     contended: str = ""  # what others took of its device meanwhile, where that shows
     stopped_by: tuple[str, ...] = ()
@@ -75,6 +77,11 @@ class CaseDigest:
             for number, value in values
             if value is not None and 0 < value < math.inf
         ]
+
+    def timed(self, metric: Metric) -> dict[int, Timed]:
+        """The logarithm of each process's value by its round, with what speaks against it for this metric."""
+        doubts = dict(zip(self.rounds, self.doubts, strict=False)) if metric.name in DISTURBED else {}
+        return {number: Timed(log, doubts.get(number, NONE)) for number, log in self.by_round(metric)}
 
     def disagreement(self, metric: Metric) -> str:
         """Why the processes have no value in common; empty where they have one, or none at all."""
@@ -156,7 +163,10 @@ def digest(run: Run) -> Digest:
         commit=info.commit,
         variables=info.variables,
         cases=_left_out(info.left_out)
-        | {name: _of_case(cases[name], done) for name, done in records.items()},
+        | {
+            name: _of_case(cases[name], done, doubted=info.partner is not None)
+            for name, done in records.items()
+        },
     )
 
 
@@ -167,7 +177,7 @@ def _left_out(cases: Iterable[LeftOut]) -> dict[str, CaseDigest]:
     }
 
 
-def _of_case(case: Case, records: Sequence[Record]) -> CaseDigest:
+def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDigest:
     """A round cut short counts as missing, not as failed, and so do all rounds where the machine was lost."""
     if any(record.outcome.status == Status.LOST for record in records):
         return CaseDigest(case=case)
@@ -187,6 +197,7 @@ def _of_case(case: Case, records: Sequence[Record]) -> CaseDigest:
         rounds=tuple(record.round for record in done),
         parts=tuple(record.part for record in done) if any(record.part for record in done) else (),
         values=_values(measured),
+        doubts=tuple(map(doubt, measured)) if doubted else (),
         unsteady=sum(not process.steady for process in measured),
         contended="; ".join(note.clause for note in contended(measured)),
         stopped_by=tuple(sorted({process.stop_reason for process in measured})),

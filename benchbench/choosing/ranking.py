@@ -9,6 +9,7 @@ from functools import cached_property
 from benchbench.choosing.means import MeanLog, gap
 from benchbench.choosing.sessions import Hardware
 from benchbench.comparing.verdicts import ALPHA
+from benchbench.judging.ranking import claim_p
 from benchbench.stats import Difference
 
 
@@ -46,13 +47,14 @@ class Ranking:
 def rank_works(works: Sequence[Sequence[Contender]]) -> list[Ranking]:
     """A ranking for each work, the best told from the others at 0.05 over all works together.
 
-    Within a work the best is claimed only if each other is told from it, at 0.05 divided by the number of
-    others (Hsu 1984, multiple comparisons with the best, by Bonferroni); over works by Holm (1979).
+    Within a work the best is claimed only if each other is told from it, two-sided (`claim_p`); over works by
+    Holm (1979).
     """
     ordered = [_ordered(contenders) for contenders in works]
-    levels = _levels([_claim_p(contenders) for contenders in ordered])
+    claims = [claim_p([each.behind.p_either() for each in own if each.behind]) for own in ordered]
+    levels = _levels(claims)
     return [
-        Ranking(tuple(_marked(each, level, len(contenders) - 1) for each in contenders))
+        Ranking(tuple(_marked(each, level) for each in contenders))
         for contenders, level in zip(ordered, levels, strict=True)
     ]
 
@@ -60,12 +62,6 @@ def rank_works(works: Sequence[Sequence[Contender]]) -> list[Ranking]:
 def _ordered(contenders: Sequence[Contender]) -> list[Contender]:
     found = sorted(contenders, key=lambda each: (each.amount.mid, each.hardware))
     return found[:1] + [replace(each, behind=gap(found[0].amount, each.amount)) for each in found[1:]]
-
-
-def _claim_p(contenders: Sequence[Contender]) -> float | None:
-    """That the first is not the best; None where there is no other."""
-    ps = [each.behind.p_above() for each in contenders if each.behind]
-    return min(1.0, len(ps) * max(ps)) if ps else None
 
 
 def _levels(ps: Sequence[float | None]) -> list[float]:
@@ -81,7 +77,7 @@ def _levels(ps: Sequence[float | None]) -> list[float]:
     return [ALPHA if p is None else levels.get(p, level) for p in ps]
 
 
-def _marked(contender: Contender, level: float, others: int) -> Contender:
+def _marked(contender: Contender, level: float) -> Contender:
     if contender.behind is None:
         return contender
-    return replace(contender, tied=contender.behind.p_above() >= level / others)
+    return replace(contender, tied=contender.behind.p_either() >= level)

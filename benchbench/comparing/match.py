@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from benchbench.analyse.comparable import arrow, case_bars, differing, run_bars, unequal, work_bars
 from benchbench.analyse.digest import SETTLED, CaseDigest, Digest, partnered
+from benchbench.analyse.doubts import fair_pairs
 from benchbench.analyse.metrics import Metric
 from benchbench.format import ratio
 from benchbench.model.status import Verdict
@@ -15,6 +16,7 @@ from benchbench.stats import Difference, mean, paired, welch
 
 LEAST_PROCESSES = 3
 PARTS_APART = 0.02  # of a resumed run, as a fraction: the machine has changed, and no interval tells
+NEGLIGIBLE = 0.005  # a logarithm: what others or warming up explain of a difference and is no objection
 ELSEWHERE = "not part of the run"
 
 
@@ -98,24 +100,26 @@ def match_partners(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
 
 
 def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
-    """Of one case on both sides."""
-    pairs = paired_rounds(ref, new, metric)
+    """Of one case on both sides, by the rounds that were fair to both."""
+    fair = fair_pairs(ref.timed(metric), new.timed(metric), LEAST_PROCESSES)
+    known = bool(ref.doubts and new.doubts)
+    explained = not known or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE
     verdict, reason = (
         ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _presence(ref, new)
         or _bar(work_bars(ref, new))
         or _disagreement(ref, new, metric)
-        or _few_pairs(len(pairs), metric)
-        or _unsteadiness(ref, new, metric)
-        or _disturbance(ref, new, metric)
+        or _few_pairs(len(fair.changes), metric)
+        or (explained and (_unsteadiness(ref, new, metric) or _disturbance(ref, new, metric)))
         or (None, "")
     )
+    before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
     return Pair(
         case=_both(ref, new),
         ref=ref,
         new=new,
-        ref_logs=(ref_logs := [before for before, _ in pairs]),
-        new_logs=(new_logs := [after for _, after in pairs]),
+        ref_logs=(ref_logs := [before[number] for number in fair.rounds]),
+        new_logs=(new_logs := [after[number] for number in fair.rounds]),
         verdict=verdict,
         reason=reason,
         planned=(ref_logs, new_logs),
@@ -137,12 +141,6 @@ def _few_pairs(count: int, metric: Metric) -> tuple[Verdict, str] | None:
     if count >= LEAST_PROCESSES:
         return None
     return Verdict.INSUFFICIENT, f"{count} pairs have {metric.name}, it needs {LEAST_PROCESSES}"
-
-
-def paired_rounds(ref: CaseDigest, new: CaseDigest, metric: Metric) -> list[tuple[float, float]]:
-    """The logarithms of interleaved processes: a pair per round that both have."""
-    before, after = dict(ref.by_round(metric)), dict(new.by_round(metric))
-    return [(before[number], after[number]) for number in before if number in after]
 
 
 def changes(ref: Digest, new: Digest) -> list[str]:

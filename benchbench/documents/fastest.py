@@ -44,6 +44,8 @@ def _summary(compared: Sequence[Work]) -> Cell:
         named[0] = named[0].replace(" in ", " is fastest in ", 1) + f" of {len(compared)}"
         least = min(work.verdict.least_lead for work in compared if work.verdict.winner)
         parts += [", ".join(named) + ", by at least", Number(least, "×")]
+        if beside := sum(work.verdict.disturbed for work in compared if work.verdict.winner):
+            parts.append(f"({beside} beside what others computed)")
     alike = f"as fast as each other within {ALIKE:.0%} in {tied}{'' if named else f' of {len(compared)}'}"
     rest = [*([alike] if tied else []), *([f"{undecided} undecided"] if undecided else [])]
     separated = [f"({each})" for each in rest] if named else ["; ".join(rest)]
@@ -93,6 +95,7 @@ def work_data(work: Work) -> dict[str, Any]:
         "standing": str(verdict.standing),
         "fastest": verdict.fastest.case.id if verdict.fastest else None,
         "winner": verdict.winner or None,
+        "disturbed": verdict.disturbed,
         "rivals": [_rival_data(each) for each in verdict.rivals],
     }
 

@@ -166,7 +166,7 @@ def contention(measured: Sequence[Row]) -> list[str]:
     count = sum(bool(row.contended) for row in measured)
     notes = [each for row in measured for each in row.notes if each.kind in CONTENTION]
     worst = {each.kind: each.clause for each in sorted(notes, key=_amount)}
-    told = f"contended: {count} of {len(measured)} cases, so do not rely on them; at worst "
+    told = f"contended: {count} of {len(measured)} cases; at worst "
     return [told + "; ".join(worst.values())] if count else []
 
 

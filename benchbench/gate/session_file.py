@@ -50,6 +50,7 @@ def _short(side: CaseDigest) -> dict[str, Any]:
         for field in dataclasses.fields(side)
         if (value := getattr(side, field.name)) not in (None, "", (), {}, 0)
     }
+    given.pop("doubts", None)  # they weigh pairs of one session, and this is compared with other sessions
     if side.workload_version == 1:
         del given["workload_version"]
     values = {name: [_rounded(value) for value in each] for name, each in side.values.items()}

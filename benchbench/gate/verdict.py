@@ -44,7 +44,8 @@ def _judged(
     test: CaseTest, estimate: Estimate, result: TestResult, new: CaseDigest, family: Family
 ) -> tuple[Verdict, str]:
     """Slower and faster are alike in the logarithm; same needs the 90 % interval within the threshold."""
-    if others := new.disturbance(test.match.metric):
+    others = "" if estimate.interleaved else new.disturbance(test.match.metric)  # pairs have weighed it
+    if others:
         return Verdict.INSUFFICIENT, f"{others}: {QUIETLY}"
     if result.p_holm < ALPHA and abs(estimate.worse.mid) >= estimate.margin:
         return (Verdict.FASTER, "") if estimate.worse.mid < 0 else _slower(test, estimate)

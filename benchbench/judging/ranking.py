@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from benchbench.analyse.doubts import FairPairs, Timed, fair_pairs, timed
 from benchbench.analyse.rows import by_case
-from benchbench.judging.doubts import FairPairs, Timed, fair_pairs, timed
 from benchbench.judging.variance import in_modes
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
@@ -63,7 +63,7 @@ class Contender:
     @property
     def log(self) -> float:
         """The mean logarithm of its steps, of rounds that others left alone if there are any."""
-        alone = [each.log for each in self.processes.values() if each.undisturbed]
+        alone = [each.log for each in self.processes.values() if each.doubt.undisturbed]
         return mean(alone or [each.log for each in self.processes.values()])
 
 
@@ -89,7 +89,7 @@ class Rival:
         return self._p_beyond(self.pairs.other_excess)
 
     def _p_beyond(self, excess: float) -> float:
-        if self.difference is None or math.isinf(excess):
+        if self.difference is None:
             return 1.0
         return min(1.0, 2 * self.difference.p_above(excess) / self.share)
 
@@ -102,7 +102,7 @@ class Rival:
     def faster(self) -> bool:
         """Whether it is told to be faster than a reference that is not the fastest."""
         excess = self.pairs.reference_excess
-        if self.difference is None or math.isinf(excess):
+        if self.difference is None:
             return False
         return 2 * self.difference.p_below(-excess) / self.share <= self.level
 
@@ -185,6 +185,11 @@ class WorkVerdict:
         return [each for each in self.others if not each.slower]
 
     @property
+    def disturbed(self) -> bool:
+        """Whether rounds decide in which others computed, too: the same on both sides."""
+        return any(not each.pairs.undisturbed for each in self.others)
+
+    @property
     def least_lead(self) -> float:
         """The lead over the nearest of `others`, at least: the least of the lower ends of their intervals."""
         return min((each.interval[0] for each in self.others if each.interval), default=1.0)
@@ -246,6 +251,16 @@ def work_key(case: Case, by: str = "") -> tuple[object, ...]:
     return case.suite, case.workload, world, *own.items()
 
 
+def claim_p(ps: Iterable[float]) -> float | None:
+    """That the best of a work is not the best, by how likely each other is as good, two-sided; None alone.
+
+    Each of the others has to be told from it, so the largest p counts (intersection-union test, Berger 1982).
+    Two-sided, since whoever happens to be ahead is tested: of two that are equal, either is claimed with half
+    the level, and of more than two less often (compare Hsu 1984).
+    """
+    return max(ps, default=None)
+
+
 def judge_works(works: Sequence[Sequence[Contender]], policy: Policy) -> list[WorkVerdict]:
     """A verdict for each work of a run, over all works together.
 
@@ -261,7 +276,8 @@ def judge_works(works: Sequence[Sequence[Contender]], policy: Policy) -> list[Wo
     for work in works:
         (fastest, _), rivals = next(judged) if work else ((None, []), [])
         found.append(WorkVerdict(fastest=fastest, rivals=tuple(rivals), kind=kind))
-    level = discovery_level([max(each.p for each in one.others) for one in found if one.others], ERROR)
+    claims = [claim_p([each.p for each in one.others]) for one in found]
+    level = discovery_level([p for p in claims if p is not None], ERROR)
     return [replace(one, rivals=tuple(replace(each, level=level) for each in one.rivals)) for one in found]
 
 

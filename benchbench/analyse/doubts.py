@@ -12,17 +12,17 @@ from benchbench.model.measurement import Measurement
 from benchbench.stats import mean, median
 
 FEWEST = 2  # rounds that tell a spread: with so many better ones, the others are left out
+UNBOUNDED = 100.0  # a logarithm, and cores: more than anything is slowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """One process of a case. `log`: the logarithm of its step, in seconds.
+class Doubt:
+    """What speaks against a process. `cores`: what others used of its CPUs meanwhile.
 
-    `cores`: what others used of its CPUs meanwhile; infinite where its GPU computed for others. `alone`,
-    `settled`: how much smaller `log` could have been without them, and once warmed up; 0 without a doubt.
+    `alone`, `settled`: how much smaller the logarithm of its step could have been without them, and once it
+    had warmed up; 0 without a doubt, `UNBOUNDED` where nothing bounds it.
     """
 
-    log: float
     cores: float = 0.0
     alone: float = 0.0
     settled: float = 0.0
@@ -33,15 +33,29 @@ class Timed:
         return not self.alone
 
 
+NONE = Doubt()
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One process of a case: the logarithm of its step in seconds, and what speaks against it."""
+
+    log: float
+    doubt: Doubt = NONE
+
+
 def timed(measured: Measurement) -> Timed:
     """What a process measured, and what speaks against it."""
-    steps = steps_s(measured)
+    return Timed(math.log(median(steps_s(measured))), doubt(measured))
+
+
+def doubt(measured: Measurement) -> Doubt:
+    """What speaks against a process, by its telemetry and its own blocks."""
     cores, tolerated = _others(measured)
-    return Timed(
-        log=math.log(median(steps)),
+    return Doubt(
         cores=cores,
         alone=_slowed_by(cores) if cores > tolerated else 0.0,
-        settled=0.0 if measured.steady else _still_falling(steps),
+        settled=0.0 if measured.steady else _still_falling(steps_s(measured)),
     )
 
 
@@ -52,7 +66,7 @@ def _others(measured: Measurement) -> tuple[float, float]:
         return 0.0, 0.0
     tolerated = tolerated_cores(telemetry.cpus)
     if max(telemetry.gpu_processes, default=0) > 1:
-        return math.inf, tolerated
+        return UNBOUNDED, tolerated
     return (other_cores([measured]) or 0.0) + (stolen_cores([measured]) or 0.0), tolerated
 
 
@@ -62,7 +76,7 @@ def _slowed_by(cores: float) -> float:
     Threads that share a step wait for the slowest, and others may take all of one thread's core. The median
     is disturbed only where half of the blocks are, so in these they used at most twice as much.
     """
-    return math.inf if 2 * cores >= 1 else -math.log1p(-2 * cores)
+    return UNBOUNDED if 2 * cores >= 1 else -math.log1p(-2 * cores)
 
 
 def _still_falling(steps: Sequence[float]) -> float:
@@ -78,52 +92,61 @@ def _still_falling(steps: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairPairs:
-    """Processes of two cases in the same rounds. `changes`: other − reference, of logarithms.
+    """Processes of two cases in the same rounds. `changes`: other − reference, of logarithms, of `rounds`.
 
     `other_excess`, `reference_excess`: how much smaller the mean of either could have been, beyond what both
     could. `undisturbed`: others disturbed none of them. `left_out`: less fair rounds that do not count.
     """
 
     changes: tuple[float, ...]
+    rounds: tuple[int, ...] = ()
     undisturbed: bool = True
     other_excess: float = 0.0
     reference_excess: float = 0.0
     left_out: int = 0
 
 
-def fair_pairs(reference: Mapping[int, Timed], other: Mapping[int, Timed]) -> FairPairs:
-    """The pairs of two cases, of the rounds that both have: the fairest of them that tell a spread.
+def fair_pairs(reference: Mapping[int, Timed], other: Mapping[int, Timed], fewest: int = FEWEST) -> FairPairs:
+    """The pairs of two cases, of the rounds that both have: the fairest of them, at least `fewest`.
 
     First those that nobody disturbed, then those whose two sides met the same neighbours, then those in which
     others can have made a bounded difference.
     """
-    both = [(reference[number], other[number]) for number in sorted(reference.keys() & other.keys())]
+    both = {number: (reference[number], other[number]) for number in sorted(reference.keys() & other.keys())}
     if not both:
         return FairPairs(changes=())
-    used = next((pairs for pairs in _fairest(both) if len(pairs) >= FEWEST), both)
-    excess = [_excess(one, two) for one, two in used]
+    used = next((fair for fair in _fairest(both) if len(fair) >= fewest), both)
+    excess = [_excess(one.doubt, two.doubt) for one, two in used.values()]
     return FairPairs(
-        changes=tuple(two.log - one.log for one, two in used),
-        undisturbed=all(one.undisturbed and two.undisturbed for one, two in used),
+        changes=tuple(two.log - one.log for one, two in used.values()),
+        rounds=tuple(used),
+        undisturbed=all(each.doubt.undisturbed for pair in used.values() for each in pair),
         other_excess=mean([max(each, 0.0) for each in excess]),
         reference_excess=mean([max(-each, 0.0) for each in excess]),
         left_out=len(both) - len(used),
     )
 
 
-def _fairest(pairs: Sequence[tuple[Timed, Timed]]) -> Iterator[list[tuple[Timed, Timed]]]:
-    yield [(one, other) for one, other in pairs if one.undisturbed and other.undisturbed]
-    yield [(one, other) for one, other in pairs if _met_the_same(one, other)]
-    yield [(one, other) for one, other in pairs if math.isfinite(_excess(one, other))]
+def _fairest(pairs: Mapping[int, tuple[Timed, Timed]]) -> Iterator[dict[int, tuple[Timed, Timed]]]:
+    """Fewer and fairer rounds first."""
+    for fair in (_undisturbed, _met_the_same, _bounded):
+        yield {number: pair for number, pair in pairs.items() if fair(*(each.doubt for each in pair))}
 
 
-def _met_the_same(one: Timed, other: Timed) -> bool:
+def _undisturbed(one: Doubt, other: Doubt) -> bool:
+    return one.undisturbed and other.undisturbed
+
+
+def _met_the_same(one: Doubt, other: Doubt) -> bool:
     """Whether what others used differs by no more than what is always tolerated."""
-    return one.cores == other.cores or abs(one.cores - other.cores) <= tolerated_cores(1)
+    return abs(one.cores - other.cores) <= tolerated_cores(1)
 
 
-def _excess(reference: Timed, other: Timed) -> float:
-    """How much more the other could have been faster than the reference could; infinite where unbounded."""
-    unlike = not _met_the_same(reference, other) and other.alone != reference.alone
-    alone = other.alone - reference.alone if unlike else 0.0
+def _bounded(one: Doubt, other: Doubt) -> bool:
+    return max(one.alone, other.alone) < UNBOUNDED
+
+
+def _excess(reference: Doubt, other: Doubt) -> float:
+    """How much more the other could have been faster than the reference could."""
+    alone = 0.0 if _met_the_same(reference, other) else other.alone - reference.alone
     return alone + other.settled - reference.settled
