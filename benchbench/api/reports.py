@@ -20,6 +20,7 @@ from benchbench.model.options import Names, several
 from benchbench.model.run import Run
 from benchbench.plan.config import known_prices
 from benchbench.store import selectors
+from benchbench.store.runs import RUNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +54,14 @@ def report(
         prices=known,
         columns=several(columns),
         by=by,
-        where="" if isinstance(run, Run) else selectors.results_option(folder(run, results).parents[1]),
+        where="" if isinstance(run, Run) else _results_option(folder(run, results)),
     )
+
+
+def _results_option(run: Path) -> str:
+    """What a command needs to find the run in this folder by its id: none finds one that is in no store."""
+    root = run.parent.parent
+    return selectors.results_option(root) if run.parent == root / RUNS else ""
 
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:

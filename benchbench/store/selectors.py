@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.model.run import Run, RunInfo
 from benchbench.reading import unix_time
@@ -47,7 +48,8 @@ def run_ids(root: Path) -> list[str]:
 def find_run(root: Path, selector: str) -> Path:
     """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
 
-    A run that a check kept within the one it confirms is found by its id too. Raises UnreadableInput.
+    Whatever the path, the folder has a name, and one in `root` is the same as by its id. A run that a check
+    kept within the one it confirms is found by its id too. Raises UnreadableInput.
     """
     ids = run_ids(root)
     if latest := LATEST.fullmatch(selector):
@@ -56,13 +58,19 @@ def find_run(root: Path, selector: str) -> Path:
     if selector in ids or len(matching) == 1:
         return root / RUNS / (selector if selector in ids else matching[0])
     if selector and has_run(Path(selector)):
-        return Path(selector)
+        return _named(root, selector)
     within = [] if matching else _confirming(root, ids, selector)
     if len(within) == 1:
         return within[0]
     if matching:
         raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
     raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(root, selector, ids))
+
+
+def _named(root: Path, selector: str) -> Path:
+    """The folder of the run that a path leads to; in `root` as its id gives it."""
+    folder, top = paths.by_name(selector), paths.resolved(root)
+    return root / folder.relative_to(top) if folder.is_relative_to(top) else folder
 
 
 def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
