@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchbench import api
+from benchbench import api, paths
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.machine.environment import cache_folder
 from benchbench.store import runs, selectors
+from benchbench.store.redaction import own_redaction
 from benchbench.store.selectors import run_ids
 from tests.factories import a_run
-from tests.program import accelbench
+from tests.program import accelbench, environment
 
 ID, OTHER = "01M7YM00000000000000000000", "01M7YM00000000000000000001"
+QUICK = ("-b", "fake", "-d", "cpu", "-w", "gemm", "--quick", "--rounds", "1")
+FOREIGN = ["x" * 300, "x/" * 3000, "a\0b", "\udc80", "/proc/1/cwd/x", "circle", "~nobody-of-that-name/x", ""]
 PATHS = {  # of the run in the folder `other/runs/copy`: where it is typed, and what
     "the working folder": ("other/runs/copy", "."),
     "the folder above": ("other/runs/copy/plots", ".."),
@@ -39,6 +46,45 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "other/runs/copy/plots").mkdir()
     (root / "link").symlink_to("other/runs/copy")
     return root
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_every_path_has_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
+    assert paths.absolute(text).is_absolute()
+    assert paths.by_name(text).name
+    assert paths.expanded(text) == text
+    assert isinstance(paths.resolved(text), Path)
+    with pytest.raises(UnreadableInput):
+        api.load(text, tmp_path)
+
+
+def test_where_there_is_no_working_folder_and_no_home_the_answer_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert (paths.working_folder(), paths.home()) == ("", "")
+    assert paths.absolute("x") == paths.resolved("x") == paths.by_name("x") == Path("x")
+    assert own_redaction()("x, ~ and .") == "x, ~ and ."
+    monkeypatch.delenv("ACCELBENCH_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(UsageError, match="has no home"):
+        cache_folder("envs")
+
+
+@pytest.mark.real
+def test_a_working_folder_that_was_removed_is_told(tmp_path: Path) -> None:
+    script = f'mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && exec "$@"'
+    for verb, code in ((["report"], 5), (["validate"], 5), (["merge", "."], 5), (["run", *QUICK], 6)):
+        command = ["sh", "-c", script, "sh", sys.executable, "-P", "-m", "benchbench.cli", *verb]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, cwd=tmp_path)
+        assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"], done.stderr
+        assert done.returncode == code
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -154,3 +154,25 @@ def test_x16_an_internal_error_is_told_without_local_variables_and_secrets(tmp_p
     assert done.stderr == f"internal error: ValueError; details in {details}\n"
     assert details.read_text().endswith(f"ValueError: 17 characters of {HIDDEN}\n")
     assert CANARY not in details.read_text()
+
+
+def test_a_secret_longer_than_a_name_may_be_is_hidden_and_ends_nothing(tmp_path: Path) -> None:
+    secret = "s" * 300
+    done = accelbench("run", "-b", "fake", "-w", "gemm", "--rounds", "1", cwd=tmp_path, MY_TOKEN=secret)
+    assert secret not in done.stdout + done.stderr
+    assert redaction({"MY_TOKEN": secret}, "", "")(f"401: {secret}") == f"401: {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "broken", ["__import__('tempfile').tempdir = '/nowhere'", "setattr(os, 'environ', None)"]
+)
+def test_an_internal_error_that_cannot_be_kept_is_its_type_alone(tmp_path: Path, broken: str) -> None:
+    program = INTERNAL.replace(
+        "    raise ValueError", f"    secret = os.environ['MY_API_KEY']; {broken}\n    raise ValueError"
+    )
+    program = program.replace("os.environ['MY_API_KEY']}", "secret}")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment(MY_API_KEY="another-secret"), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (70, "", "internal error: ValueError\n")

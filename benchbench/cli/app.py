@@ -112,23 +112,29 @@ def import_commands(typed: Sequence[str]) -> None:
 
 def main(program: typer.Typer = app, name: str = "accelbench") -> None:
     """The program: expected errors become a message, a hint and their exit code (docs/cli.md)."""
-    open_streams()
-    warnings.simplefilter("always", AccelbenchWarning)
-    warnings.showwarning = _show_warning
+    try:
+        open_streams()
+        warnings.simplefilter("always", AccelbenchWarning)
+        warnings.showwarning = _show_warning
+        sys.exit(_ended(program, name))
+    except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told apart from a regression
+        tell(f"internal error: {type(error).__name__}{_details()}")
+        sys.exit(70)
+
+
+def _ended(program: typer.Typer, name: str) -> Any:
+    """The exit code of every ending that is expected."""
     try:
         check_system(sys.platform)
         if program is app:
             import_commands(sys.argv[1:])
-        sys.exit(program(prog_name=name, standalone_mode=False))
+        return program(prog_name=name, standalone_mode=False)
     except (AccelbenchError, USAGE_ERROR) as error:
         tell(*explained(error))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except Interrupted as stop:
         tell(f"interrupted: {stop.kept}")
-        sys.exit(128 + stop.number)
-    except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told apart from a regression
-        tell(f"internal error: {type(error).__name__}; details in {saved_traceback()}")
-        sys.exit(70)
+        return 128 + stop.number
 
 
 def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
@@ -136,6 +142,14 @@ def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
     tell(f"warning: {message}")
     if isinstance(message, AccelbenchWarning) and message.hint:
         tell(f"hint: {message.hint}")
+
+
+def _details() -> str:
+    """Where the details of an internal error are; nothing where they cannot be kept, for whatever reason."""
+    try:
+        return f"; details in {saved_traceback()}"
+    except Exception:  # noqa: BLE001 - else a second traceback would be printed, with all that is secret
+        return ""
 
 
 def saved_traceback() -> str:

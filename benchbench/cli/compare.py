@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,7 +101,7 @@ def _check_are_runs(ref: str, new: str | None) -> None:
     backends = registry.entry_names("benchbench.backends")
     for text in filter(None, (ref, new)):
         a_side = "=" in text or text.startswith("rev:") or text.partition("@")[0] in backends
-        if a_side and not Path(text).exists():
+        if a_side and not os.path.exists(text):
             sides = f"{ref} {new or 'OTHER'}"
             raise UsageError(
                 f"{text!r} is a side to measure, not a stored run.",

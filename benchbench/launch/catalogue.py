@@ -6,6 +6,7 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from pathlib import Path
@@ -128,7 +129,7 @@ def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
     """`_state`: whatever tells that what was read before must be read again."""
     folders = tuple(map(Path, code.workloads))
     mistakes = [
-        FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not each.is_dir()
+        FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not os.path.isdir(each)
     ]
     shipped = {*registry.entry_names(WORKLOADS)}
     return UserCatalogue(_files(folders, shipped, mistakes), mistakes, UserFilesProcess(code), shipped)

@@ -162,7 +162,7 @@ class LocalWorker(Worker):
     @property
     def alive(self) -> bool:
         """Whether it runs, can still be asked, and has its folder."""
-        return not self._closed and self._process.poll() is None and self._folder.is_dir()
+        return not self._closed and self._process.poll() is None and os.path.isdir(self._folder)
 
     def close(self) -> None:
         """End it and what it started; returns within seconds."""

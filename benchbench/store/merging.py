@@ -79,7 +79,7 @@ def _merge(source: Path, target: Path) -> Merged:
     there, here = (_records(each) for each in (target, source))
     if here == there or there.startswith(here):
         return Merged.PRESENT
-    if here.startswith(there) and not (target / runs.END).exists() and not os.path.islink(target):
+    if here.startswith(there) and not os.path.exists(target / runs.END) and not os.path.islink(target):
         _copy(source, target, replacing=True)
         return Merged.CONTINUED
     return Merged.DIFFERENT
@@ -88,7 +88,7 @@ def _merge(source: Path, target: Path) -> Merged:
 def _records(folder: Path) -> bytes:
     path = folder / runs.RECORDS
     with disk.reading(path):
-        return path.read_bytes() if path.exists() else b""
+        return path.read_bytes() if os.path.exists(path) else b""
 
 
 def _copy(source: Path, target: Path, *, replacing: bool = False) -> None:
@@ -122,4 +122,4 @@ def _replace(part: Path, target: Path, old: Path) -> None:
 
 
 def _links(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if (Path(folder) / name).is_symlink()]
+    return [name for name in names if os.path.islink(Path(folder) / name)]

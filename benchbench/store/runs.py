@@ -141,7 +141,7 @@ def create_run(root: Path, info: RunInfo) -> RunWriter:
 def make_parent(folder: Path) -> None:
     """Make the folder that a run's own is in. Raises OSError where it is a link."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.parent.is_symlink():
+    if os.path.islink(folder.parent):
         raise OSError(ELOOP, "is a link, and links in results are not followed", str(folder.parent))
 
 
@@ -240,7 +240,7 @@ def read_run(path: Path) -> Run:
 
 def _end(path: Path, lines: int) -> tuple[bool, list[str]]:
     """Whether the run ended by itself, and what is said of lines that are missing."""
-    if not (path / END).exists():
+    if not os.path.exists(path / END):
         return False, []
     try:
         count = codec.document(
@@ -261,7 +261,7 @@ class Progress(StrEnum):
 
 def progress(path: Path) -> Progress:
     """Of the run in a folder; one of before there were checksums has ended. Raises UnreadableInput."""
-    if (path / END).exists() or not _head(path)[1]:
+    if os.path.exists(path / END) or not _head(path)[1]:
         return Progress.ENDED
     return Progress.MEASURING if is_locked(path) else Progress.INTERRUPTED
 
@@ -269,9 +269,9 @@ def progress(path: Path) -> Progress:
 def _lines(path: Path) -> Iterator[bytes]:
     """Lines with their newline; of one beyond the limit only the beginning."""
     with disk.reading(path):
-        if not path.exists():
+        if not os.path.exists(path):
             return
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise UnreadableInput(f"{path} is not a file.")
         with path.open("rb") as file:
             while line := file.readline(codec.LINE_LIMIT + 2):

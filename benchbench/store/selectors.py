@@ -38,11 +38,10 @@ def results_option(root: Path) -> str:
 def run_ids(root: Path) -> list[str]:
     """The ids of the stored runs, newest last. Raises UnreadableInput where they cannot be listed."""
     folder = root / RUNS
-    with disk.reading(folder):
-        if not folder.is_dir():
-            return []
+    with disk.reading(folder), suppress(FileNotFoundError, NotADirectoryError):
         found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and has_run(each)]
-    return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+        return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+    return []
 
 
 def find_run(root: Path, selector: str) -> Path:
@@ -137,7 +136,7 @@ def remove_run(root: Path, name: str) -> None:
     """Remove a stored run with all it keeps; of a link only the link. Raises CannotWrite."""
     folder = root / RUNS / name
     with disk.writing(folder):
-        if folder.is_symlink():
+        if os.path.islink(folder):
             folder.unlink()
             return
         gone = folder.with_name(f".{name}.removed")  # first the name: a run is there whole or not at all
@@ -171,6 +170,4 @@ def _nearest(root: Path, selector: str, ids: list[str]) -> str:
 
 def has_run(folder: Path) -> bool:
     """Whether a run's head is in the folder."""
-    with suppress(OSError, ValueError):  # a name too long, or with a NUL
-        return (folder / HEAD).is_file()
-    return False
+    return os.path.isfile(folder / HEAD)
