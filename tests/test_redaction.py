@@ -36,7 +36,7 @@ class Local(Whole):
 INTERNAL = """
 import os
 import typer
-from benchbench.cli.app import main
+from benchbench.cli.program import main
 
 program = typer.Typer()
 
@@ -45,7 +45,7 @@ def fail() -> None:
     local = "-".join(("canary", "4711", "value"))
     raise ValueError(f"{len(local)} characters of {os.environ['MY_API_KEY']}")
 
-main(program)
+main(lambda: program)
 """
 REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visible"}, "/home/ada", "/srv/work")
 

@@ -22,6 +22,7 @@ from typing import Any, get_origin
 from benchbench import registry
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase
+from benchbench.worker.children import die_with_parent
 from benchbench.workloads.base import Workload
 
 Message = dict[str, Any]
@@ -30,6 +31,7 @@ MOST_CHARACTERS = 300  # of an error's text
 
 def main(descriptor: int, limit_s: float) -> None:
     """Answer until the channel closes; `limit_s`: to import a file, or to count what a workload costs."""
+    die_with_parent(os.getppid(), signal.SIGCONT)  # were it stopped, it would not see the channel close
     os.set_inheritable(descriptor, False)
     registry.add_user_folders()
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
