@@ -47,6 +47,14 @@ def resolved(path: str | Path) -> Path:
         return Path(path)
 
 
+def listed(folder: str | Path, pattern: str = "*") -> list[Path]:
+    """What a folder holds, in order; nothing where there is no such folder or it may not be read."""
+    try:
+        return sorted(Path(folder).glob(pattern))
+    except (OSError, ValueError):
+        return []
+
+
 def by_name(path: str | Path) -> Path:
     """The same place by its name in its folder, also for `.`, `x/..` and `x/.`; a link keeps its own name."""
     whole = absolute(path)

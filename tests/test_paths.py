@@ -60,6 +60,40 @@ def test_every_path_has_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         api.load(text, tmp_path)
 
 
+LONG = "x" * 300
+NAMING = {  # what is typed, the variables, and the exit code
+    "report -o": ("report {run} --format csv -o {long}", {}, 6),
+    "export -o": ("export {run} --to junit -o {long}", {}, 6),
+    "export --share -o": ("export {run} --share -o {long}", {}, 6),
+    "--out": ("compare {run} {run} --out junit={long}", {}, 6),
+    "--suite": ("run -b fake --suite {long}", {}, 2),
+    "--suite FILE": ("run -b fake --suite {long}.toml", {}, 2),
+    "--python": ("run -b fake -w gemm --python fake@old={long}", {}, 2),
+    "--base": ("env create fake@9.9 --base {long}", {}, 2),
+    "--results": ("run -b fake -w gemm --quick --results {long}", {}, 5),
+    "list --results": ("list runs --results {long}", {}, 5),
+    "validate": ("validate {long}", {}, 5),
+    "merge": ("merge {long}", {}, 5),
+    "import": ("import {long}", {}, 5),
+    "workloads": ("list workloads", {"ACCELBENCH_WORKLOADS": LONG}, 0),
+    "data": ("list data", {"ACCELBENCH_DATA": LONG}, 0),
+    "cache": ("env list", {"ACCELBENCH_CACHE": LONG}, 0),
+}
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_a_name_that_is_too_long_is_told(elsewhere: Path, tmp_path: Path, name: str) -> None:
+    command, variables, code = NAMING[name]
+    (tmp_path / "accelbench.toml").write_text(
+        f'[code]\nworkloads = ["{LONG}"]\nsources = ["{"y/" * 2500}"]\n'
+    )
+    arguments = command.format(run=elsewhere / "other/runs/copy", long=LONG).split()
+    done = accelbench(*arguments, cwd=tmp_path, code=code, **variables)
+    if code:
+        errors = [line.partition(":")[0] for line in done.stderr.splitlines()]
+        assert errors[-2:] == ["error", "hint"]
+
+
 def test_where_there_is_no_working_folder_and_no_home_the_answer_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from benchbench import registry
+from benchbench import paths, registry
 from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.machine.environment import CACHE, cache_folder
 
@@ -98,11 +98,8 @@ def parted(name: str) -> tuple[str, str]:
 
 def environment_names() -> list[str]:
     """The environments there are, complete or not, sorted."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(
-            each.name for each in environments_folder().iterdir() if os.path.isdir(each) and _named(each.name)
-        )
-    return []
+    found = paths.listed(environments_folder())
+    return [each.name for each in found if os.path.isdir(each) and _named(each.name)]
 
 
 def _named(name: str) -> bool:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
 
-from benchbench import registry
+from benchbench import paths, registry
 from benchbench.errors import UsageError, unknown
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
@@ -119,7 +119,7 @@ def user_catalogue(code: UserCode | None = None) -> UserCatalogue:
 
 def _state(code: UserCode) -> Iterator[tuple[str, int, int]]:
     """Of each file: path, time of the last change, size."""
-    for path in (path for folder in code.workloads for path in sorted(Path(folder).glob("*.py"))):
+    for path in (path for folder in code.workloads for path in paths.listed(folder, "*.py")):
         found = path.stat()
         yield str(path), found.st_mtime_ns, found.st_size
 
