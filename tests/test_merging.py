@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_what_is_no_run_is_never_replaced(tmp_path: Path) -> None:
     target.symlink_to(tmp_path / "nowhere")
     assert outcomes(tmp_path / "all", source) == ["different"]
     assert target.is_symlink()
+
+
+def test_a_run_that_is_being_measured_is_not_replaced(tmp_path: Path) -> None:
+    here = stored(tmp_path / "all", IDS[0], rounds=1, ended=False)
+    whole = stored(tmp_path / "late", IDS[0], rounds=3)
+    with closing(runs.RunWriter(here)) as writer:
+        with pytest.raises(CannotWrite, match="Another process is adding to"):
+            api.merge([whole], results=tmp_path / "all")
+        writer.append(a_record(round=1, order=1))
+    assert len(runs.read_run(here).records) == 2
 
 
 def test_a_run_is_not_copied_into_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

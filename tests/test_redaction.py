@@ -104,6 +104,16 @@ def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> N
     assert message.startswith("RuntimeError: GET https://example.com")
 
 
+def test_a_failure_that_quotes_an_undecodable_name_is_that_failure(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    body = LEAKY.replace(LEAKY[LEAKY.index("raise") :], 'raise RuntimeError("no file caf\\udce9.bin")\n')
+    (tmp_path / "mine/leaky.py").write_text(body)
+    workloads = {"ACCELBENCH_WORKLOADS": str(tmp_path / "mine")}
+    accelbench("run", "-w", "leaky", "-b", "fake", "--rounds", "1", cwd=tmp_path, code=4, **workloads)
+    (records,) = (tmp_path / "results").rglob("records.jsonl")
+    assert json.loads(records.read_text())["outcome"]["message"] == "RuntimeError: no file caf?.bin"
+
+
 @pytest.mark.real
 def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     home, secrets = tmp_path / CANARY, {"MY_API_KEY": CANARY, "GIT_CEILING_DIRECTORIES": str(tmp_path)}

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.store import disk, runs
+from benchbench.store.lock import reserved
 from benchbench.store.selectors import has_run, run_ids
 
 
@@ -80,7 +81,8 @@ def _merge(source: Path, target: Path) -> Merged:
     if here == there or there.startswith(here):
         return Merged.PRESENT
     if here.startswith(there) and not os.path.exists(target / runs.END) and not os.path.islink(target):
-        _copy(source, target, replacing=True)
+        with reserved(target):
+            _copy(source, target, replacing=True)
         return Merged.CONTINUED
     return Merged.DIFFERENT
 

@@ -206,10 +206,12 @@ def _head(path: Path) -> tuple[RunInfo, bool]:
 def read_run(path: Path) -> Run:
     """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
 
-    So is a line that repeats another's case and round, and so are records that end.json counts and that are
-    not there. Raises UnreadableInput when run.json is missing, damaged or from a newer version.
+    So is a line that repeats another's case and round, or whose case is not in the plan, and so are records
+    that end.json counts and that are not there. Raises UnreadableInput when run.json is missing, damaged or
+    from a newer version.
     """
     info, checksums = _head(path)
+    planned = {(case.suite, case.id) for case in info.plan}
     records: dict[tuple[str, str, int], Record] = {}
     damaged: list[str] = []
     lines = 0
@@ -223,6 +225,9 @@ def read_run(path: Path) -> Run:
             damaged.append(f"line {number}: {error}")
             continue
         key = record.case.suite, record.case.id, record.round
+        if key[:2] not in planned:
+            damaged.append(f"line {number}: {record.case.id} is not in the plan of the run")
+            continue
         if records.setdefault(key, record) is not record:
             damaged.append(f"line {number}: another line has round {record.round + 1} of {record.case.id}")
     ended, missing = _end(path, lines) if checksums else (True, [])

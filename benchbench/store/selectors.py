@@ -17,6 +17,7 @@ from benchbench.errors import UnreadableInput, UsageError
 from benchbench.model.run import Run, RunInfo
 from benchbench.reading import unix_time
 from benchbench.store import disk
+from benchbench.store.lock import reserved
 from benchbench.store.runs import HEAD, NAME, RUNS, read_run
 from benchbench.store.ulid import ULID, begun, new_id
 
@@ -133,12 +134,16 @@ def follow_stored(root: Path) -> None:
 
 
 def remove_run(root: Path, name: str) -> None:
-    """Remove a stored run with all it keeps; of a link only the link. Raises CannotWrite."""
+    """Remove a stored run with all it keeps; of a link only the link.
+
+    Raises CannotWrite, also where a process is adding to it.
+    """
     folder = root / RUNS / name
-    with disk.writing(folder):
-        if os.path.islink(folder):
+    if os.path.islink(folder):
+        with disk.writing(folder):
             folder.unlink()
-            return
+        return
+    with reserved(folder), disk.writing(folder):
         gone = folder.with_name(f".{name}.removed")  # first the name: a run is there whole or not at all
         folder.rename(gone)
         shutil.rmtree(gone)

@@ -37,9 +37,9 @@ def main(descriptor: int, limit_s: float) -> None:
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
         for line in lines:
             signal.setitimer(signal.ITIMER_REAL, limit_s)  # its signal ends the process
-            reply = json.dumps(answer(json.loads(line)))
+            reply = json.dumps(answer(json.loads(line)), ensure_ascii=False)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            lines.write(reply.encode() + b"\n")
+            lines.write(reply.encode(errors="replace") + b"\n")  # half a surrogate, of a file's name
             lines.flush()
 
 
