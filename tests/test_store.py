@@ -656,6 +656,18 @@ def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) ->
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("folder", ["other", "other/runs", "other/runs/"])
+def test_a_folder_of_runs_in_place_of_a_run_brings_a_run_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    a_stored_run(tmp_path / "other", name="a")
+    a_stored_run(tmp_path / "other", name="b")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreadableInput, match="is a folder of runs, not a run: it holds 2 runs") as told:
+        selectors.find_run(Path("results"), folder)
+    assert told.value.hint == "Name one: other/runs/b"
+
+
 def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
     for selector in ("latest", "01AAA"):
         with pytest.raises(UnreadableInput) as caught:

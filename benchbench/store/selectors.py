@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError
+from benchbench.format import count_of
 from benchbench.model.run import Run, RunInfo
 from benchbench.reading import unix_time
 from benchbench.store import disk
@@ -64,6 +65,11 @@ def find_run(root: Path, selector: str) -> Path:
         return within[0]
     if matching:
         raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
+    if inside := _runs_in(selector):
+        held = f"it holds {count_of(len(inside), 'run')}"
+        raise UnreadableInput(
+            f"{selector} is a folder of runs, not a run: {held}.", f"Name one: {inside[-1]}"
+        )
     raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(root, selector, ids))
 
 
@@ -71,6 +77,12 @@ def _named(root: Path, selector: str) -> Path:
     """The folder of the run that a path leads to; in `root` as its id gives it."""
     folder, top = paths.by_name(selector), paths.resolved(root)
     return root / folder.relative_to(top) if folder.is_relative_to(top) else folder
+
+
+def _runs_in(folder: str) -> list[Path]:
+    """The runs in a folder of them, or in a results folder."""
+    places = (Path(folder), Path(folder, RUNS)) if folder else ()
+    return [each for place in places for each in paths.listed(place) if has_run(each)]
 
 
 def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
