@@ -13,6 +13,7 @@ AccelbenchError
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -112,4 +113,4 @@ def page(name: str) -> str:
     """Where a page of the documentation is, for a hint: in a wheel it comes with the package."""
     package = Path(__file__).parent
     shipped = package / "docs"
-    return str((shipped if shipped.is_dir() else package.parent / "docs") / f"{name}.md")
+    return str((shipped if os.path.isdir(shipped) else package.parent / "docs") / f"{name}.md")

@@ -1,6 +1,20 @@
 """What a launcher starts: `torchrun … -m benchbench.ranks …` (docs/devices.md)."""
 
-from benchbench.cli.ranks import launched_program
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchbench.cli.program import main
+
+if TYPE_CHECKING:
+    import typer
+
+
+def _ranks() -> typer.Typer:
+    from benchbench.cli.ranks import ranks
+
+    return ranks
+
 
 if __name__ == "__main__":
-    launched_program()
+    main(_ranks, "python -m benchbench.ranks")

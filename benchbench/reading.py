@@ -21,6 +21,7 @@ from benchbench.errors import UnreadableInput
 LARGEST = 10**30  # of bytes, FLOPs, seconds, iterations: products of nine such numbers are still floats
 LARGEST_IN_TOML = 2**63 - 1  # TOML 1.0: integers have 64 bits
 MOST_TOML = 2**20  # bytes
+DEEPEST_IN_TOML = 100  # tables and lists in each other: what reads them calls itself
 PIECE = 2**20  # bytes that are asked for at once: a buffer of as many is taken, however few there are
 LONG = re.compile(rb"[0-9]{31}")  # no number without such a row of digits is beyond LARGEST
 
@@ -68,14 +69,18 @@ def read_toml(path: Path) -> dict[str, Any]:
     return fields
 
 
-def _check(value: Any, where: str) -> None:
+def _check(value: Any, where: str, depth: int = 1) -> None:
     """Raises ValueError."""
+    if depth > DEEPEST_IN_TOML:
+        raise ValueError(f"{where[:50]}…: nested too deeply")
     if isinstance(value, dict):
         for name, each in value.items():
-            _check(each, f"{where}.{name}")
+            _check(each, f"{where}.{name}", depth + 1)
     elif isinstance(value, list):
         for number, each in enumerate(value, start=1):
-            _check(each, f"{where}[{number}]")
+            _check(each, f"{where}[{number}]", depth + 1)
+    elif isinstance(value, str) and "\0" in value:  # it may name a file or a folder
+        raise ValueError(f"{where}: a NUL character")
     elif isinstance(value, int) and abs(value) > LARGEST_IN_TOML:
         raise ValueError(f"{where}: an integer beyond {LARGEST_IN_TOML}")
 

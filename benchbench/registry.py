@@ -13,11 +13,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, TypeVar
 
+from benchbench import paths
 from benchbench.errors import UsageError, unknown
 
 T = TypeVar("T")
@@ -155,4 +155,4 @@ def add_user_folders() -> None:
 
 def extra_folders() -> list[str]:
     """Absolute paths of the folders named in ACCELBENCH_WORKLOADS."""
-    return [str(Path(each).resolve()) for each in os.environ.get(WORKLOAD_PATH, "").split(os.pathsep) if each]
+    return [str(paths.resolved(each)) for each in os.environ.get(WORKLOAD_PATH, "").split(os.pathsep) if each]

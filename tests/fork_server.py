@@ -172,7 +172,8 @@ def go_on(module: str, arguments: Sequence[str], env: Mapping[str, str], kept: S
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for sign in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(sign, signal.SIG_IGN)
-    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
     os.environ.clear()
     os.environ.update(env)
     own = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]

@@ -305,6 +305,13 @@ def test_a_frame_has_the_rows_with_numbers_as_numbers() -> None:
     assert frame["latency_s"].mean() == pytest.approx(1e-3)
 
 
+def test_the_run_of_a_frame_may_be_named(folder: Path) -> None:
+    stored = runs.keep(folder / "results", a_mixed_run())
+    for name in ("latest", stored.name, stored):
+        assert benchbench.frame(name, results=folder / "results").equals(benchbench.frame(a_mixed_run()))
+    assert not benchbench.frame(per="block", results=str(folder / "results")).empty
+
+
 def test_backends_stand_beside_each_other_by_work() -> None:
     frame = benchbench.frame(a_mixed_run())
     assert frame["work"].tolist() == [a_case().work] * 2

@@ -160,6 +160,22 @@ def test_x10_nothing_unpickles_evaluates_or_calls_a_shell() -> None:
         assert not {"shell", "allow_pickle"} & read(path).keywords, path
 
 
+ASKING = {"exists", "is_dir", "is_file", "is_mount", "is_symlink", "samefile"}  # of Path; they raise
+PLACING = {"absolute", "cwd", "expanduser", "home", "resolve"}
+OS_ASKING = {"getcwd", "path.abspath", "path.expanduser", "path.realpath", "path.samefile"}
+
+
+def test_no_question_about_a_path_that_others_name_can_raise() -> None:
+    """`os.path.exists` and its like answer False whatever the name; `paths` has what else is asked."""
+    for path in sources():
+        if path.name == "paths.py":
+            continue
+        calls = read(path).calls
+        of_paths = [call.rpartition(".") for call in calls if not call.startswith(("os.path.", "paths."))]
+        methods = {name for owner, _, name in of_paths if owner and name in ASKING | PLACING}
+        assert not methods | calls & {f"os.{name}" for name in OS_ASKING}, path
+
+
 UNPACKING = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zlib"}
 UNPACKS = {
     "_image_sets.py": ("gzip", "zlib"),  # no more than the set may have

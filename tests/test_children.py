@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import program
@@ -62,6 +63,25 @@ def test_no_end_of_the_program_leaves_a_process(tmp_path: Path, sleep: str, numb
     process.communicate(timeout=30)
     wait_for(lambda: not mentioning(sleep), 10)
     wait_for(lambda: not mentioning(f" {process.pid}"), 10)
+
+
+@pytest.mark.real
+@LINUX
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=str)
+def test_a_worker_that_was_stopped_ends_with_the_program(
+    tmp_path: Path, sleep: str, number: signal.Signals
+) -> None:
+    process = started(*RUN, "-w", "abandoning", cwd=tmp_path)
+    wait_for(lambda: len(mentioning(sleep)) >= 3)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    for worker in workers:
+        worker.suspend()
+    process.send_signal(number)
+    _, alive = psutil.wait_procs(workers, timeout=5)  # ten seconds pass before one is killed instead
+    for worker in alive:
+        worker.kill()
+    process.communicate(timeout=30)
+    assert not [worker for worker in alive if worker.is_running()]
 
 
 SUPERVISED = """

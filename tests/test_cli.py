@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -336,6 +337,41 @@ def test_an_interrupt_is_heeded_where_the_shell_had_it_ignored(tmp_path: Path) -
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
+
+
+LOADED = """
+import os, signal, typer
+from benchbench.cli.program import main
+
+program = typer.Typer()
+
+@program.command()
+def act() -> None:
+    {in_command}
+
+def load():
+    {on_load}
+    return program
+
+main(load)
+"""
+STOP = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+@pytest.mark.parametrize(
+    ("on_load", "in_command", "told"),
+    [(STOP, "pass", "interrupted\n"), ("pass", STOP, "interrupted: nothing that was stored is lost\n")],
+)
+def test_a_signal_is_heeded_from_the_first_line_on(on_load: str, in_command: str, told: str) -> None:
+    command = [sys.executable, "-c", LOADED.format(on_load=on_load, in_command=in_command)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
+
+
+def test_little_is_imported_before_a_signal_is_heeded() -> None:
+    program = "import sys, benchbench.cli\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"typer", "click", "rich", "msgspec", "benchbench.cli.app"} & {*done.stdout.split()}
 
 
 @pytest.mark.real

@@ -12,9 +12,10 @@ import pytest
 
 from benchbench.errors import AccelbenchError, SuiteError, UnreadableInput, UsageError
 from benchbench.model.options import MeasureOptions
-from benchbench.plan.cases import MOST_CASES, Plan, fitting, plan
+from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.config import load_config
-from benchbench.plan.selection import Selection, select
+from benchbench.plan.selection import Selection, environments, select, sizes_left_behind
+from benchbench.plan.sizes import MOST_CASES
 from benchbench.plan.suite import load_suite
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.running.request import request
@@ -61,6 +62,8 @@ TOMLS = {
     "5000 levels": ("x = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
     "5000 tables": ("x = " + "{a = " * 5000 + "1" + "}" * 5000, "nested too deeply"),
     "key twice": ('workload = "copy"\n', "at line 4"),
+    "5000 names": ("a" + ".a" * 5000 + " = 1", "nested too deeply"),
+    "escaped NUL": ('mode = ["a\\u0000b"]', r"cases\[1\].mode\[1\]: a NUL character"),
     "NUL": ('mode = ["\0"]', "at line 4"),
     "not UTF-8": ('mode = ["\udcff"]', "can't decode byte 0xff in position"),
 }
@@ -182,6 +185,27 @@ def test_x11_too_many_cases_are_refused_before_any_is_made(tmp_path: Path) -> No
     entries = list(select([load_suite(str(tmp_path / "x.toml"))], chosen))
     with pytest.raises(UsageError, match=f"160,000 cases are asked for; a run has at most {MOST_CASES:,}"):
         plan(entries, chosen, [a_probe()])
+
+
+@pytest.mark.parametrize("table", ["cpu", "accelerator"])
+def test_x11_cases_are_counted_before_any_is_made_also_for_devices_that_are_absent(
+    tmp_path: Path, table: str
+) -> None:
+    many = ", ".join(map(str, range(1, 1001)))
+    entry = f"{table} = [{{m = [{many}], n = [{many}], k = [{many}]}}]\n"
+    (tmp_path / "x.toml").write_text(f"{SUITE}{entry}")
+    suite = load_suite(str(tmp_path / "x.toml"))
+    with pytest.raises(UsageError, match="1,000,000,000 cases are asked for"):
+        plan(select([suite], Selection()), Selection(), [a_probe()])
+    chosen = Selection(params={"m": [2], "n": [2], "k": [2]})
+    planned = plan(select([suite], chosen), chosen, [a_probe()])
+    assert len(planned.cases) == 1
+    assert not list(sizes_left_behind([suite], chosen, planned.cases))
+
+
+def test_x11_environments_are_counted_before_any_is_made() -> None:
+    with pytest.raises(UsageError, match=r"10,000,000,000 cases are asked for"):
+        environments({f"V{number}": [str(value) for value in range(10)] for number in range(10)})
 
 
 def test_x12_what_no_machine_of_this_memory_can_hold_is_left_out_with_the_reason() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from benchbench import api
-from benchbench.errors import CannotWrite, UnreadableInput
+from benchbench.errors import CannotWrite, UnreadableInput, UsageError
 from benchbench.store import runs
 from benchbench.store.merging import Merged
 from benchbench.store.selectors import run_ids
@@ -84,6 +85,53 @@ def test_what_cannot_be_read_is_told_and_costs_only_itself(tmp_path: Path) -> No
     (broken / runs.HEAD).write_text("{")
     assert outcomes(tmp_path / "all", tmp_path / "a") == ["added", "unreadable"]
     assert run_ids(tmp_path / "all") == [IDS[0]]
+
+
+@pytest.mark.parametrize("folder", [".", "x/..", "../run", "../run/"])
+def test_a_run_is_stored_under_its_own_id_and_replaces_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    kept = stored(tmp_path / "all", IDS[0])
+    stored(tmp_path / "other", IDS[1]).rename(tmp_path / "run")
+    (tmp_path / "run/x").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    before = content(kept)
+    (found,) = api.merge([folder], results=tmp_path / "all")
+    assert (found.name, found.outcome) == (IDS[1], "added")
+    assert run_ids(tmp_path / "all") == list(IDS)
+    assert content(kept) == before
+    assert outcomes(tmp_path / "all", Path(folder)) == ["present"]
+
+
+def test_what_is_no_run_is_never_replaced(tmp_path: Path) -> None:
+    source, target = stored(tmp_path / "a", IDS[0]), tmp_path / "all" / runs.RUNS / IDS[0]
+    target.mkdir(parents=True)
+    (target / "mine.txt").write_text("notes")
+    assert outcomes(tmp_path / "all", source) == ["different"]
+    assert content(target) == {"mine.txt": b"notes"}
+    shutil.rmtree(target)
+    target.symlink_to(tmp_path / "nowhere")
+    assert outcomes(tmp_path / "all", source) == ["different"]
+    assert target.is_symlink()
+
+
+def test_a_run_that_is_being_measured_is_not_replaced(tmp_path: Path) -> None:
+    here = stored(tmp_path / "all", IDS[0], rounds=1, ended=False)
+    whole = stored(tmp_path / "late", IDS[0], rounds=3)
+    with closing(runs.RunWriter(here)) as writer:
+        with pytest.raises(CannotWrite, match="Another process is adding to"):
+            api.merge([whole], results=tmp_path / "all")
+        writer.append(a_record(round=1, order=1))
+    assert len(runs.read_run(here).records) == 2
+
+
+def test_a_run_is_not_copied_into_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = stored(tmp_path / "a", IDS[0])
+    before = content(source)
+    monkeypatch.chdir(source)
+    with pytest.raises(UsageError, match="is in the run that is to be copied"):
+        api.merge(["."], results="results")
+    assert content(source) == before
 
 
 def test_links_in_what_is_merged_are_left_out(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Local(Whole):
 INTERNAL = """
 import os
 import typer
-from benchbench.cli.app import main
+from benchbench.cli.program import main
 
 program = typer.Typer()
 
@@ -45,7 +45,7 @@ def fail() -> None:
     local = "-".join(("canary", "4711", "value"))
     raise ValueError(f"{len(local)} characters of {os.environ['MY_API_KEY']}")
 
-main(program)
+main(lambda: program)
 """
 REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visible"}, "/home/ada", "/srv/work")
 
@@ -104,6 +104,16 @@ def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> N
     assert message.startswith("RuntimeError: GET https://example.com")
 
 
+def test_a_failure_that_quotes_an_undecodable_name_is_that_failure(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    body = LEAKY.replace(LEAKY[LEAKY.index("raise") :], 'raise RuntimeError("no file caf\\udce9.bin")\n')
+    (tmp_path / "mine/leaky.py").write_text(body)
+    workloads = {"ACCELBENCH_WORKLOADS": str(tmp_path / "mine")}
+    accelbench("run", "-w", "leaky", "-b", "fake", "--rounds", "1", cwd=tmp_path, code=4, **workloads)
+    (records,) = (tmp_path / "results").rglob("records.jsonl")
+    assert json.loads(records.read_text())["outcome"]["message"] == "RuntimeError: no file caf?.bin"
+
+
 @pytest.mark.real
 def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     home, secrets = tmp_path / CANARY, {"MY_API_KEY": CANARY, "GIT_CEILING_DIRECTORIES": str(tmp_path)}
@@ -154,3 +164,25 @@ def test_x16_an_internal_error_is_told_without_local_variables_and_secrets(tmp_p
     assert done.stderr == f"internal error: ValueError; details in {details}\n"
     assert details.read_text().endswith(f"ValueError: 17 characters of {HIDDEN}\n")
     assert CANARY not in details.read_text()
+
+
+def test_a_secret_longer_than_a_name_may_be_is_hidden_and_ends_nothing(tmp_path: Path) -> None:
+    secret = "s" * 300
+    done = accelbench("run", "-b", "fake", "-w", "gemm", "--rounds", "1", cwd=tmp_path, MY_TOKEN=secret)
+    assert secret not in done.stdout + done.stderr
+    assert redaction({"MY_TOKEN": secret}, "", "")(f"401: {secret}") == f"401: {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "broken", ["__import__('tempfile').tempdir = '/nowhere'", "setattr(os, 'environ', None)"]
+)
+def test_an_internal_error_that_cannot_be_kept_is_its_type_alone(tmp_path: Path, broken: str) -> None:
+    program = INTERNAL.replace(
+        "    raise ValueError", f"    secret = os.environ['MY_API_KEY']; {broken}\n    raise ValueError"
+    )
+    program = program.replace("os.environ['MY_API_KEY']}", "secret}")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment(MY_API_KEY="another-secret"), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (70, "", "internal error: ValueError\n")

@@ -1,9 +1,10 @@
 """Stored runs removed: those named and no other."""
 
+from contextlib import closing
 from pathlib import Path
 
 from benchbench.store import runs, selectors
-from tests.factories import a_run, some_rounds
+from tests.factories import a_run, a_run_info, some_rounds
 from tests.program import accelbench
 
 
@@ -39,6 +40,24 @@ def test_all_but_the_newest_are_pruned(tmp_path: Path) -> None:
     accelbench("runs", "prune", "--keep", "9", cwd=tmp_path)
     assert selectors.run_ids(tmp_path / "results") == ["run2", "run3"]
     assert [path.name for path in sorted((tmp_path / "results/runs").iterdir())] == ["run2", "run3"]
+
+
+def test_a_run_that_is_being_measured_stays(tmp_path: Path) -> None:
+    stored(tmp_path, 3)
+    folder = tmp_path / "results/runs"
+    again = runs.create_in(folder / "run1/runs/again", a_run_info(id="again"))  # a check's second test
+    with closing(runs.RunWriter(folder / "run0")), closing(again):
+        for name in ("run0", "run1"):
+            said = accelbench("runs", "rm", name, cwd=tmp_path, code=6)
+            assert "Another process is adding to" in said.stderr
+        said = accelbench("runs", "prune", "--keep", "0", cwd=tmp_path)
+    assert said.stderr.splitlines() == [
+        "kept run0: it is being measured",
+        "kept run1: it is being measured",
+        "removed run2",
+    ]
+    accelbench("runs", "prune", "--keep", "0", cwd=tmp_path)
+    assert not selectors.run_ids(tmp_path / "results")
 
 
 def test_a_link_in_place_of_a_run_is_removed_and_not_followed(tmp_path: Path) -> None:

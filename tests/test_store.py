@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.errors import CannotWrite, UnreadableInput
+from benchbench.model.case import Dtype
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note, plain
 from benchbench.model.record import SCHEMA, Record
@@ -655,6 +656,18 @@ def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) ->
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("folder", ["other", "other/runs", "other/runs/"])
+def test_a_folder_of_runs_in_place_of_a_run_brings_a_run_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    a_stored_run(tmp_path / "other", name="a")
+    a_stored_run(tmp_path / "other", name="b")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreadableInput, match="is a folder of runs, not a run: it holds 2 runs") as told:
+        selectors.find_run(Path("results"), folder)
+    assert told.value.hint == "Name one: other/runs/b"
+
+
 def test_without_a_run_the_hint_is_how_to_make_one(tmp_path: Path) -> None:
     for selector in ("latest", "01AAA"):
         with pytest.raises(UnreadableInput) as caught:
@@ -771,6 +784,17 @@ def test_a_case_has_one_record_a_round_however_often_its_line_stands_there(tmp_p
     run = runs.read_run(path.parent)
     assert run.records == (first, second)
     assert [each.split(":")[0] for each in run.damaged] == ["line 3", "line 4", "line 5"]
+
+
+def test_a_record_outside_the_plan_is_told_and_not_shown(tmp_path: Path) -> None:
+    planned, other = a_case(), a_case(dtype=Dtype.BFLOAT16)
+    with runs.create_run(tmp_path, a_run_info(plan=(planned,))) as writer:
+        writer.append(a_record())
+        writer.append(a_record(case=other))
+    folder = writer.folder
+    found = runs.read_run(folder)
+    assert [record.case.id for record in found.records] == [planned.id]
+    assert found.damaged == (f"line 2: {other.id} is not in the plan of the run",)
 
 
 def test_a_run_that_was_interrupted_has_not_ended(tmp_path: Path) -> None:

@@ -34,6 +34,13 @@ class Notes(RunObserver):
         self.notes.append(text)
 
 
+def test_linux_without_proc_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedSystem, match="needs /proc"):
+        check_system("linux", tmp_path)
+    check_system("darwin", tmp_path)
+    check_system(sys.platform)
+
+
 @pytest.mark.parametrize("platform", ["win32", "cygwin", "emscripten"])
 def test_a_system_that_cannot_fork_is_refused_in_one_line(platform: str) -> None:
     with pytest.raises(UnsupportedSystem, match=platform) as refusal:

@@ -20,6 +20,7 @@ from benchbench.model.options import Names, several
 from benchbench.model.run import Run
 from benchbench.plan.config import known_prices
 from benchbench.store import selectors
+from benchbench.store.runs import RUNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +54,14 @@ def report(
         prices=known,
         columns=several(columns),
         by=by,
-        where="" if isinstance(run, Run) else selectors.results_option(folder(run, results).parents[1]),
+        where="" if isinstance(run, Run) else _results_option(folder(run, results)),
     )
+
+
+def _results_option(run: Path) -> str:
+    """What a command needs to find the run in this folder by its id: none finds one that is in no store."""
+    root = run.parent.parent
+    return selectors.results_option(root) if run.parent == root / RUNS else ""
 
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
@@ -66,22 +73,28 @@ def _ceilings(run: Run) -> tuple[Ceiling, ...]:
         return ()
 
 
-def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
+def frame(
+    run: Run | str | Path = "latest",
+    per: Literal["case", "block"] = "case",
+    *,
+    results: str | Path | None = None,
+) -> pd.DataFrame:
     """`case`: the rows of `report --format json`, and `work`, which cases that compute the same share.
-    `block`: a row per timed block of each process.
+    `block`: a row per timed block of each process. A run may be named as in `load`.
 
     SI base units. What is not known is missing (NaN among numbers); `notes` of a case say why. A block has
     the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
     (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
 
     Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
-    an AccelbenchWarning. Raises UsageError where the nearest accelbench.toml is wrong.
+    an AccelbenchWarning. Raises UsageError where the nearest accelbench.toml is wrong, UnreadableInput.
     """
     import pandas as pd
 
+    shown = run if isinstance(run, Run) else load(run, results)
     if per == "block":
-        return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
-    of_cases = rows(run, _ceilings(run), known_prices())
+        return pd.DataFrame(_blocks(shown), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+    of_cases = rows(shown, _ceilings(shown), known_prices())
     table = columns.data_frame(of_cases)
     table.insert(1, "work", [row.case.work for row in of_cases])
     for name in columns.NUMBERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from benchbench.api.stored import folder
@@ -19,7 +20,7 @@ def validate(stored: str | Path = "latest", *, results: str | Path | None = None
     the writer. Raises UnreadableInput where there is none of that name.
     """
     root, name = results_folder(results), str(stored)
-    if Path(name).exists():
+    if os.path.exists(name):
         return validate_path(Path(name))
     if name in baselines.baseline_names(root):
         return validate_path(root / baselines.FOLDER / name)

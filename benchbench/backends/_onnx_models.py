@@ -33,7 +33,7 @@ def model_name(workload: Workload, dtype: Dtype) -> str:
 def kept_model(name: str) -> Path | None:
     """The file of that model, if a process of this run has exported it."""
     path = _place_of(name)
-    return path if path and path.is_file() else None
+    return path if path and os.path.isfile(path) else None
 
 
 def is_any_kept() -> bool:
@@ -58,7 +58,7 @@ def _place_of(name: str) -> Path | None:
 
 def _has_parts(path: Path) -> bool:
     """Whether weights lie in a file beside it, as those of more than 2 GB do."""
-    return path.with_name(f"{path.name}.data").exists()
+    return os.path.exists(path.with_name(f"{path.name}.data"))
 
 
 def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from benchbench.cli import completion
-from benchbench.cli.app import COMPARE, app, signals
+from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
+from benchbench.cli.program import signals
 from benchbench.model.options import MeasureOptions, Variance
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli import completion
-from benchbench.cli.app import COMPARE, app, signals
+from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import Names, ResultsOption, argument, option, split_names
 from benchbench.cli.outputs import OutOption, outputs, write_outputs
+from benchbench.cli.program import signals
 from benchbench.errors import UsageError, member
 from benchbench.model.options import MeasureOptions, Variance, flag_of
 
@@ -100,7 +102,7 @@ def _check_are_runs(ref: str, new: str | None) -> None:
     backends = registry.entry_names("benchbench.backends")
     for text in filter(None, (ref, new)):
         a_side = "=" in text or text.startswith("rev:") or text.partition("@")[0] in backends
-        if a_side and not Path(text).exists():
+        if a_side and not os.path.exists(text):
             sides = f"{ref} {new or 'OTHER'}"
             raise UsageError(
                 f"{text!r} is a side to measure, not a stored run.",

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchbench.cli import completion
-from benchbench.cli.app import INSPECT, app, signals
+from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, option
+from benchbench.cli.program import signals
 from benchbench.cli.screen import tell
 
 if TYPE_CHECKING:

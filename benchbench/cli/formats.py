@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,7 +53,7 @@ def has_pictures(name: str) -> bool:
 
 def format_of(output: Path | None) -> str:
     """What the file's ending means; the terminal's without one. Raises UsageError for an unknown ending."""
-    if output is None or not output.suffix or output.is_dir():
+    if output is None or not output.suffix or os.path.isdir(output):
         return TERMINAL
     known = {f".{exporter_type(name).extension}": name for name in for_people()}
     if output.suffix.lower() not in known:
@@ -142,7 +143,7 @@ def print_document(
 
 def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:
     """Rather than a folder: one text goes into a file of any name, else the ending tells."""
-    if output.is_dir():
+    if os.path.isdir(output):
         return False
     ends = output.suffix.lower() == f".{exporter_type(format).extension}"
     return ends or (len(files) == 1 and not has_pictures(format))

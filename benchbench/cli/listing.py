@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import INSPECT, app, signals
+from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import ResultsOption
+from benchbench.cli.program import signals
 from benchbench.cli.screen import tell
 from benchbench.model.options import MeasureOptions
 

@@ -73,7 +73,7 @@ def _tell_github(found: RunReport) -> None:
     from benchbench.exporters.ci.github import SUMMARY_LIMIT, Github
 
     path = Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
-    used = path.stat().st_size if path and path.is_file() else 0
+    used = path.stat().st_size if path and os.path.isfile(path) else 0
     files = Github(max(SUMMARY_LIMIT - used, 0)).export(found)
     print_commands(files["annotations.txt"].decode())
     if path:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from benchbench.cli.app import main, signals
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import ResultsOption
+from benchbench.cli.program import signals
 from benchbench.launch.launched import launched
 from benchbench.model.options import MeasureOptions
 
@@ -54,8 +54,3 @@ def measure_ranks(
     if format != TERMINAL:
         print_document(api.report(made), format)
     raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
-
-
-def launched_program() -> None:
-    """Of every process that a launcher started."""
-    main(ranks, "python -m benchbench.ranks")

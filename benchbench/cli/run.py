@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from benchbench.cli import completion
-from benchbench.cli.app import MEASURE, app, signals
+from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.measure_options import measure_options
 from benchbench.cli.options import ResultsOption, argument
+from benchbench.cli.program import signals
 from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 

@@ -44,14 +44,18 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which runs would be removed.")] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Remove all stored runs but the newest. Baselines made of them stay.
+    """Remove all stored runs but the newest, and those that are being measured. Baselines made of them stay.
 
     Example: accelbench runs prune --keep 50 --dry-run
     """
-    from benchbench.store import selectors
+    from benchbench.store import lock, selectors
+    from benchbench.store.runs import RUNS
 
     stored = selectors.run_ids(results)
     for name in stored[: max(len(stored) - keep, 0)]:
+        if lock.in_use(results / RUNS / name):
+            tell(f"kept {name}: it is being measured")
+            continue
         if not dry_run:
             selectors.remove_run(results, name)
         tell(f"{'would remove' if dry_run else 'removed'} {name}")

@@ -27,7 +27,7 @@ def run_on_node(job: bytes, folder: str) -> Generator[bytes, None, None]:
     """
     yield b""
     command = [sys.executable, "-P", "-c", PROGRAM, str(Path(__file__).parents[2])]
-    place = folder if Path(folder).is_dir() else None
+    place = folder if os.path.isdir(folder) else None
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place) as process:
         assert process.stdin is not None
         assert process.stdout is not None

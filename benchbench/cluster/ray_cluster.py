@@ -10,10 +10,10 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchbench import paths
 from benchbench.cluster.entry import run_on_node
 from benchbench.cluster.interface import Arrived, Ended, Event, Node
 from benchbench.errors import NothingToMeasure, UsageError
@@ -77,7 +77,7 @@ class RayCluster:
             name="accelbench",
         )
         self._count += 1
-        self._streams[self._count] = remote.remote(job, str(Path.cwd()))
+        self._streams[self._count] = remote.remote(job, paths.working_folder())
         return self._count
 
     def poll(self, timeout_s: float) -> Sequence[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def keep_fleet(results: Path, info: FleetInfo) -> None:
 def read_fleet(results: Path, name: str = "") -> FleetInfo:
     """The fleet of that id or a beginning of it, else the newest. Raises UsageError, UnreadableInput."""
     folder = results / FOLDER
-    found = sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
+    found = sorted(path.stem for path in folder.glob("*.json")) if os.path.isdir(folder) else []
     matching = [each for each in found if each.startswith(name.upper())]
     if not matching or (name and len(matching) > 1):
         what = f"No fleet {name!r} in {folder}." if name else f"There is no fleet in {folder}."

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchbench import paths
 from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
 from benchbench.environments.installer import SCRATCH, Site, Tell, installed, resolve
@@ -138,8 +139,8 @@ def _requirement(text: str) -> str:
     if not text.strip() or text.strip().startswith("-"):
         hint = "One requirement each, as pip takes it; its options are set by PIP_… variables or pip.conf."
         raise UsageError(f"{text!r} is no requirement.", hint)
-    is_path = text.startswith((".", "~")) or (os.sep in text and Path(text).exists())
-    return str(Path(text).expanduser().absolute()) if is_path else text.strip()
+    is_path = text.startswith((".", "~")) or (os.sep in text and os.path.exists(text))
+    return str(paths.absolute(paths.expanded(text))) if is_path else text.strip()
 
 
 def _of_version(name: str, kind: type[Backend], own: Sequence[str], label: str) -> tuple[str, ...]:

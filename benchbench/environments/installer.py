@@ -120,7 +120,7 @@ def _other(site: Site) -> str:
 def _must(
     site: Site, command: Sequence[str], failure: str, hint: str, watch: Callable[[], None] = lambda: None
 ) -> None:
-    begin = site.log.stat().st_size if site.log.exists() else 0
+    begin = site.log.stat().st_size if os.path.exists(site.log) else 0
     if _run(site, command, watch) != 0:
         said = site.log.read_bytes()[begin:].decode(errors="replace").splitlines()[-QUOTED:]
         lines = [f"  {line[:WIDTH]}{'…' if len(line) > WIDTH else ''}" for line in said]
@@ -188,4 +188,4 @@ def _distributions(site: Site) -> int:
 
 
 def _existing(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.exists())
+    return next(each for each in (folder, *folder.parents) if os.path.exists(each))

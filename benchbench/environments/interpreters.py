@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from benchbench import registry
+from benchbench import paths, registry
 from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.machine.environment import CACHE, cache_folder
 
@@ -98,11 +98,8 @@ def parted(name: str) -> tuple[str, str]:
 
 def environment_names() -> list[str]:
     """The environments there are, complete or not, sorted."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(
-            each.name for each in environments_folder().iterdir() if each.is_dir() and _named(each.name)
-        )
-    return []
+    found = paths.listed(environments_folder())
+    return [each.name for each in found if os.path.isdir(each) and _named(each.name)]
 
 
 def _named(name: str) -> bool:
@@ -114,7 +111,7 @@ def _named(name: str) -> bool:
 def find_environment(name: str) -> Found:
     """The environment of that name, which must be one of `names()`; starts its interpreter, no framework."""
     backend, _ = parted(name)
-    if not (environment_folder(name) / RECORD).exists():
+    if not os.path.exists(environment_folder(name) / RECORD):
         if _busy(name):
             reason = "it is being built now"
             return Found(name=name, backend=backend, record=None, health="building", reason=reason)
@@ -208,7 +205,7 @@ def remove_environment(name: str) -> None:
     """
     try:
         (environment_folder(name) / RECORD).unlink(missing_ok=True)
-        if environment_folder(name).exists():
+        if os.path.exists(environment_folder(name)):
             shutil.rmtree(environment_folder(name))
     except OSError as error:
         raise CannotWrite(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from benchbench import registry
+from benchbench import paths, registry
 from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
 from benchbench.errors import UsageError
@@ -18,8 +17,8 @@ OLDEST = (3, 11)  # Python that runs the worker
 
 def interpreter(text: str) -> str:
     """The absolute path of an interpreter, its own or its environment's folder given. Raises UsageError."""
-    path = Path(text).expanduser().absolute()
-    if path.is_dir():
+    path = paths.absolute(paths.expanded(text))
+    if os.path.isdir(path):
         path = interpreters.interpreter_in(path)
     version = interpreters.version_of(path)
     if version is None:

@@ -6,6 +6,7 @@ only then are those beyond `KEPT` removed.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -35,9 +36,11 @@ def untold(_text: str) -> None:
 def baseline_names(root: Path) -> list[str]:
     """Of the baselines there are."""
     folder = root / FOLDER
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return []
-    return sorted(each.name for each in folder.iterdir() if each.is_dir() and runs.NAME.fullmatch(each.name))
+    return sorted(
+        each.name for each in folder.iterdir() if os.path.isdir(each) and runs.NAME.fullmatch(each.name)
+    )
 
 
 def read_baseline(root: Path, name: str, tell: Tell = untold) -> SessionsByMachine:
@@ -127,7 +130,7 @@ def hardware(machine: Machine) -> str:
 def _folder_of(root: Path, name: str, machine: Machine) -> Path:
     """The one named by the machine's fingerprint, or that of a machine whose memory differs a little."""
     own = root / FOLDER / name / fingerprint(machine)
-    if own.is_dir() or name not in baseline_names(root):
+    if os.path.isdir(own) or name not in baseline_names(root):
         return own
     newest = {folder: _sessions(folder, untold)[-1:] for folder in _machines(root, name)}
     alike = [folder for folder, found in newest.items() if found and same_hardware(found[0].machine, machine)]
@@ -137,7 +140,7 @@ def _folder_of(root: Path, name: str, machine: Machine) -> Path:
 def _machines(root: Path, name: str) -> list[Path]:
     if name not in baseline_names(root):
         raise UnreadableInput(*_missing(root, name))
-    return sorted(each for each in (root / FOLDER / name).iterdir() if each.is_dir())
+    return sorted(each for each in (root / FOLDER / name).iterdir() if os.path.isdir(each))
 
 
 def _sessions(folder: Path, tell: Tell) -> list[Digest]:

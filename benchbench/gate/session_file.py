@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def read_session(path: Path) -> Digest:
     What is no regular file is not opened: reading a device or a FIFO might never end. The id names the file
     that `baseline set --replace` deletes, so it is compared before anything is done with it.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UnreadableInput(f"{path}: not a regular file", HINT)
     session = codec.document(path, Digest, HINT)
     if session.id != path.stem or not NAME.fullmatch(session.id):

@@ -6,12 +6,13 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
 
-from benchbench import registry
+from benchbench import paths, registry
 from benchbench.errors import UsageError, unknown
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
@@ -118,7 +119,7 @@ def user_catalogue(code: UserCode | None = None) -> UserCatalogue:
 
 def _state(code: UserCode) -> Iterator[tuple[str, int, int]]:
     """Of each file: path, time of the last change, size."""
-    for path in (path for folder in code.workloads for path in sorted(Path(folder).glob("*.py"))):
+    for path in (path for folder in code.workloads for path in paths.listed(folder, "*.py")):
         found = path.stat()
         yield str(path), found.st_mtime_ns, found.st_size
 
@@ -128,7 +129,7 @@ def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
     """`_state`: whatever tells that what was read before must be read again."""
     folders = tuple(map(Path, code.workloads))
     mistakes = [
-        FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not each.is_dir()
+        FileMistake(f"{shown(each)}: there is no such folder") for each in folders if not os.path.isdir(each)
     ]
     shipped = {*registry.entry_names(WORKLOADS)}
     return UserCatalogue(_files(folders, shipped, mistakes), mistakes, UserFilesProcess(code), shipped)

@@ -162,7 +162,7 @@ class LocalWorker(Worker):
     @property
     def alive(self) -> bool:
         """Whether it runs, can still be asked, and has its folder."""
-        return not self._closed and self._process.poll() is None and self._folder.is_dir()
+        return not self._closed and self._process.poll() is None and os.path.isdir(self._folder)
 
     def close(self) -> None:
         """End it and what it started; returns within seconds."""
@@ -172,6 +172,7 @@ class LocalWorker(Worker):
         self._channel.close()
         if LINUX:  # its supervisor ends everything below it, then itself
             self._process.terminate()
+            self._process.send_signal(signal.SIGCONT)  # one that was stopped would not heed it
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(2 * GRACE_S)
         if self._process.poll() is None:
@@ -222,6 +223,7 @@ class LocalWorker(Worker):
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError, TypeError):
                 os.killpg(pid, sign)  # type: ignore[arg-type]  # None: there is no job process
+                os.killpg(pid, signal.SIGCONT)  # type: ignore[arg-type]  # one that was stopped goes on to end
             with suppress(TimeoutError):
                 if pid is not None and self._channel.receive(grace_s) is not None:
                     return

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from benchbench import registry
+from benchbench import paths, registry
 from benchbench.errors import UnreadableInput, UsageError, page
 from benchbench.reading import read_toml
 from benchbench.workloads._image_sets import DATA_PATHS, data_paths
@@ -77,8 +77,9 @@ def user_data() -> tuple[str, ...]:
 
 def find_config(start: Path) -> Path | None:
     """The file in `start` or the nearest folder above it."""
-    places = (folder / NAME for folder in [start.absolute(), *start.absolute().parents])
-    return next((path for path in places if path.is_file()), None)
+    here = paths.absolute(start)
+    places = (folder / NAME for folder in [here, *here.parents])
+    return next((path for path in places if os.path.isfile(path)), None)
 
 
 def _table(path: Path, name: str, kind: type[T]) -> T:
@@ -91,4 +92,4 @@ def _table(path: Path, name: str, kind: type[T]) -> T:
 
 
 def _absolute(root: Path, folders: list[str]) -> list[str]:
-    return [str((root / each).resolve()) for each in folders]
+    return [str(paths.resolved(root / each)) for each in folders]

@@ -51,7 +51,7 @@ class RunScratch:
 
     def worker_folder(self) -> Path:
         """A new folder for one worker. A workload may have removed the run's: then there is another."""
-        if not (self.path / MARKER).exists():
+        if not os.path.exists(self.path / MARKER):
             self.close()
             self._make()
         self._count += 1

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from benchbench import registry
+from benchbench import paths, registry
 from benchbench.errors import UsageError, page
 from benchbench.format import visible
 from benchbench.launch.channel import Channel
@@ -246,7 +246,7 @@ def _remember_slow(file: Path) -> None:
     """So far as there is a cache to remember it in."""
     with suppress(OSError):
         memory = _memory(file)
-        if not memory.exists():
+        if not os.path.exists(memory):
             memory.parent.mkdir(parents=True, exist_ok=True)
             memory.touch()
 
@@ -254,7 +254,7 @@ def _remember_slow(file: Path) -> None:
 def _memory(file: Path) -> Path:
     """The cache's mark for the file as it is now. Raises OSError."""
     state = file.stat()
-    content = f"{file.resolve()}\0{state.st_mtime_ns}\0{state.st_size}"
+    content = f"{paths.resolved(file)}\0{state.st_mtime_ns}\0{state.st_size}"
     return cache_folder("slow-workloads") / sha256(content.encode(errors="replace")).hexdigest()[:24]
 
 
@@ -266,5 +266,5 @@ def placed(file: Path, mistake: _Mistake) -> str:
 
 def shown(path: Path) -> str:
     """The path, relative to the working folder where it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    here = paths.working_folder()
+    return str(path.relative_to(here)) if here and path.is_relative_to(here) else str(path)

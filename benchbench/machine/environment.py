@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from benchbench import paths
+from benchbench.errors import UsageError
 from benchbench.machine.kernel import CPUS, allowed_cpus, memory_bytes, memory_limits, quotas, read_text
 from benchbench.model.device import Machine
 from benchbench.model.options import Allocator
@@ -112,12 +114,19 @@ def same_hardware(one: Machine, other: Machine) -> bool:
 
 
 def cache_folder(name: str) -> Path:
-    """The folder `name` of what is kept between runs; it need not exist."""
+    """The folder `name` of what is kept between runs; it need not exist. Raises UsageError without a home."""
     if chosen := os.environ.get(CACHE):
-        return Path(chosen).expanduser().absolute() / name
+        return paths.absolute(paths.expanded(chosen)) / name
     from platformdirs import user_cache_path
 
-    return user_cache_path("accelbench") / name
+    try:
+        folder = user_cache_path("accelbench")
+    except RuntimeError:  # of later versions of platformdirs; earlier ones leave the `~`
+        folder = Path("~")
+    if not folder.is_absolute():
+        message = "This user has no home: $HOME is not set, and the system's list of users has none."
+        raise UsageError(message, f"Set HOME, or {CACHE} to the folder that keeps environments and ceilings.")
+    return folder / name
 
 
 def usable_threads(root: Path = Path("/")) -> int:

@@ -7,6 +7,8 @@ import os
 import shlex
 from pathlib import Path
 
+from benchbench import paths
+
 NAME = "accelbench"
 
 
@@ -39,4 +41,4 @@ def _origin() -> str | None:
 
 def _shortest(folder: Path) -> str:
     """`.` in the folder itself, else the absolute path."""
-    return "." if os.path.realpath(folder) == os.path.realpath(os.curdir) else str(folder)
+    return "." if paths.resolved(folder) == paths.resolved(os.curdir) else str(folder)

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchbench import paths
+
 CPUS = "sys/devices/system/cpu"
 GOOGLE = "0x1ae0"  # as a vendor of PCI devices
 TPUS = ("0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x0083", "0x007c")  # v2, v3 … v8
@@ -166,7 +168,11 @@ def quotas(root: Path) -> Iterator[float]:
 
 def throttling_files(root: Path) -> tuple[Path, ...]:
     """Where the throttling of this process's cgroup, and of those above it, is counted."""
-    found = (path.resolve() for path in cgroup_files(root, "cpu", "cpu.stat", "cpu.stat") if path.is_file())
+    found = (
+        paths.resolved(path)
+        for path in cgroup_files(root, "cpu", "cpu.stat", "cpu.stat")
+        if os.path.isfile(path)
+    )
     return tuple(dict.fromkeys(found))  # v1 mounts `cpu` as a link to `cpu,cpuacct`
 
 

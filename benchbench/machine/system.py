@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from benchbench.errors import UnsupportedSystem
 
 LINUX, MACOS = "linux", "darwin"  # sys.platform
 
 
-def check_system(platform: str) -> None:
-    """Raise UnsupportedSystem where there is no fork: a case gets its process by one."""
+def check_system(platform: str, root: Path = Path("/")) -> None:
+    """Raise UnsupportedSystem where there is no fork, or on Linux no /proc.
+
+    A case gets its process by a fork; /proc tells which processes are left of it, and what memory there is.
+    """
+    if platform == LINUX and not os.path.exists(root / "proc/self"):
+        raise UnsupportedSystem(
+            "accelbench needs /proc, and it is not mounted here.",
+            "mount -t proc proc /proc mounts it; a container has it unless it was told otherwise.",
+        )
     if platform in {"win32", "cygwin", "emscripten", "wasi"}:
         raise UnsupportedSystem(
             f"accelbench needs a system that can fork processes; {platform} cannot.",

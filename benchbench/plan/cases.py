@@ -31,7 +31,6 @@ from benchbench.plan.selection import Selection, entry_workload
 from benchbench.plan.suite import Axes, Entry
 from benchbench.plan.worlds import parse_world
 
-MOST_CASES = 10_000  # a day, at eight seconds each
 MARGIN = 8  # times the memory: what a case may need and is still tried
 
 
@@ -66,7 +65,10 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
 def _check_count(
     entries: Sequence[tuple[str, Entry]], selection: Selection, devices: Sequence[Device]
 ) -> None:
-    """Before any is made: a few lists of sizes have millions of combinations. Raises UsageError."""
+    """Before any is made: a few lists of sizes have millions of combinations. Raises UsageError.
+
+    A table is counted also where there is no device for it.
+    """
     count = len(selection.environments) * sum(
         len(entry.dtype or [1])
         * len(entry.mode or [1])
@@ -78,14 +80,12 @@ def _check_count(
         for device in devices
         for _, entry in entries
     )
-    if count > MOST_CASES:
-        hint = "Narrow it with -w, -b, -d, --dtype or -p, or divide the suite."
-        raise UsageError(f"{count:,} cases are asked for; a run has at most {MOST_CASES:,}.", hint)
+    tables = [sizes.point_count(axes) for _, entry in entries for axes in (*entry.cpu, *entry.accelerator)]
+    sizes.check_count(max([count, *tables]))
 
 
 def _points(entry: Entry, device: Device) -> int:
-    tables = [axes.values() for axes in _tables(entry, device)]
-    return sum(math.prod(len(v) if isinstance(v, list) else 1 for v in values) for values in tables)
+    return sum(map(sizes.point_count, _tables(entry, device)))
 
 
 def _tables(entry: Entry, device: Device) -> list[Axes]:

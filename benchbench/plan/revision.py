@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchbench import paths
 from benchbench.errors import UsageError
 from benchbench.launch.project import UserCode
 from benchbench.store import tags
@@ -63,15 +64,15 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
 
 
 def _moved(path: str, root: str, trees: dict[str, Path]) -> str:
-    return str(trees[root] / Path(path).resolve().relative_to(root)) if root else path
+    return str(trees[root] / paths.resolved(path).relative_to(root)) if root else path
 
 
 def _root(path: str) -> str:
     """Of the repository that a folder is in; empty where it is in none."""
-    if not Path(path).is_dir():
+    if not os.path.isdir(path):
         return ""
     done = _git(path, "rev-parse", "--show-toplevel")
-    return str(Path(done.stdout.strip()).resolve()) if done.returncode == 0 else ""
+    return str(paths.resolved(done.stdout.strip())) if done.returncode == 0 else ""
 
 
 def _tree(root: str, revision: str, place: Path) -> Path:

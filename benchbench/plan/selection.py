@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -117,6 +118,7 @@ def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], .
             raise UsageError(
                 f"{name!r} is not the name of an environment variable.", "Write --env NAME=value."
             )
+    sizes.check_count(math.prod(map(len, chosen.values())))
     combinations = itertools.product(*chosen.values())
     return tuple(
         {name: value for name, value in zip(chosen, values, strict=True) if value} for values in combinations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ from benchbench.model.case import Scalar
 
 Axes = Mapping[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
 TIE = "="
+MOST_CASES = 10_000  # a day, at eight seconds each
 
 
 def tied(key: str) -> list[str]:
@@ -23,6 +25,18 @@ def points(axes: Axes) -> Iterator[dict[str, Scalar]]:
     lists = [values if isinstance(values, list) else [values] for values in axes.values()]
     for point in itertools.product(*lists):
         yield {name: value for key, value in zip(axes, point, strict=True) for name in tied(key)}
+
+
+def point_count(axes: Axes) -> int:
+    """How many points there are, none of them made."""
+    return math.prod(len(values) if isinstance(values, list) else 1 for values in axes.values())
+
+
+def check_count(count: int) -> None:
+    """Raise UsageError for more cases than a run can have."""
+    if count > MOST_CASES:
+        hint = "Narrow it with -w, -b, -d, --dtype or -p, or divide the suite."
+        raise UsageError(f"{count:,} cases are asked for; a run has at most {MOST_CASES:,}.", hint)
 
 
 def overridden(axes: Axes, own: Axes) -> dict[str, list[Scalar] | Scalar]:
@@ -42,7 +56,7 @@ def left_behind(axes: Axes, own: Axes, fields: Mapping[str, Scalar]) -> list[tup
     """A key of `own`, then the sizes that were as large and stay; `fields`: with their defaults."""
     changed = {name for key in own for name in tied(key)}
     found = []
-    for point in points(axes):
+    for point in itertools.islice(points(axes), MOST_CASES):
         sizes = {**fields, **point}
         for key in own:
             size = sizes[tied(key)[0]]

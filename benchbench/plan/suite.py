@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +55,7 @@ def folders() -> list[Path]:
     """Where suites are looked for: here, then those that come with accelbench."""
     package = Path(__file__).parent.parent
     places = [Path("suites"), package / "bundled_suites", package.parent / "suites"]
-    return [place for place in places if place.is_dir()]
+    return [place for place in places if os.path.isdir(place)]
 
 
 def suite_names() -> list[str]:
@@ -67,7 +68,7 @@ def suite_path(name: str) -> Path:
     path = Path(name)
     if path.suffix == ".toml":
         return path
-    found = [place / f"{name}.toml" for place in folders() if (place / f"{name}.toml").is_file()]
+    found = [place / f"{name}.toml" for place in folders() if os.path.isfile(place / f"{name}.toml")]
     if not found or path.name != name:
         raise UsageError(f"No suite named {name!r}.", unknown("suites", name, suite_names()))
     return found[0]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from benchbench import paths
 from benchbench.machine.environment import cache_folder
 from benchbench.machine.kernel import read_text
 
@@ -36,7 +37,7 @@ class Presence:
 
     def others(self) -> list[int]:
         """The ids of the other processes that measure."""
-        marks = [path for path in sorted(self._folder.glob(f"*{MARK}")) if path != self._own]
+        marks = [path for path in paths.listed(self._folder, f"*{MARK}") if path != self._own]
         return [process for path in marks if (process := _holder(path)) is not None]
 
     def enter(self, *, alone: bool = False) -> bool:

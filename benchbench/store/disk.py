@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from benchbench import paths
 from benchbench.errors import CannotWrite, UnreadableInput
 
 NO_FOLDER = "it is a link or no folder; links in results are not followed"
@@ -18,7 +19,7 @@ NO_FOLDER = "it is a link or no folder; links in results are not followed"
 def free_bytes(root: Path) -> int:
     """Of the file system that a folder is on, or will be. Raises CannotWrite where nothing can be written."""
     with writing(root):
-        there = next(each for each in (root, *root.absolute().parents) if each.exists())
+        there = next((each for each in (root, *paths.absolute(root).parents) if os.path.exists(each)), root)
         try:
             with tempfile.TemporaryFile(dir=there):
                 return shutil.disk_usage(there).free
@@ -30,8 +31,8 @@ def save(path: Path, content: bytes) -> None:
     """A file made from a run, its folder made if need be; never half of it. Raises CannotWrite."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        target = path.resolve()  # else a link would be replaced, not what it points to
-        if target.is_file() or not target.exists():
+        target = paths.resolved(path)  # else a link would be replaced, not what it points to
+        if os.path.isfile(target) or not os.path.exists(target):
             replace(target, content)
         else:  # /dev/stdout, a pipe
             target.write_bytes(content)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import sleep
 
+from benchbench import paths
 from benchbench.errors import CannotWrite
 from benchbench.store import disk
 
@@ -28,6 +30,25 @@ def lock(folder: Path) -> int:
     os.close(descriptor)
     message = f"Another process is adding to {folder.name!r}."
     raise CannotWrite(message, "Wait until it has ended, or choose another name.")
+
+
+@contextmanager
+def reserved(folder: Path) -> Iterator[None]:
+    """Meanwhile no other process adds to the run, nor to one within it. Raises CannotWrite where one does."""
+    with ExitStack() as held:
+        for each in _with_inner(folder):
+            held.callback(os.close, lock(each))
+        yield
+
+
+def in_use(folder: Path) -> bool:
+    """Whether another process is adding to the run now, or to one within it."""
+    return any(map(is_locked, _with_inner(folder)))
+
+
+def _with_inner(folder: Path) -> list[Path]:
+    """The run's folder, and those of the second tests that it keeps."""
+    return [each for each in (folder, *paths.listed(folder / "runs")) if os.path.isdir(each)]
 
 
 def is_locked(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from benchbench.errors import UnreadableInput
+from benchbench import paths
+from benchbench.errors import UnreadableInput, UsageError
 from benchbench.store import disk, runs
+from benchbench.store.lock import reserved
 from benchbench.store.selectors import has_run, run_ids
 
 
@@ -20,13 +23,16 @@ class Merged(StrEnum):
     ADDED = "added"
     CONTINUED = "continued"  # the store had the beginning of it
     PRESENT = "present"
-    DIFFERENT = "different"  # another run of that id is there, and stays
+    DIFFERENT = "different"  # another run, or something that is none, is there under its id, and stays
     UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedRun:
-    """A run that was found in one of the folders; `machine` is where it was measured."""
+    """A run that was found in one of the folders; `machine` is where it was measured.
+
+    `name` is its id, whatever its folder is called; of one that cannot be read, its folder's name.
+    """
 
     source: Path
     name: str
@@ -38,18 +44,23 @@ class MergedRun:
 def merge_runs(folders: Sequence[Path], root: Path) -> Iterator[MergedRun]:
     """Bring the runs of `folders`, results folders or runs, into `root`, each told as it is done.
 
-    Nothing that is there is lost: a run of the same id is replaced only by one whose records begin with all
-    of its. Raises UnreadableInput for a folder without runs, CannotWrite.
+    Each is stored under the id in its head. Nothing that is there is lost: a run of the same id is replaced
+    only by one whose records begin with all of its, and what is no run by nothing. Raises UnreadableInput for
+    a folder without runs, UsageError where `root` is in a run that is to be copied, CannotWrite.
     """
     sources = [source for folder in folders for source in _sources(folder)]
     for source in sources:
         try:
             run = runs.read_run(source)
         except UnreadableInput as error:
-            yield MergedRun(source=source, name=source.name, outcome=Merged.UNREADABLE, reason=str(error))
+            name = paths.by_name(source).name
+            yield MergedRun(source=source, name=name, outcome=Merged.UNREADABLE, reason=str(error))
             continue
-        outcome = _merge(source, root / runs.RUNS / source.name)
-        yield MergedRun(source=source, name=source.name, outcome=outcome, machine=run.info.machine.cpu)
+        if paths.resolved(root).is_relative_to(paths.resolved(source)):
+            message = f"The results folder {root} is in the run that is to be copied into it."
+            raise UsageError(message, "Name the store that is to have the run: --results FOLDER")
+        outcome = _merge(source, root / runs.RUNS / run.info.id)
+        yield MergedRun(source=source, name=run.info.id, outcome=outcome, machine=run.info.machine.cpu)
 
 
 def _sources(folder: Path) -> list[Path]:
@@ -61,14 +72,17 @@ def _sources(folder: Path) -> list[Path]:
 
 
 def _merge(source: Path, target: Path) -> Merged:
-    if not has_run(target):
+    if not os.path.lexists(target):
         _copy(source, target)
         return Merged.ADDED
+    if not has_run(target):
+        return Merged.DIFFERENT
     there, here = (_records(each) for each in (target, source))
     if here == there or there.startswith(here):
         return Merged.PRESENT
-    if here.startswith(there) and not (target / runs.END).exists():
-        _copy(source, target)
+    if here.startswith(there) and not os.path.exists(target / runs.END) and not os.path.islink(target):
+        with reserved(target):
+            _copy(source, target, replacing=True)
         return Merged.CONTINUED
     return Merged.DIFFERENT
 
@@ -76,10 +90,10 @@ def _merge(source: Path, target: Path) -> Merged:
 def _records(folder: Path) -> bytes:
     path = folder / runs.RECORDS
     with disk.reading(path):
-        return path.read_bytes() if path.exists() else b""
+        return path.read_bytes() if os.path.exists(path) else b""
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path, *, replacing: bool = False) -> None:
     """The whole folder or nothing of it; links in it, which lead elsewhere, are left out."""
     token = secrets.token_hex(8)
     part, old = (target.with_name(f".{target.name}.{token}.{end}") for end in ("part", "old"))
@@ -89,7 +103,7 @@ def _copy(source: Path, target: Path) -> None:
             shutil.copytree(source, part, ignore=_links)
             for path in part.rglob("*"):
                 disk.sync(path)
-            if target.exists():
+            if replacing:
                 _replace(part, target, old)
             else:
                 part.rename(target)
@@ -110,4 +124,4 @@ def _replace(part: Path, target: Path, old: Path) -> None:
 
 
 def _links(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if (Path(folder) / name).is_symlink()]
+    return [name for name in names if os.path.islink(Path(folder) / name)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
+
+from benchbench import paths
 
 Redaction = Callable[[str], str]
 
@@ -28,7 +29,7 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
     values = {
         value
         for name, value in environment.items()
-        if SECRET.search(name) and len(value) >= SHORTEST and not Path(value).exists()
+        if SECRET.search(name) and len(value) >= SHORTEST and not os.path.exists(value)
     }
     hidden = re.compile("|".join(map(re.escape, sorted(values, key=len, reverse=True)))) if values else None
     paths = [(_path(path), short) for path, short in ((folder, "."), (home, "~")) if len(path) > 1]
@@ -45,7 +46,7 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
 
 def own_redaction() -> Redaction:
     """Of this process's environment, home and working directory."""
-    return redaction(os.environ, str(Path.home()), str(Path.cwd()))
+    return redaction(os.environ, paths.home(), paths.working_folder())
 
 
 def _path(path: str) -> re.Pattern[str]:

@@ -141,7 +141,7 @@ def create_run(root: Path, info: RunInfo) -> RunWriter:
 def make_parent(folder: Path) -> None:
     """Make the folder that a run's own is in. Raises OSError where it is a link."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.parent.is_symlink():
+    if os.path.islink(folder.parent):
         raise OSError(ELOOP, "is a link, and links in results are not followed", str(folder.parent))
 
 
@@ -206,10 +206,12 @@ def _head(path: Path) -> tuple[RunInfo, bool]:
 def read_run(path: Path) -> Run:
     """The run in the folder `path`. A line that cannot be read is named in `damaged` and costs only itself.
 
-    So is a line that repeats another's case and round, and so are records that end.json counts and that are
-    not there. Raises UnreadableInput when run.json is missing, damaged or from a newer version.
+    So is a line that repeats another's case and round, or whose case is not in the plan, and so are records
+    that end.json counts and that are not there. Raises UnreadableInput when run.json is missing, damaged or
+    from a newer version.
     """
     info, checksums = _head(path)
+    planned = {(case.suite, case.id) for case in info.plan}
     records: dict[tuple[str, str, int], Record] = {}
     damaged: list[str] = []
     lines = 0
@@ -223,6 +225,9 @@ def read_run(path: Path) -> Run:
             damaged.append(f"line {number}: {error}")
             continue
         key = record.case.suite, record.case.id, record.round
+        if key[:2] not in planned:
+            damaged.append(f"line {number}: {record.case.id} is not in the plan of the run")
+            continue
         if records.setdefault(key, record) is not record:
             damaged.append(f"line {number}: another line has round {record.round + 1} of {record.case.id}")
     ended, missing = _end(path, lines) if checksums else (True, [])
@@ -240,7 +245,7 @@ def read_run(path: Path) -> Run:
 
 def _end(path: Path, lines: int) -> tuple[bool, list[str]]:
     """Whether the run ended by itself, and what is said of lines that are missing."""
-    if not (path / END).exists():
+    if not os.path.exists(path / END):
         return False, []
     try:
         count = codec.document(
@@ -261,7 +266,7 @@ class Progress(StrEnum):
 
 def progress(path: Path) -> Progress:
     """Of the run in a folder; one of before there were checksums has ended. Raises UnreadableInput."""
-    if (path / END).exists() or not _head(path)[1]:
+    if os.path.exists(path / END) or not _head(path)[1]:
         return Progress.ENDED
     return Progress.MEASURING if is_locked(path) else Progress.INTERRUPTED
 
@@ -269,9 +274,9 @@ def progress(path: Path) -> Progress:
 def _lines(path: Path) -> Iterator[bytes]:
     """Lines with their newline; of one beyond the limit only the beginning."""
     with disk.reading(path):
-        if not path.exists():
+        if not os.path.exists(path):
             return
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise UnreadableInput(f"{path} is not a file.")
         with path.open("rb") as file:
             while line := file.readline(codec.LINE_LIMIT + 2):

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError
+from benchbench.format import count_of
 from benchbench.model.run import Run, RunInfo
 from benchbench.reading import unix_time
 from benchbench.store import disk
+from benchbench.store.lock import reserved
 from benchbench.store.runs import HEAD, NAME, RUNS, read_run
 from benchbench.store.ulid import ULID, begun, new_id
 
@@ -37,17 +40,17 @@ def results_option(root: Path) -> str:
 def run_ids(root: Path) -> list[str]:
     """The ids of the stored runs, newest last. Raises UnreadableInput where they cannot be listed."""
     folder = root / RUNS
-    with disk.reading(folder):
-        if not folder.is_dir():
-            return []
+    with disk.reading(folder), suppress(FileNotFoundError, NotADirectoryError):
         found = [each.name for each in folder.iterdir() if NAME.fullmatch(each.name) and has_run(each)]
-    return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+        return sorted(found, key=lambda name: (bool(ULID.fullmatch(name)), name))  # renamed runs come first
+    return []
 
 
 def find_run(root: Path, selector: str) -> Path:
     """The folder of the run that an id, a unique beginning of one, `latest`, `latest~N` or a path names.
 
-    A run that a check kept within the one it confirms is found by its id too. Raises UnreadableInput.
+    Whatever the path, the folder has a name, and one in `root` is the same as by its id. A run that a check
+    kept within the one it confirms is found by its id too. Raises UnreadableInput.
     """
     ids = run_ids(root)
     if latest := LATEST.fullmatch(selector):
@@ -56,13 +59,30 @@ def find_run(root: Path, selector: str) -> Path:
     if selector in ids or len(matching) == 1:
         return root / RUNS / (selector if selector in ids else matching[0])
     if selector and has_run(Path(selector)):
-        return Path(selector)
+        return _named(root, selector)
     within = [] if matching else _confirming(root, ids, selector)
     if len(within) == 1:
         return within[0]
     if matching:
         raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", _some(matching))
+    if inside := _runs_in(selector):
+        held = f"it holds {count_of(len(inside), 'run')}"
+        raise UnreadableInput(
+            f"{selector} is a folder of runs, not a run: {held}.", f"Name one: {inside[-1]}"
+        )
     raise UnreadableInput(f"No run {selector!r} in {root / RUNS}.", _nearest(root, selector, ids))
+
+
+def _named(root: Path, selector: str) -> Path:
+    """The folder of the run that a path leads to; in `root` as its id gives it."""
+    folder, top = paths.by_name(selector), paths.resolved(root)
+    return root / folder.relative_to(top) if folder.is_relative_to(top) else folder
+
+
+def _runs_in(folder: str) -> list[Path]:
+    """The runs in a folder of them, or in a results folder."""
+    places = (Path(folder), Path(folder, RUNS)) if folder else ()
+    return [each for place in places for each in paths.listed(place) if has_run(each)]
 
 
 def _confirming(root: Path, ids: Sequence[str], selector: str) -> list[Path]:
@@ -126,12 +146,16 @@ def follow_stored(root: Path) -> None:
 
 
 def remove_run(root: Path, name: str) -> None:
-    """Remove a stored run with all it keeps; of a link only the link. Raises CannotWrite."""
+    """Remove a stored run with all it keeps; of a link only the link.
+
+    Raises CannotWrite, also where a process is adding to it.
+    """
     folder = root / RUNS / name
-    with disk.writing(folder):
-        if folder.is_symlink():
+    if os.path.islink(folder):
+        with disk.writing(folder):
             folder.unlink()
-            return
+        return
+    with reserved(folder), disk.writing(folder):
         gone = folder.with_name(f".{name}.removed")  # first the name: a run is there whole or not at all
         folder.rename(gone)
         shutil.rmtree(gone)
@@ -163,6 +187,4 @@ def _nearest(root: Path, selector: str, ids: list[str]) -> str:
 
 def has_run(folder: Path) -> bool:
     """Whether a run's head is in the folder."""
-    with suppress(OSError, ValueError):  # a name too long, or with a NUL
-        return (folder / HEAD).is_file()
-    return False
+    return os.path.isfile(folder / HEAD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ def write_shared(source: Path, folder: Path) -> SharedRun:
     Raises UnreadableInput, CannotWrite.
     """
     run = runs.read_run(source)
-    if folder.exists():
+    if os.path.exists(folder):
         raise CannotWrite(f"{folder}: File exists", "Name a folder that does not exist yet: -o FOLDER")
     cases = [*run.info.plan, *(out.case for out in run.info.left_out), *(each.case for each in run.records)]
     values = _numbered(value for case in cases for value in case.environment.values())
@@ -141,8 +142,8 @@ def _kept(run: Run) -> tuple[str, ...]:
 
 def _dropped(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -> tuple[str, ...]:
     logs = sum(bool(record.outcome.log) for record in run.records if isinstance(record.outcome, Failure))
-    own = sum((source / name).exists() for name in FILES)
-    files = sum(path.is_file() for path in source.rglob("*")) - own
+    own = sum(os.path.exists(source / name) for name in FILES)
+    files = sum(os.path.isfile(path) for path in source.rglob("*")) - own
     counts = {
         "tags": len(run.info.tags),
         "values of environment variables": len(values) + len(run.info.variables or {}),

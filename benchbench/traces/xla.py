@@ -9,6 +9,7 @@ one number.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,9 +44,9 @@ def parse_profile(folder: Path, recording: Recording, labels: Labels) -> Profile
         lines = read_lines(folder / NATIVE)
     except ImportError:
         raise Unread(recording) from None
-    if not (folder / TRACE).exists():
+    if not os.path.exists(folder / TRACE):
         (folder / TRACE.removesuffix(".gz")).write_text(chrome(lines))
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    names = sorted(path.name for path in folder.iterdir() if os.path.isfile(path))
     return profile_of(lines, recording, labels, tuple(names))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ OTHERS = ("artifacts", "plots", "exports")  # folders of a run that hold what ot
 
 def validate_path(path: Path) -> Validation:
     """Every stored file that `path` is or holds, links left alone."""
-    if path.is_dir() and not is_run(path):
+    if os.path.isdir(path) and not is_run(path):
         return joined([_kind(each)(each) for each in _stored(path)])
     return _kind(path)(path)
 
@@ -28,9 +29,9 @@ def validate_path(path: Path) -> Validation:
 def _stored(folder: Path) -> Iterator[Path]:
     """Runs and baselines below a folder, those within a run too."""
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() or path.name.startswith(".") or path.name in OTHERS:
+        if os.path.islink(path) or path.name.startswith(".") or path.name in OTHERS:
             continue
-        if path.is_dir():
+        if os.path.isdir(path):
             if is_run(path):
                 yield path
             yield from _stored(path)
@@ -39,7 +40,7 @@ def _stored(folder: Path) -> Iterator[Path]:
 
 
 def _kind(path: Path) -> Callable[[Path], Validation]:
-    if path.is_dir():
+    if os.path.isdir(path):
         return validate_run
     if path.name == HEAD:
         return lambda head: validate_run(head.parent)
@@ -78,7 +79,7 @@ def _session_faults(path: Path, session: dict[str, Any]) -> Iterator[str]:
 
 def _validate_suite(path: Path) -> Validation:
     try:
-        if not path.is_file() or path.stat().st_size > min(LARGEST_SUITE, MOST_BYTES[HEAD]):
+        if not os.path.isfile(path) or path.stat().st_size > min(LARGEST_SUITE, MOST_BYTES[HEAD]):
             raise ValueError("no file, or too large")
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,14 +23,14 @@ LONGEST_LINE = 8 * 2**20  # bytes
 
 def is_run(folder: Path) -> bool:
     """Whether it is what a run is stored in."""
-    return (folder / HEAD).exists()
+    return os.path.exists(folder / HEAD)
 
 
 def validate_run(folder: Path) -> Validation:
     """The run in `folder`."""
     head, faults = read_object(folder / HEAD, "run")
     sealed = "checksums" in head
-    ended = (folder / END).exists() or not sealed
+    ended = os.path.exists(folder / END) or not sealed
     records = _Records(folder / RECORDS, head, sealed=sealed)
     faults += records.faults()
     remarks: list[Fault] = []
@@ -41,7 +42,7 @@ def validate_run(folder: Path) -> Validation:
     elif not ended:
         state = f"interrupted, or still being measured, after {records.lines} records"
         remarks.append(Fault(folder, 0, state))
-    return Validation(2 + (folder / END).exists(), tuple(faults), tuple(remarks))
+    return Validation(2 + os.path.exists(folder / END), tuple(faults), tuple(remarks))
 
 
 def read_object(
@@ -52,7 +53,7 @@ def read_object(
     `kind`: of schema, or what tells it from the object.
     """
     try:
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise ValueError("there is no such file")
         if path.stat().st_size > MOST_BYTES.get(path.name, MOST_BYTES[HEAD]):
             raise ValueError("too large")
@@ -83,7 +84,7 @@ class _Records:
 
     def faults(self) -> list[Fault]:
         """Of every line, and of lines that do not go together."""
-        if not self._path.is_file():
+        if not os.path.isfile(self._path):
             return [Fault(self._path, 0, "there is no such file")]
         return [Fault(self._path, number, text) for number, text in self._read()]
 

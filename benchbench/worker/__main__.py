@@ -97,7 +97,7 @@ def child(backend: Backend, job: Message, path: Path) -> None:
     try:
         os.setpgid(0, 0)
         die_with_parent(os.getppid())
-        path.write_text(answered(backend, job))
+        path.write_bytes(answered(backend, job))
         sys.stdout.flush()
         sys.stderr.flush()
         code = 0
@@ -108,13 +108,18 @@ def child(backend: Backend, job: Message, path: Path) -> None:
         os._exit(code)
 
 
-def answered(backend: Backend, job: Message) -> str:
+def answered(backend: Backend, job: Message) -> bytes:
     """The reply to a job, under its stamp; what JSON cannot hold makes it a failure."""
     try:
-        return json.dumps({"stamp": job["stamp"], "reply": run_job(backend, job)}, allow_nan=False)
+        return as_json({"stamp": job["stamp"], "reply": run_job(backend, job)})
     except (ValueError, TypeError, RecursionError) as error:
         message = f"the worker's answer cannot be read: {one_line(error)}"
-        return json.dumps({"stamp": job["stamp"], "reply": failed(Status.FAILED, message)})
+        return as_json({"stamp": job["stamp"], "reply": failed(Status.FAILED, message)})
+
+
+def as_json(message: Message) -> bytes:
+    """JSON that any reader takes: half a surrogate, of a file's name in a text, becomes a question mark."""
+    return json.dumps(message, allow_nan=False, ensure_ascii=False).encode(errors="replace")
 
 
 def written(path: Path) -> Message:
@@ -149,7 +154,7 @@ def missing(backend: Backend, error: ImportError) -> bool:
 
 def send(lines: Any, message: Message) -> None:
     """One line, flushed."""
-    lines.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+    lines.write(as_json(message) + b"\n")
     lines.flush()
 
 

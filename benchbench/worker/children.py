@@ -21,6 +21,7 @@ GRACE_S = 5.0  # for killed processes to be gone: one in an uninterruptible call
 ASKED_S = 0.5  # of it until what was asked to end is killed
 PAUSE_S = 0.002
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+HEARD = {signal.SIGCHLD, signal.SIGCONT}
 LINUX = sys.platform == "linux"
 
 
@@ -40,15 +41,15 @@ def supervise(parent: int, descriptor: int) -> int:
     if not LINUX:
         return parent
     adopt_orphans()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPPING, signal.SIGCHLD})
-    die_with_parent(parent, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPPING, *HEARD})
+    die_with_parent(parent, signal.SIGCONT)  # heeded also while it is stopped
     own = os.getpid()
     child = os.fork()
     if child == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPPING, signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPPING, *HEARD})
         return own
     os.close(descriptor)
-    status = _ended(child)
+    status = _ended(child, parent)
     end_children()
     _end_like(status)
     raise AssertionError("unreachable")
@@ -87,9 +88,9 @@ def end_children(spare: frozenset[int] | set[int] = frozenset()) -> None:
         time.sleep(PAUSE_S)
 
 
-def _ended(child: int) -> int:
-    """The wait status of the child once it ended; 0 if this process was asked to stop before."""
-    while signal.sigwait({*STOPPING, signal.SIGCHLD}) == signal.SIGCHLD:
+def _ended(child: int, parent: int) -> int:
+    """The wait status of the child once it ended; 0 if asked to stop before, or if `parent` is gone."""
+    while signal.sigwait({*STOPPING, *HEARD}) in HEARD and os.getppid() == parent:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # adopted ones too
                 if ended[0] == child:

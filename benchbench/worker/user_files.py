@@ -22,6 +22,7 @@ from typing import Any, get_origin
 from benchbench import registry
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase
+from benchbench.worker.children import die_with_parent
 from benchbench.workloads.base import Workload
 
 Message = dict[str, Any]
@@ -30,14 +31,15 @@ MOST_CHARACTERS = 300  # of an error's text
 
 def main(descriptor: int, limit_s: float) -> None:
     """Answer until the channel closes; `limit_s`: to import a file, or to count what a workload costs."""
+    die_with_parent(os.getppid(), signal.SIGCONT)  # were it stopped, it would not see the channel close
     os.set_inheritable(descriptor, False)
     registry.add_user_folders()
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
         for line in lines:
             signal.setitimer(signal.ITIMER_REAL, limit_s)  # its signal ends the process
-            reply = json.dumps(answer(json.loads(line)))
+            reply = json.dumps(answer(json.loads(line)), ensure_ascii=False)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            lines.write(reply.encode() + b"\n")
+            lines.write(reply.encode(errors="replace") + b"\n")  # half a surrogate, of a file's name
             lines.flush()
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 from zlib import error as BadDeflate
 
+from benchbench import paths
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.reading import read_at_most, read_file
 from benchbench.workloads.draw import SEED, generator
@@ -92,7 +93,7 @@ def channels_of(name: str) -> int:
 
 def data_paths() -> list[Path]:
     """Absolute paths of the sets that ACCELBENCH_DATA names."""
-    return [Path(each).resolve() for each in os.environ.get(DATA_PATHS, "").split(os.pathsep) if each]
+    return [paths.resolved(each) for each in os.environ.get(DATA_PATHS, "").split(os.pathsep) if each]
 
 
 def set_named(name: str) -> ImageSet:
@@ -118,9 +119,9 @@ def read_set(path: Path) -> tuple[str, ImageSet]:
 
 def set_format(path: Path) -> str:
     """`mnist`, `cifar10` or `images`, by what is there. Raises UnreadableInput."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return "cifar10" if any(path.glob("data_batch_*.bin")) else "images"
-    if not path.exists():
+    if not os.path.exists(path):
         raise UnreadableInput(f"{path}: there is no such file or folder")
     return "cifar10" if path.suffix == ".bin" else "mnist"
 
@@ -142,7 +143,7 @@ def cifar10(path: Path) -> tuple[ImageSet, str]:
     """A file of the binary version, or the folder of them (https://www.cs.toronto.edu/~kriz/cifar.html)."""
     import numpy as np
 
-    files = sorted(path.glob("data_batch_*.bin")) if path.is_dir() else [path]
+    files = sorted(path.glob("data_batch_*.bin")) if os.path.isdir(path) else [path]
     content = b"".join(read_file(file, MOST_BYTES) for file in files)
     if not content or len(content) % CIFAR_RECORD:
         raise UnreadableInput(
@@ -157,7 +158,9 @@ def image_folder(path: Path) -> tuple[ImageSet, str]:
     """PNG and JPEG files, those of a class in a subfolder of its own, as for torchvision's ImageFolder."""
     import numpy as np
 
-    files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+    files = [
+        file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and os.path.isfile(file)
+    ]
     if not files:
         raise UnreadableInput(f"{path}: no {', '.join(SUFFIXES)} in it")
     digest = sha256()
