@@ -1,12 +1,14 @@
 """Where the ranks of a case meet: each gets the values of all, and of several failures the cause is reported.
 
-Parent and workers use it, so it needs the standard library only. Messages are JSON objects, one per line.
+Parent and workers use it, so it needs the standard library only. Messages are read by `wire`. A rank that
+sends anything but a value or a reply where it is due has failed, and nothing more is read of it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import selectors
 import socket
 import time
@@ -17,14 +19,14 @@ from typing import Any
 
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
+from benchbench.wire import LineBuffer, Message, encoded_line, message_of
 
-LONGEST = 1024  # bytes of an introduction
+MEET_S = 60.0  # for the ranks of a job to connect
 GRACE_S = 2.0  # for what the other ranks say, once one has failed
+LONGEST = 200  # characters of why a message cannot be read
 MARGIN_S = 5.0  # before the job's time-out, so that the answer can name the rank
 # What explains the others' failures comes first: a rank that dies breaks the collectives of the rest.
 GRAVEST = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.WRONG_RESULT)
-
-Message = dict[str, Any]
 
 
 def deadline_of(timeout_s: float) -> float:
@@ -52,7 +54,7 @@ class Member:
 
     def send(self, message: Message) -> None:
         """Send a message; a `reply` is the rank's last."""
-        self._lines.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+        self._lines.write(encoded_line(message))
         self._lines.flush()
 
 
@@ -63,10 +65,11 @@ class Rank:
     number: int
     channel: socket.socket
     death: Callable[[], str] = lambda: "its connection ended"
-    received: bytes = b""
+    lines: LineBuffer = field(default_factory=LineBuffer)  # what has come of it and was not read
     given: list[Any] = field(default_factory=list)  # the value of the gather that it waits in, else empty
     reply: Message | None = None
     ended: bool = False
+    violation: str = ""  # what it sent that no rank may
 
 
 def meet(ranks: Sequence[Rank], deadline: float) -> Message:
@@ -78,44 +81,89 @@ def meet(ranks: Sequence[Rank], deadline: float) -> Message:
     with selectors.DefaultSelector() as waiting:
         for rank in ranks:
             waiting.register(rank.channel, selectors.EVENT_READ, rank)
-        while waiting.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in waiting.select(left):
-                rank = key.data
-                _receive(rank)
-                if rank.ended:
-                    waiting.unregister(rank.channel)
-                if _failure(rank):
-                    deadline = min(deadline, time.monotonic() + GRACE_S)
+            _heed_all(rank)  # what came with its introduction
+        while True:
+            if any(_failure(rank) for rank in ranks):
+                deadline = min(deadline, time.monotonic() + GRACE_S)
+            for key in [each for each in waiting.get_map().values() if each.data.ended]:
+                waiting.unregister(key.fileobj)
             if all(rank.given for rank in ranks):
-                _answer(ranks)
-    return _together(ranks)
+                _answer(ranks, deadline)
+            if not waiting.get_map() or (left := deadline - time.monotonic()) <= 0:
+                return _together(ranks)
+            for key, _ in waiting.select(left):
+                _receive(key.data)
 
 
 def _receive(rank: Rank) -> None:
     """Take in what the rank has sent, or that it has ended."""
     with suppress(OSError):  # reset, or no route to its host any longer
         if data := rank.channel.recv(2**16):
-            *lines, rank.received = (rank.received + data).split(b"\n")
-            for line in lines:
-                message = json.loads(line)
-                if "value" in message:
-                    rank.given = [message["value"]]
-                else:
-                    rank.reply = message["reply"]
+            rank.lines.take(data)
+            _heed_all(rank)
             return
     rank.ended = True
 
 
-def _answer(ranks: Sequence[Rank]) -> None:
-    values = json.dumps([rank.given[0] for rank in ranks]).encode() + b"\n"
+def _heed_all(rank: Rank) -> None:
+    """Take each whole line for what it says; one that says nothing of ours is the rank's last."""
+    try:
+        while (line := rank.lines.pop()) is not None:
+            _heed(rank, message_of(line))
+    except ValueError as error:
+        rank.violation, rank.ended = f"what it sent cannot be read: {str(error)[:LONGEST]}", True
+
+
+def _heed(rank: Rank, message: Message) -> None:
+    """Raises ValueError."""
+    if rank.given or rank.reply is not None:
+        raise ValueError("a message that is not its turn")
+    if [*message] == ["value"]:
+        rank.given = [message["value"]]
+    elif [*message] == ["reply"]:
+        _check_reply(message["reply"])
+        rank.reply = message["reply"]
+    else:
+        raise ValueError("neither a value nor a reply")
+
+
+def _check_reply(reply: object) -> None:
+    """As far as ranks are put together by it; whoever asked reads the rest. Raises ValueError."""
+    if not isinstance(reply, dict):
+        raise ValueError("a reply that is no object")
+    if "verified" in reply and not _is_error(reply["verified"]):
+        raise ValueError("verified: no relative error")
+    outcome = reply.get("outcome", {"status": Status.OK})
+    if not isinstance(outcome, dict):
+        raise ValueError("an outcome that is no object")
+    is_told = isinstance(outcome.get("message"), str) and _is_error(outcome.get("relative_error"))
+    if Status(outcome.get("status", "")) is not Status.OK and not is_told:
+        raise ValueError("a failure without its message")
+
+
+def _is_error(value: object) -> bool:
+    """Whether it is a relative error, or none."""
+    return value is None or (type(value) in (int, float) and 0 <= value < math.inf)  # type: ignore[operator]
+
+
+def _answer(ranks: Sequence[Rank], deadline: float) -> None:
+    """Tell every rank the values of all; one that does not read them by the deadline has ended."""
+    values = encoded_line([rank.given[0] for rank in ranks])
     for rank in ranks:
         rank.given = []
-        with suppress(OSError):  # it died: its end is read next
+        try:
+            rank.channel.settimeout(max(deadline - time.monotonic(), 0.001))
             rank.channel.sendall(values)
+        except TimeoutError:
+            rank.ended = True
+        except OSError:  # it died: its end is read next
+            pass
 
 
 def _failure(rank: Rank) -> Failure | None:
     """How the rank failed, if it did."""
+    if rank.violation:
+        return Failure(status=Status.FAILED, message=rank.violation)
     if rank.reply is None:
         return Failure(status=Status.CRASHED, message="") if rank.ended else None
     outcome = rank.reply.get("outcome", {})
@@ -128,8 +176,8 @@ def _failure(rank: Rank) -> Failure | None:
 def _together(ranks: Sequence[Rank]) -> Message:
     failures = [(rank, failure) for rank in ranks if (failure := _failure(rank))]
     if failures:
-        rank, failure = min(failures, key=lambda each: _gravity(each[1].status))
-        cause = failure.message if rank.reply is not None else rank.death()
+        rank, failure = min(failures, key=lambda each: (not each[0].violation, _gravity(each[1].status)))
+        cause = failure.message if rank.violation or rank.reply is not None else rank.death()
         message = f"rank {rank.number} of {len(ranks)}: {cause}"
         return failure_reply(dataclasses.replace(failure, message=message))
     if behind := [rank for rank in ranks if rank.reply is None]:
@@ -174,26 +222,6 @@ def cores_of(number: int, size: int, allowed: Sequence[int]) -> list[int]:
     if not share:
         return [allowed[number % len(allowed)]]
     return list(allowed[number * share : (number + 1) * share])
-
-
-def first_message(channel: socket.socket, limit_s: float = 5.0) -> Message:
-    """How whoever connected introduces itself; empty where it does not within `limit_s`.
-
-    Nothing beyond the first line is read.
-    """
-    deadline, line = time.monotonic() + limit_s, b""
-    try:
-        while not line.endswith(b"\n") and len(line) < LONGEST:
-            channel.settimeout(max(deadline - time.monotonic(), 0.001))
-            byte = channel.recv(1)
-            if not byte:
-                return {}
-            line += byte
-        message = json.loads(line)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    channel.settimeout(None)
-    return message if isinstance(message, dict) else {}
 
 
 def failure_reply(failure: Failure) -> Message:

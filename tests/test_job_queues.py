@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.channel import MOST_BYTES, Channel
+from benchbench.launch.channel import Channel
 from benchbench.launch.job_queues import LAST_PART, Job
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Greeting, JobEnd, NotStarted
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
+from benchbench.wire import MOST_BYTES
 from tests.factories import a_case
 
 JOB_S = 60  # of the jobs here, as far as virtual time goes

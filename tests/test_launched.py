@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -28,14 +29,16 @@ from benchbench.launch.joining import gather_followers
 from benchbench.launch.launched import PORT, Launched, first_host, launched
 from benchbench.launch.rank_group import Group, LaunchedProcess
 from benchbench.launch.transport import Answer
-from benchbench.meeting import Rank, first_message, meet
+from benchbench.meeting import Rank, meet
 from benchbench.model.measurement import Failure, Measurement, Window
 from benchbench.plan.schedule import in_blocks
 from benchbench.running.answers import decoded
 from benchbench.store import runs
+from benchbench.wire import enter
 from tests.factories import a_case, a_measurement
 from tests.program import environment, wait_for
 
+SHARED = "0123456789abcdef"  # the secret of several hosts
 VARIABLES = {
     "torchrun": {
         "RANK": "3",
@@ -71,23 +74,43 @@ ADDRESSES = {"torchrun": ("a", PORT), "srun": ("node07", PORT), "mpirun": ("b", 
 
 @pytest.mark.parametrize("launcher", VARIABLES)
 def test_every_launcher_tells_rank_size_and_where_the_first_is(launcher: str) -> None:
-    where = launched(VARIABLES[launcher], 7)
+    where = launched({**VARIABLES[launcher], "ACCELBENCH_SECRET": SHARED}, 7)
     assert (where.rank, where.size) == (3, 4)
+    assert where.secret == SHARED
     assert where.address == ADDRESSES[launcher]
 
 
 @pytest.mark.parametrize("tasks", ["2(x3),1", "2,1(x2)", "2"])
 def test_slurms_list_of_tasks_begins_with_those_of_the_first_node(tasks: str) -> None:
     """srun(1), SLURM_TASKS_PER_NODE, has the first of these."""
-    assert launched({**VARIABLES["srun"], "SLURM_TASKS_PER_NODE": tasks}, 7).address == ("node07", PORT)
+    variables = {**VARIABLES["srun"], "SLURM_TASKS_PER_NODE": tasks, "ACCELBENCH_SECRET": SHARED}
+    assert launched(variables, 7).address == ("node07", PORT)
 
 
-def test_on_one_host_the_first_leaves_its_port_in_a_file_of_its_user() -> None:
+@pytest.mark.parametrize("secret", [None, "", "short"])
+def test_several_hosts_need_a_secret_that_nobody_guesses(secret: str | None) -> None:
+    given = {} if secret is None else {"ACCELBENCH_SECRET": secret}
+    with pytest.raises(UsageError, match="ACCELBENCH_SECRET") as error:
+        launched({**VARIABLES["srun"], **given}, 7)
+    assert "openssl rand" in error.value.hint
+
+
+def test_on_one_host_the_first_leaves_its_port_in_a_folder_of_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     variables = {**VARIABLES["mpirun"], "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     del variables["ACCELBENCH_ADDRESS"]
     where = launched(variables, 7)
     assert where.address is None
-    assert where.file.name == f"accelbench-ranks-{os.getuid()}-7.json"
+    assert where.file == tmp_path / f"accelbench-{os.getuid()}" / "ranks-7.json"
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    assert launched({**variables, "XDG_RUNTIME_DIR": str(own)}, 7).file == own / "accelbench/ranks-7.json"
+    own.chmod(0o755)
+    (tmp_path / "link").symlink_to(own)
+    for foreign in (own, tmp_path / "link", tmp_path / "missing", "relative", ""):
+        assert launched({**variables, "XDG_RUNTIME_DIR": str(foreign)}, 7).file == where.file
 
 
 @pytest.mark.parametrize(
@@ -141,7 +164,8 @@ def test_a_first_process_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_a_taken_port_is_told_with_what_to_set(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = dataclasses.replace(process(tmp_path, 0), address=("127.0.0.1", taken.getsockname()[1]))
+        address = ("127.0.0.1", taken.getsockname()[1])
+        where = dataclasses.replace(process(tmp_path, 0), address=address, secret=SHARED)
         with pytest.raises(UsageError, match="cannot be listened on") as error:
             gather_followers(where, limit_s=0.1)
     assert "ACCELBENCH_ADDRESS" in error.value.hint
@@ -166,7 +190,8 @@ def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(t
     port = json.loads(where.file.read_bytes())["port"]
     member = dataclasses.asdict(rank_group.this_member(process(tmp_path, 1)))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(json.dumps({"member": member, "token": "guessed"}).encode() + b"\n")
+        with pytest.raises((OSError, ValueError)):
+            enter(stranger, "guessed", {"member": member}, 5.0)
         thread.join()
     assert "did not come" in str(caught[0])
     assert not where.file.exists()  # a later launcher's process of that id would connect to nobody
@@ -187,7 +212,7 @@ def _follow_as(tmp_path: Path, version: str) -> None:
     told = json.loads(where.file.read_bytes())
     member = dataclasses.asdict(rank_group.this_member(where)) | {"version": version}
     with socket.create_connection(("127.0.0.1", told["port"])) as connection:
-        connection.sendall(json.dumps({"member": member, "token": told["token"]}).encode() + b"\n")
+        enter(connection, told["secret"], {"member": member}, 5.0)
         connection.recv(1)
 
 
@@ -276,28 +301,11 @@ def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
 
 def test_a_rank_whose_host_cannot_be_reached_any_longer_is_named() -> None:
     here, there = socket.socketpair()
-    there.sendall(b"{}")  # there is something to read
+    there.sendall(b"{")  # there is something to read
     with Unreachable(fileno=here.detach()) as lost:
         reply = meet([Rank(0, lost)], time.monotonic() + 5.0)
     there.close()
     assert reply["outcome"]["message"] == "rank 0 of 1: its connection ended"
-
-
-def test_who_introduces_itself_too_slowly_is_nobody_however_steadily_it_sends() -> None:
-    here, there = socket.socketpair()
-
-    def drip() -> None:
-        with suppress(OSError):
-            for byte in b'{"rank": 0, "token": "known"}\n':
-                there.sendall(bytes([byte]))
-                time.sleep(0.02)
-
-    thread = threading.Thread(target=drip)
-    thread.start()
-    assert first_message(here, limit_s=0.1) == {}
-    here.close()
-    thread.join()
-    there.close()
 
 
 @pytest.mark.parametrize(("hosts", "is_joint"), [((0, 0), True), ((0, 1), False)])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.backends.fake import Fake
-from benchbench.launch.channel import MOST_BYTES, Channel
+from benchbench.launch.channel import Channel
 from benchbench.launch.exchange import JobFolder
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
@@ -30,6 +30,7 @@ from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.running import answers, profile_pass, rounds
 from benchbench.timing.policy import POLICIES
+from benchbench.wire import MOST_BYTES
 from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
 from tests.program import folder_with

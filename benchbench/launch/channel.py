@@ -1,4 +1,4 @@
-"""JSON objects, a line each, over a socket. The reader blocks: it never spins."""
+"""Messages over a socket, as `wire` reads them. The reader blocks: it never spins."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import socket
 from contextlib import suppress
 from time import monotonic
 
-import msgspec
-
 from benchbench.launch.transport import Message
-from benchbench.reading import has_huge_integer
-
-MOST_BYTES = 8 * 2**20  # of one message
+from benchbench.wire import LineBuffer, message_of, next_line
 
 
 class Channel:
     """This process's end."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, lines: LineBuffer | None = None) -> None:
+        """`lines`: what was read of it before."""
         self._socket = end
-        self._received = bytearray()
+        self._lines = LineBuffer() if lines is None else lines
 
     def send(self, message: Message) -> None:
         """Send a message. What came before and was not read is dropped: it answers nothing asked now."""
@@ -31,32 +28,26 @@ class Channel:
 
     def receive(self, timeout_s: float) -> Message | None:
         """The next message; None when the other end is closed. Raises TimeoutError, ValueError."""
-        deadline = monotonic() + timeout_s
-        while b"\n" not in self._received:
-            if self._is_too_long:
-                raise ValueError(f"more than {MOST_BYTES} bytes")
-            self._socket.settimeout(max(deadline - monotonic(), 0.001))
-            if not self._read():
-                return None
-        line, _, rest = bytes(self._received).partition(b"\n")
-        self._received = bytearray(rest)
         try:
-            message = msgspec.json.decode(line, type=Message)
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
-        if has_huge_integer(message):
-            raise ValueError("an integer has more than 30 digits")
-        return message
+            line = next_line(self._socket, self._lines, monotonic() + timeout_s)
+        except TimeoutError:
+            raise
+        except OSError:  # reset, or no route to its host any longer
+            return None
+        return None if line is None else message_of(line)
 
     def has_come(self, count: int) -> bool:
         """Whether so many messages can be received at once, or none further: without waiting."""
         self._socket.setblocking(False)
         try:
-            while self._received.count(b"\n") < count and not self._is_too_long:
-                if not self._read():
+            while self._lines.count < count and not self._lines.is_broken:
+                if not (piece := self._socket.recv(2**16)):
                     break
+                self._lines.take(piece)
         except BlockingIOError:
             return False
+        except OSError:  # as above
+            return True
         return True
 
     @property
@@ -74,22 +65,8 @@ class Channel:
         """The other end sees that it is closed."""
         self._socket.close()
 
-    def _read(self) -> bool:
-        try:
-            chunk = self._socket.recv(65536)
-        except (TimeoutError, BlockingIOError):
-            raise
-        except OSError:  # reset, or no route to its host any longer
-            return False
-        self._received += chunk
-        return bool(chunk)
-
-    @property
-    def _is_too_long(self) -> bool:
-        return len(self._received) > MOST_BYTES
-
     def _drain(self) -> None:
-        self._received.clear()
+        self._lines.clear()
         self._socket.setblocking(False)
         with suppress(OSError):  # nothing there, or nobody
             while self._socket.recv(65536):

@@ -23,10 +23,8 @@ NO_LIMIT_S = 10 * 86_400.0  # a follower waits for as long as the first process 
 
 def follow(where: Launched, limit_s: float = JOIN_S) -> None:
     """Do what the first process asks until it ends. Raises UsageError where it cannot be reached."""
-    connection, token = connect_to_first(where, limit_s)
-    channel = Channel(connection)
-    channel.send({"member": dataclasses.asdict(this_member(where)), "token": token})
-    with closing(channel):
+    introduction = {"member": dataclasses.asdict(this_member(where))}
+    with closing(Channel(connect_to_first(where, introduction, limit_s))) as channel:
         _Workers(channel).serve()
 
 

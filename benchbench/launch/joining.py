@@ -1,30 +1,30 @@
 """How the processes that a launcher started find each other: the others connect to the first.
 
-Messages are JSON objects, one per line, over TCP. Whoever reaches the first process's port can falsify its
-measurements, and the others run whatever it asks: as with torch.distributed, use a network that you trust.
+Messages are JSON objects, one per line, over TCP. The others run whatever the first asks, so both sides prove
+that they know a secret: on one host the first leaves it, with its port, in a folder of its user's alone; over
+several hosts it is in the launcher's environment. What follows is neither encrypted nor signed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 
 import msgspec
 
 from benchbench.errors import UsageError
+from benchbench.launch import private
 from benchbench.launch.channel import Channel
-from benchbench.launch.launched import ADDRESS, Launched
+from benchbench.launch.launched import ADDRESS, SECRET, Launched
 from benchbench.launch.rank_group import Follower, Group, LaunchedProcess, this_member
 from benchbench.launch.transport import Message
+from benchbench.wire import INTRODUCTION_S, Door, Entered, enter, message_of
 
 JOIN_S = 60.0  # for all processes to be there
-INTRODUCTION_S = 5.0  # for a process that has connected to say which it is
 PAUSE_S = 0.05  # between attempts to reach the first process
 
 
@@ -34,13 +34,13 @@ def gather_followers(where: Launched, limit_s: float = JOIN_S) -> Group:
     Raises UsageError where the port is taken, or a process does not come or has other versions.
     """
     host, port = where.address or ("127.0.0.1", 0)
-    token = secrets.token_hex(16)
-    with closing(_listening("" if where.address else host, port, where.size)) as listener:
+    secret = where.secret or secrets.token_hex(16)
+    with closing(Door(_listening("" if where.address else host, port, where.size), secret)) as door:
         if where.address is not None:
-            joined = _joined(where, listener, "", limit_s)
+            joined = _joined(where, door, limit_s)
         else:
-            with _announced(where.file, {"port": listener.getsockname()[1], "token": token}):
-                joined = _joined(where, listener, token, limit_s)
+            with _announced(where, {"port": door.address[1], "secret": secret}):
+                joined = _joined(where, door, limit_s)
     group = Group(host, this_member(where), joined)
     if odd := [each for each in group.members if each.version != group.own.version]:
         group.close()
@@ -58,69 +58,76 @@ def _listening(host: str, port: int, backlog: int) -> socket.socket:
 
 
 @contextmanager
-def _announced(file: Path, address: Message) -> Iterator[None]:
+def _announced(where: Launched, address: Message) -> Iterator[None]:
     """Where this process listens, in a file that its user alone can read, until the others have come."""
-    part = file.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        json.dump(address, opened)
-    part.replace(file)
+    folder, name = where.file.parent, where.file.name
+    try:
+        private.write(folder, name, json.dumps(address).encode())
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be used: {error.strerror}.", private.HINT) from error
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)
+        with suppress(OSError):
+            private.remove(folder, name)
 
 
-def _joined(where: Launched, listener: socket.socket, token: str, limit_s: float) -> list[Follower]:
+def _joined(where: Launched, door: Door, limit_s: float) -> list[Follower]:
     """The other processes, in the order of ranks. Raises UsageError for those that do not come in time."""
     deadline, joined = time.monotonic() + limit_s, dict[int, Follower]()
     while missing := sorted({*range(1, where.size)} - {*joined}):
-        listener.settimeout(max(deadline - time.monotonic(), 0.001))
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
+        if entered := door.admit(max(deadline - time.monotonic(), 0.0)):
+            if introduced := _introduced(entered, where.size):
+                joined[introduced.member.rank] = introduced
+        elif time.monotonic() >= deadline:
             for follower in joined.values():
                 follower.channel.close()
             ranks = ", ".join(map(str, missing))
             message = f"Ranks that did not come within {limit_s:.0f} s: {ranks}."
-            raise UsageError(message, "See what the launcher printed.") from None
-        if introduced := _introduced(Channel(connection), where.size, token):
-            joined[introduced.member.rank] = introduced
+            raise UsageError(message, f"See what the launcher printed. All need the same {SECRET}, if any.")
     return [joined[rank] for rank in sorted(joined)]
 
 
-def _introduced(channel: Channel, size: int, token: str) -> Follower | None:
-    """The process at the other end; None, and the connection closed, where it is none of the launcher's."""
-    with suppress(ValueError, KeyError, TimeoutError):
-        message = channel.receive(INTRODUCTION_S) or {}
-        member = msgspec.convert(message["member"], LaunchedProcess)
-        if message.get("token") == token and 0 < member.rank < size:
+def _introduced(entered: Entered, size: int) -> Follower | None:
+    """The process that was let in; None, and the connection closed, where it is no other rank."""
+    channel = Channel(entered.connection, entered.lines)
+    with suppress(ValueError):
+        member = msgspec.convert(entered.introduction.get("member"), LaunchedProcess)
+        if 0 < member.rank < size:
             return Follower(member, channel)
     channel.close()
     return None
 
 
-def connect_to_first(where: Launched, limit_s: float) -> tuple[socket.socket, str]:
-    """A connection to the first process, and the token it wants to see. Raises UsageError."""
+def connect_to_first(where: Launched, introduction: Message, limit_s: float) -> socket.socket:
+    """A connection to the first process, which has proved that it is. Raises UsageError."""
     deadline = time.monotonic() + limit_s
     while True:
+        left = deadline - time.monotonic()
         try:
-            address, token = _announcement(where)
-            connection = socket.create_connection(address, timeout=limit_s)
-            connection.settimeout(None)
-            return connection, token
-        except (OSError, ValueError, KeyError) as error:  # it is not there yet, or the file is an older run's
+            address, secret = _announcement(where)
+            connection = socket.create_connection(address, timeout=max(left, PAUSE_S))
+            try:
+                enter(connection, secret, introduction, min(max(left, PAUSE_S), INTRODUCTION_S))
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        except (OSError, ValueError) as error:  # it is not there yet, or the file is an older run's
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"The first process cannot be reached: {error}.",
-                    f"Set {ADDRESS}=HOST:PORT in every process.",
+                    f"Set {ADDRESS}=HOST:PORT and {SECRET} in every process.",
                 ) from error
             time.sleep(PAUSE_S)
 
 
 def _announcement(where: Launched) -> tuple[tuple[str, int], str]:
-    """The first process's address and token. Raises OSError, ValueError, KeyError where it left none."""
+    """The first process's address and secret. Raises OSError, ValueError where it left none; UsageError."""
     if where.address:
-        return where.address, ""
-    announced: Message = json.loads(where.file.read_bytes())
-    return ("127.0.0.1", int(announced["port"])), str(announced["token"])
+        return where.address, where.secret
+    announced = message_of(private.read(where.file.parent, where.file.name))
+    port, secret = announced.get("port"), announced.get("secret")
+    if not (isinstance(port, int) and 0 < port < 2**16 and isinstance(secret, str)):
+        raise ValueError("what it left is no address")
+    return ("127.0.0.1", port), secret

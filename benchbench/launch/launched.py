@@ -10,12 +10,15 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchbench.errors import UsageError
+from benchbench.launch import private
 
 ADDRESS = "ACCELBENCH_ADDRESS"  # HOST:PORT of the first process, where no launcher says it
+SECRET = "ACCELBENCH_SECRET"  # noqa: S105 - a name. The same in every process, where they find each other by an address
+SHORTEST_SECRET = 16  # characters
 PORT = 29781  # of the first process, where there are several hosts
 MOST_PROCESSES = 1024
 # Launcher → variables of the rank, of how many there are, and of how many of them are on its host.
@@ -33,11 +36,13 @@ class Launched:
     """One process of `size`.
 
     `address`: of the first process; None where all are on one host: the first leaves its address in `file`.
+    `secret`: by which they know each other; of one host's processes, the first makes one and leaves it there.
     """
 
     rank: int
     size: int
     address: tuple[str, int] | None
+    secret: str = field(default="", repr=False)
     file: Path
 
 
@@ -63,7 +68,8 @@ def _launched_by(launcher: str, environ: Mapping[str, str], parent: int) -> Laun
         rank=rank,
         size=size,
         address=None if one_host else _address(environ),
-        file=Path(tempfile.gettempdir()) / f"accelbench-ranks-{os.getuid()}-{parent}.json",
+        secret="" if one_host else _secret(environ),
+        file=_folder(environ) / f"ranks-{parent}.json",
     )
 
 
@@ -95,6 +101,29 @@ def _address(environ: Mapping[str, str]) -> tuple[str, int]:
             "The host of the first process is not known.", f"Set {ADDRESS}=HOST:PORT for all of them."
         )
     return host, int(port or PORT)
+
+
+def _secret(environ: Mapping[str, str]) -> str:
+    """Raises UsageError."""
+    secret = environ.get(SECRET, "")
+    if len(secret) < SHORTEST_SECRET:
+        what = f"is shorter than {SHORTEST_SECRET} characters" if secret else "is not set"
+        raise UsageError(
+            f"{SECRET} {what}: without it anybody who reaches the first process's port could take part.",
+            f'Set it for all processes: export {SECRET}="$(openssl rand -hex 16)"',
+        )
+    return secret
+
+
+def _folder(environ: Mapping[str, str]) -> Path:
+    """Where the processes of one host meet, which is the same for all of them: nobody else can write there.
+
+    It is checked when it is opened.
+    """
+    runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
+    if runtime.is_absolute() and private.is_private(runtime):
+        return runtime / "accelbench"
+    return Path(tempfile.gettempdir()) / f"accelbench-{os.getuid()}"
 
 
 def first_host(nodes: str) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 
 from benchbench.launch.rank_group import Group
 from benchbench.launch.transport import Message
-from benchbench.meeting import Rank, deadline_of, failure_reply, first_message, meet
+from benchbench.meeting import MEET_S, Rank, deadline_of, failure_reply, meet
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
+from benchbench.wire import Door, Entered
 
-MEET_S = 60.0  # for the ranks of a job to connect
 MOMENT_S = 1.0  # between looks at whether one of the processes has ended
 
 
@@ -27,8 +27,9 @@ class Meeting:
     def __init__(self, group: Group, timeout_s: float) -> None:
         self._group = group
         self._deadline = deadline_of(timeout_s)
-        self._token = secrets.token_hex(16)
-        self._listener = socket.create_server((group.host if group.hosts == 1 else "", 0))
+        self._secret = secrets.token_hex(16)
+        host = group.host if group.hosts == 1 else ""
+        self._door = Door(socket.create_server((host, 0), backlog=len(group.members)), self._secret)
         self._folder = tempfile.TemporaryDirectory(prefix="accelbench-meeting-")
         self._ranks: dict[int, Rank] = {}
 
@@ -41,8 +42,8 @@ class Meeting:
             "size": len(group.members),
             "hosts": group.hosts,
             "host": group.host,
-            "port": self._listener.getsockname()[1],
-            "token": self._token,
+            "port": self._door.address[1],
+            "secret": self._secret,
             "cores": group.cores[rank],
             "oversubscribed": group.oversubscribed,
             "meeting": self._url,
@@ -63,34 +64,25 @@ class Meeting:
         """
         size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
         while len(self._ranks) < size:
-            if connection := self._next(deadline):
-                self._admit(connection, death)
+            if entered := self._door.admit(min(max(deadline - time.monotonic(), 0.0), MOMENT_S)):
+                self._admit(entered, death)
             elif time.monotonic() > deadline or any(each.ended for each in self._group.followers):
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in self._ranks)
                 message = f"no process of rank {missing} of {size} came"
                 return failure_reply(Failure(status=Status.CRASHED, message=message))
         return meet([self._ranks[rank] for rank in range(size)], self._deadline)
 
-    def _next(self, deadline: float) -> socket.socket | None:
-        """The next connection; None where nobody connects for a moment."""
-        self._listener.settimeout(min(max(deadline - time.monotonic(), 0.001), MOMENT_S))
-        try:
-            return self._listener.accept()[0]
-        except TimeoutError:
-            return None
-
-    def _admit(self, connection: socket.socket, death: Callable[[int], str]) -> None:
-        """Take a connection for a rank's, or close it where it is not."""
-        introduction = first_message(connection)
-        number = introduction.get("rank", -1)
-        if introduction.get("token") == self._token and number in range(len(self._group.members)):
-            self._ranks[number] = Rank(number, connection, partial(death, number))
+    def _admit(self, entered: Entered, death: Callable[[int], str]) -> None:
+        """Take who was let in for the rank that it says it is, or close the connection."""
+        number = entered.introduction.get("rank")
+        if type(number) is int and 0 <= number < len(self._group.members) and number not in self._ranks:
+            self._ranks[number] = Rank(number, entered.connection, partial(death, number), entered.lines)
         else:
-            connection.close()
+            entered.connection.close()
 
     def close(self) -> None:
         """Stop listening, and close the connections of all ranks."""
         for rank in self._ranks.values():
             rank.channel.close()
-        self._listener.close()
+        self._door.close()
         self._folder.cleanup()

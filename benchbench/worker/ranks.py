@@ -17,8 +17,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from benchbench.meeting import Member, Rank, cores_of, deadline_of, meet, names_of
+from benchbench.meeting import MEET_S, Member, Rank, cores_of, deadline_of, meet, names_of
 from benchbench.model.world import World
+from benchbench.wire import enter
 from benchbench.worker.children import die_with_parent
 from benchbench.worker.program import Message
 
@@ -66,8 +67,8 @@ def run_launched(job: Message, run: RunRank) -> Message:
     """Run this worker's rank of those that a launcher started: its reply, which the meeting gets, too."""
     invitation = job["launched"]
     with closing(socket.create_connection((invitation["host"], invitation["port"]))) as channel:
+        enter(channel, invitation["secret"], {"rank": invitation["rank"]}, MEET_S)
         member = Member(channel)
-        member.send({"rank": invitation["rank"], "token": invitation["token"]})
         os.sched_setaffinity(0, invitation["cores"])
         world = World(
             rank=invitation["rank"],

@@ -1,0 +1,210 @@
+"""Other users of this machine, who made beforehand what a launched rank would look for."""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from benchbench.backends import fake
+from benchbench.errors import UsageError
+from benchbench.launch import followers, private
+from benchbench.launch.launched import launched
+from benchbench.model.run import Settings
+from benchbench.wire import MOST_BYTES
+
+STRANGER, VICTIM = 64_123, 64_124  # ids of users that need not exist
+PARENT = 7  # the launcher's process
+VARIABLES = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+SECRET = "0123456789abcdef"
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="only root can be other users"),
+    pytest.mark.filterwarnings("ignore:os.fork"),
+]
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that every user can write to, as /tmp is."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)
+
+
+def as_user(user: int, act: Callable[[], Any]) -> int:
+    """The id of a process of that user that acts; it ends with code 0 when it is done."""
+    pid = os.fork()
+    if pid == 0:
+        _act_as(user, act)
+    return pid
+
+
+def _act_as(user: int, act: Callable[[], Any]) -> NoReturn:
+    code = 1
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        os.umask(0)
+        act()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def orders(program: Path) -> bytes:
+    """What a first process says to have a worker started."""
+    target = {"name": "fake", "backend": "fake", "python": str(program)}
+    start = {
+        "do": "start",
+        "worker": 0,
+        "target": target,
+        "environment": {},
+        "settings": dataclasses.asdict(Settings(threads=1)),
+        "same_python": False,
+    }
+    return json.dumps(start).encode() + b"\n"
+
+
+def command(listener: socket.socket, program: Path, secret: str) -> None:
+    """Stand behind a port as the first process would, and order whoever connects to run a program."""
+    listener.settimeout(5.0)
+    with suppress(TimeoutError):
+        while True:
+            connection, _ = listener.accept()
+            connection.settimeout(0.5)
+            with connection, suppress(OSError, ValueError):
+                connection.sendall(b'{"nonce": "x"}\n')
+                theirs = json.loads(connection.recv(MOST_BYTES).splitlines()[0])
+                said = json.dumps(["admits", "x", theirs.get("nonce", "")]).encode()
+                proof = hmac.new(secret.encode(), said, "sha256").hexdigest()
+                connection.sendall(json.dumps({"proof": proof}).encode() + b"\n")
+                connection.sendall(orders(program))
+                connection.recv(MOST_BYTES)
+                connection.recv(MOST_BYTES)
+
+
+def announcement(port: int) -> str:
+    """In the words of this version, and of those before it."""
+    return json.dumps({"port": port, "secret": SECRET, "token": SECRET})
+
+
+def in_a_folder(shared: Path, port: int) -> None:
+    folder = shared / f"accelbench-{VICTIM}"
+    folder.mkdir(mode=0o777)
+    (folder / f"ranks-{PARENT}.json").write_text(announcement(port))
+
+
+def in_a_folder_that_it_closed(shared: Path, port: int) -> None:
+    in_a_folder(shared, port)
+    (shared / f"accelbench-{VICTIM}").chmod(0o711)
+
+
+def behind_a_link(shared: Path, port: int) -> None:
+    (shared / "elsewhere").mkdir()
+    (shared / "elsewhere" / f"ranks-{PARENT}.json").write_text(announcement(port))
+    (shared / f"accelbench-{VICTIM}").symlink_to(shared / "elsewhere")
+
+
+def in_a_file_where_it_was(shared: Path, port: int) -> None:
+    (shared / f"accelbench-ranks-{VICTIM}-{PARENT}.json").write_text(announcement(port))
+
+
+def in_a_folder_left_open(shared: Path, port: int) -> None:
+    """By its victim."""
+    (shared / f"accelbench-{VICTIM}" / f"ranks-{PARENT}.json").write_text(announcement(port))
+
+
+def in_a_folder_of_its_own(shared: Path, port: int) -> None:
+    """As the first process does it, which is this user's."""
+    private.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
+
+
+def follow_one_who(
+    user: int, announce: Callable[[Path, int], None], shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[bool, str]:
+    """Whether the victim's rank ran a program of that user, and what it said."""
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    "host".encode("idna")  # loaded here, as `fake` is: the victim may not read what is installed for root
+    ran, program, said = shared / "ran", shared / "program", shared / "said"
+
+    def attack() -> None:
+        announce(shared, listener.getsockname()[1])
+        program.write_text(f"#!/bin/sh\nid -u > {ran}\n")
+        program.chmod(0o755)
+        command(listener, program, SECRET)
+
+    def follow() -> None:
+        try:
+            followers.follow(launched(VARIABLES, PARENT), limit_s=1.0)
+        except UsageError as error:
+            said.write_text(f"{error} {error.hint}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        attacker = as_user(user, attack)
+        while not (program.exists() and os.access(program, os.X_OK)):
+            time.sleep(0.01)
+        ended(as_user(VICTIM, follow))
+        os.kill(attacker, signal.SIGKILL)
+        ended(attacker)
+    return ran.exists(), said.read_text() if said.exists() else ""
+
+
+@pytest.mark.parametrize(
+    "announce",
+    [in_a_folder, in_a_folder_that_it_closed, behind_a_link, in_a_file_where_it_was, in_a_folder_left_open],
+    ids=lambda announce: announce.__name__,
+)
+def test_nobody_else_is_taken_for_the_first_process(
+    shared: Path, announce: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fake
+    if announce is in_a_folder_left_open:
+        assert ended(as_user(VICTIM, lambda: (shared / f"accelbench-{VICTIM}").mkdir(mode=0o777))) == 0
+    ran, said = follow_one_who(STRANGER, announce, shared, monkeypatch)
+    assert not ran
+    assert "cannot be reached" in said or private.HINT in said
+
+
+def test_who_follows_a_process_of_its_own_user_runs_what_that_says(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the attacks on it are known to be real."""
+    assert fake
+    assert follow_one_who(VICTIM, in_a_folder_of_its_own, shared, monkeypatch) == (True, "")
+
+
+def test_who_has_the_port_of_the_first_process_orders_nothing_without_the_secret(shared: Path) -> None:
+    ran, program = shared / "ran", shared / "program"
+    program.write_text(f"#!/bin/sh\nid -u > {ran}\n")
+    program.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        stranger = as_user(STRANGER, lambda: command(listener, program, "another secret of it"))
+        variables = {
+            **VARIABLES,
+            "ACCELBENCH_ADDRESS": f"127.0.0.1:{port}",
+            "ACCELBENCH_SECRET": SECRET,
+        }
+        with pytest.raises(UsageError, match="does not know the secret"):
+            followers.follow(launched(variables, PARENT), limit_s=0.5)
+        os.kill(stranger, 9)
+        ended(stranger)
+    assert not ran.exists()

@@ -1,0 +1,210 @@
+"""LineBuffer and messages from whoever is at the other end, and who is let in to send them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchbench import wire
+from benchbench.wire import Door, LineBuffer, enter, message_of, next_line
+
+SECRET = "0123456789abcdef"
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), st.integers(1, 9))
+def test_a_stream_gives_its_lines_however_it_is_cut(sent: list[bytes], cut: int) -> None:
+    stream = b"".join(line + b"\n" for line in sent) + b"rest"
+    lines, found = LineBuffer(), []
+    for place in range(0, len(stream), cut):
+        lines.take(stream[place : place + cut])
+        while (line := lines.pop()) is not None:
+            found.append(line)
+    assert found == sent
+    assert not lines.is_empty
+
+
+def test_a_line_that_is_too_long_is_refused_and_those_before_it_are_read() -> None:
+    lines = LineBuffer(most=4)
+    for piece in (b"one\nfo", b"ur\nfive!\nsix\n"):
+        lines.take(piece)
+    assert [lines.pop(), lines.pop()] == [b"one", b"four"]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="more than 4 bytes"):
+            lines.pop()
+
+
+NO_MESSAGES = {
+    "empty": b"",
+    "no JSON": b"{x",
+    "a list": b"[1]",
+    "a number": b"7",
+    "a text": b'"x"',
+    "null": b"null",
+    "NaN": b'{"x": NaN}',
+    "infinity": b'{"x": -Infinity}',
+    "a huge integer": b'{"x": ' + b"9" * 31 + b"}",
+    "an integer of thousands of digits": b'{"x": ' + b"9" * 9999 + b"}",
+    "no UTF-8": b'{"x": "\xff"}',
+    "UTF-16": '{"x": 1}'.encode("utf-16"),
+    "half a character": b'{"x": "\\ud800"}',
+    "half a character in a name": b'{"\\ud800": 1}',
+    "deep": b'{"x": ' + b"[" * 70 + b"]" * 70 + b"}",
+    "deeper than the interpreter goes": b'{"x":' * 100_000,
+}
+
+
+@pytest.mark.parametrize("line", NO_MESSAGES.values(), ids=NO_MESSAGES)
+def test_what_is_no_message_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        message_of(line)
+
+
+def test_a_deadline_holds_however_steadily_something_comes() -> None:
+    here, there = socket.socketpair()
+    stop = threading.Event()
+
+    def drip() -> None:
+        with suppress(OSError):
+            while not stop.is_set():
+                there.sendall(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with pytest.raises(TimeoutError):
+        next_line(here, LineBuffer(2**40), time.monotonic() + 0.05)
+    stop.set()
+    here.close()
+    thread.join()
+    there.close()
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with closing(Door(socket.create_server(("127.0.0.1", 0)), SECRET)) as opened:
+        yield opened
+
+
+def guest(door: Door, secret: str, introduction: dict[str, object]) -> threading.Thread:
+    """Somebody who connects and keeps the connection until it is closed."""
+
+    def come() -> None:
+        with suppress(OSError, ValueError), socket.create_connection(door.address) as connection:
+            enter(connection, secret, introduction, 5.0)
+            connection.recv(1)
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    return thread
+
+
+def test_who_knows_the_secret_is_let_in(door: Door) -> None:
+    thread = guest(door, SECRET, {"rank": 1})
+    entered = door.admit(5.0)
+    assert entered
+    assert entered.introduction == {"rank": 1}
+    assert entered.lines.is_empty
+    entered.connection.close()
+    thread.join()
+
+
+def test_what_follows_an_introduction_at_once_is_kept(door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        thread = threading.Thread(target=lambda: found.append(door.admit(5.0)))
+        found: list[wire.Entered | None] = []
+        thread.start()
+        enter(connection, SECRET, {"rank": 1}, 5.0)
+        connection.sendall(b'{"value": 1}\n')
+        thread.join()
+        (entered,) = found
+        assert entered
+        line = next_line(entered.connection, entered.lines, time.monotonic() + 5.0)
+        assert line == b'{"value": 1}'
+        entered.connection.close()
+
+
+def test_who_does_not_know_the_secret_is_sent_away(door: Door) -> None:
+    thread = guest(door, "guessed guessed guessed", {"rank": 1})
+    assert door.admit(0.2) is None
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b"x" * 100_000, b"[" * 9999 + b"\n"]
+)
+def test_a_stranger_keeps_nobody_waiting(door: Door, said: bytes) -> None:
+    """However many there are, and whether they are silent or not."""
+    strangers = [socket.create_connection(door.address) for _ in range(20)]
+    for each in strangers:
+        with suppress(OSError):
+            each.sendall(said)
+    thread = guest(door, SECRET, {"rank": 1})
+    entered = door.admit(wire.INTRODUCTION_S / 2)  # of a single silent one, all would be waited for
+    assert entered
+    entered.connection.close()
+    thread.join()
+    for each in strangers:
+        each.close()
+
+
+def test_strangers_beyond_what_is_kept_are_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MOST_GUESTS", 3)
+    strangers = [socket.create_connection(door.address) for _ in range(9)]
+    assert door.admit(0.1) is None
+    thread = guest(door, SECRET, {"rank": 1})
+    entered = door.admit(2.0)
+    assert entered
+    entered.connection.close()
+    thread.join()
+    gone = 0
+    for each in strangers:
+        each.settimeout(0.1)
+        with suppress(TimeoutError):
+            while piece := each.recv(100):
+                assert piece
+            gone += 1
+        each.close()
+    assert gone >= 6
+
+
+def test_a_stranger_is_sent_away_when_its_time_is_over(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "INTRODUCTION_S", 0.05)
+    with socket.create_connection(door.address) as stranger:
+        assert door.admit(0.3) is None
+        assert json.loads(stranger.recv(100))["nonce"]
+        assert not stranger.recv(100)
+
+
+def test_who_waits_behind_a_port_and_does_not_know_the_secret_is_told_nothing() -> None:
+    """It answers as a door does, with what it was told, or with a proof of another secret."""
+    with socket.create_server(("127.0.0.1", 0)) as false:
+
+        def wait() -> None:
+            for _ in range(2):
+                connection, _ = false.accept()
+                with connection:
+                    connection.sendall(b'{"nonce": "x"}\n')
+                    proof = json.loads(connection.recv(4096))["proof"]
+                    heard.append(proof)
+                    connection.sendall(json.dumps({"proof": proof}).encode() + b"\n")
+                    heard.append(connection.recv(4096).decode())
+
+        heard: list[str] = []
+        thread = threading.Thread(target=wait)
+        thread.start()
+        for _ in range(2):
+            with (
+                socket.create_connection(false.getsockname()) as connection,
+                pytest.raises(ValueError, match="does not know the secret"),
+            ):
+                enter(connection, SECRET, {"rank": 1}, 5.0)
+        thread.join()
+    assert heard[1] == heard[3] == ""  # no introduction
+    assert heard[0] != heard[2]  # no proof serves twice
