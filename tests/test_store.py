@@ -527,12 +527,12 @@ def test_a_changed_byte_crashes_nothing(data: st.DataObject) -> None:
 def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path) -> None:
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
-    for extra in (1, 2, 3, codec.LINE_LIMIT):
-        long = b" " * (codec.LINE_LIMIT + extra - 1) + b"1"
+    for extra in (1, 2, 3, codec.LIMIT):
+        long = b" " * (codec.LIMIT + extra - 1) + b"1"
         path.write_bytes(codec.encode(first) + b"\n" + long + b"\n" + codec.encode(last) + b"\n")
         run = runs.read_run(path.parent)
         assert run.records == (first, last)
-        assert run.damaged == (f"line 2: longer than {codec.LINE_LIMIT} bytes",)
+        assert run.damaged == (f"line 2: longer than {codec.LIMIT} bytes",)
 
 
 def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
@@ -546,7 +546,7 @@ def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
 def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
-    blanks = b" " * (codec.LINE_LIMIT - len(codec.encode(record)))
+    blanks = b" " * (codec.LIMIT - len(codec.encode(record)))
     path.write_bytes(sealed(b"{" + blanks + codec.to_json(record)[1:]) + b"\n")
     assert runs.read_run(path.parent).records == (record,)
 
@@ -574,7 +574,7 @@ def test_a_broken_head_says_what_is_wrong_and_what_to_do(tmp_path: Path, head: b
 
 def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
-    os.truncate(folder / "run.json", codec.HEAD_LIMIT + 1)
+    os.truncate(folder / "run.json", codec.LIMIT + 1)
     with pytest.raises(UnreadableInput, match="larger than"):
         runs.read_run(folder)
     (folder / "run.json").unlink()
