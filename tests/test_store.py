@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench import api
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note, plain
@@ -863,3 +864,34 @@ def test_a_run_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Pat
     assert [run.info.id for run in selectors.read_all(tmp_path, skipped.append)] == [names[0], names[2]]
     assert len(skipped) == 1
     assert names[1] in skipped[0]
+
+
+@pytest.mark.real
+def test_a_damaged_line_is_told_to_programs_as_to_people(tmp_path: Path) -> None:
+    """Whatever answers from a stored run, in whatever format, names the lines that it could not read."""
+    for name in ("A", "B"):
+        cases = [a_case(params={"m": size}) for size in (1, 2)]
+        records = [record for case in cases for record in some_rounds(0.001, 0.0011, 0.0012, case=case)]
+        folder = runs.keep(tmp_path / "results", a_run(records, id=name))
+    path = folder / "records.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"round":0', b'"round":7', 1))
+    run = runs.read_run(folder)
+    (line,) = run.damaged
+    verbs = {name: (name, *runs_) for name, *runs_ in (("report", "B"), ("compare", "A", "B"), ("history",))}
+    said = {name: accelbench(*verb, "--format", "csv", cwd=tmp_path) for name, verb in verbs.items()}
+    data = {
+        name: json.loads(accelbench(*verb, "--format", "json", cwd=tmp_path).stdout)
+        for name, verb in verbs.items()
+    }
+
+    assert data["report"]["damaged"] == [line]
+    assert data["compare"]["damaged"] == {"ref": [], "new": [line]}
+    assert [point["damaged"] for point in data["history"][0]["points"]] == [[], [f"B: {line}"]]
+    assert all(line in each.stdout for each in said.values())
+    assert line in said["history"].stderr
+    assert api.report(run).data["damaged"] == (line,)
+    assert api.frame(run).attrs["damaged"] == api.frame(run, per="block").attrs["damaged"] == (line,)
+    for form in ("junit", "github"):
+        accelbench("export", "B", "--to", form, "-o", form, cwd=tmp_path)
+    files = [tmp_path / "junit", *(tmp_path / "github").iterdir()]
+    assert all("it does not match its checksum" in file.read_text() for file in files)

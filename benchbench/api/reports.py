@@ -74,18 +74,23 @@ def frame(run: Run, per: Literal["case", "block"] = "case") -> pd.DataFrame:
     the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
     (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
 
+    `attrs["damaged"]` of the frame has the lines of the run that could not be read.
+
     Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
     an AccelbenchWarning. Raises UsageError where the nearest accelbench.toml is wrong.
     """
     import pandas as pd
 
     if per == "block":
-        return pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+        blocks = pd.DataFrame(_blocks(run), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+        blocks.attrs["damaged"] = run.damaged
+        return blocks
     of_cases = rows(run, _ceilings(run), known_prices())
     table = columns.data_frame(of_cases)
     table.insert(1, "work", [row.case.work for row in of_cases])
     for name in columns.NUMBERS:
         table[name] = pd.to_numeric(table[name])
+    table.attrs["damaged"] = run.damaged
     return table
 
 
