@@ -16,7 +16,7 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison
-from benchbench.errors import UsageError
+from benchbench.errors import SuiteError, UsageError
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check_interleaved
 from benchbench.gate.endings import Ending, exit_code
@@ -29,8 +29,10 @@ from benchbench.model.record import Record
 from benchbench.model.run import Partner, Run, Settings
 from benchbench.model.status import Status, Verdict
 from benchbench.plan import variants
+from benchbench.plan.config import nearest_at
 from benchbench.plan.rerun import Variant, again, altered
 from benchbench.plan.revision import checked_out
+from benchbench.plan.suite import thresholds_of
 from tests.factories import (
     a_case,
     a_cost,
@@ -324,6 +326,40 @@ def test_a_revision_needs_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs workloads in a git repository"):
         checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()
+
+
+def test_settings_of_a_revision_are_what_it_had_whatever_was_added_changed_or_removed_since(
+    repository: Path,
+) -> None:
+    config, suite = repository / "accelbench.toml", repository / "bench/own.toml"
+    config.write_text('[run]\nsuite = ["bench/own.toml"]\n[thresholds]\n"gemm" = 0.01\n')
+    suite.write_text(
+        'description = "x"\nname = "mine"\n[thresholds]\n"gemm" = 0.02\n[[cases]]\nworkload = "gone"\n'
+    )
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "settings")
+    for change in (lambda path: path.write_text("[thresholds]\ngemm = 0.9\n"), Path.unlink):
+        for path in (config, suite):
+            change(path)
+        found = nearest_at("HEAD", repository / "bench")
+        assert (found.thresholds, found.run.suite) == ({"gemm": 0.01}, [str(suite)])
+        name, (rule,) = thresholds_of(str(suite), "HEAD")
+        assert (name, rule.value) == ("mine", 0.02)
+        assert nearest_at("HEAD~1", repository / "bench").thresholds == {}
+        assert thresholds_of(str(suite), "HEAD~1") == ("own", [])
+    assert thresholds_of("quick", "HEAD") == thresholds_of("quick")
+    (repository.parent / "accelbench.toml").write_text('[thresholds]\n"gemm" = 0.03\n')
+    assert nearest_at("HEAD~1", repository / "bench").thresholds == {"gemm": 0.03}  # of no repository
+
+
+def test_settings_of_a_revision_that_cannot_be_read_name_it(repository: Path) -> None:
+    (repository / "accelbench.toml").write_text("[thresholds\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "settings")
+    with pytest.raises(UsageError, match="toml of HEAD"):
+        nearest_at("HEAD", repository)
+    with pytest.raises(SuiteError, match="toml of HEAD"):
+        thresholds_of(str(repository / "accelbench.toml"), "HEAD")
 
 
 def test_a_git_that_fails_is_not_taken_for_no_repository(

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from benchbench.errors import AccelbenchWarning, UsageError
+from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
 from benchbench.launch.project import UserCode
+from benchbench.reading import MOST_TOML, read_file
 from benchbench.store import tags
 
 GIT_TIMEOUT_S = 120.0
@@ -82,6 +83,23 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
         )
 
 
+def content_at(revision: str, path: Path) -> bytes | None:
+    """What a small file held at a revision of its folder's repository; None where it was not there.
+
+    In no repository it is what the file holds now. Raises UsageError, UnreadableInput.
+    """
+    path = path.parent.resolve() / path.name
+    root = _root(str(next(folder for folder in path.parents if folder.is_dir())))
+    if not root:
+        return read_file(path, MOST_TOML) if path.is_file() else None
+    name = f"{_commit(root, revision)}:{path.relative_to(root).as_posix()}"
+    if _git(root, "cat-file", "-e", name).returncode:
+        return None
+    if int(_answer(root, "cat-file", "-s", name)) > MOST_TOML:
+        raise UnreadableInput(f"{path} of {revision}: larger than {MOST_TOML} bytes")
+    return _git(root, "cat-file", "blob", name).stdout.encode()
+
+
 def _moved(path: str, root: str, trees: dict[str, Path]) -> str:
     return str(trees[root] / Path(path).resolve().relative_to(root)) if root else path
 
@@ -99,16 +117,21 @@ def _root(path: str) -> str:
 
 def _tree(root: str, revision: str, place: Path) -> Path:
     """A checkout of a revision, submodules included; files that are not tracked are not there."""
+    git_dir = Path(_answer(root, "rev-parse", "--absolute-git-dir"))
+    _check_out(Path(root), git_dir, _commit(root, revision), place)
+    return place
+
+
+def _commit(root: str, revision: str) -> str:
+    """The commit that a revision names. Raises UsageError where there is none."""
     name = f"{revision}^{{commit}}"
-    commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    if commit.returncode:
+    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    if found.returncode:
         is_shallow = _answer(root, "rev-parse", "--is-shallow-repository") == "true"
         deepen = "The clone is shallow: git fetch --deepen=100 there; in GitHub's checkout, fetch-depth: 0."
         hint = deepen if is_shallow else "git log --oneline lists them."
         raise UsageError(f"{root} has no revision {revision!r}.", hint)
-    git_dir = Path(_answer(root, "rev-parse", "--absolute-git-dir"))
-    _check_out(Path(root), git_dir, commit.stdout.strip(), place)
-    return place
+    return found.stdout.strip()
 
 
 def _check_out(root: Path, git_dir: Path, commit: str, tree: Path) -> None:
