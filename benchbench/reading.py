@@ -55,7 +55,11 @@ def read_at_most(file: BufferedIOBase, most: int) -> bytes:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Raises UnreadableInput; ValueError, with the place, for what is no TOML."""
-    text = read_file(path, MOST_TOML)
+    return parse_toml(read_file(path, MOST_TOML))
+
+
+def parse_toml(text: bytes) -> dict[str, Any]:
+    """Raises ValueError, with the place, for what is no TOML."""
     try:
         fields = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):

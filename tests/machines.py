@@ -105,5 +105,6 @@ def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
         "synchronised": True,
         "temporary": Path("/tmp"),
         "free_bytes": 10 * 2**30,
+        "shared_bytes": 10 * 2**30,
     }
     return Host(**(base | over))

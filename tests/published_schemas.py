@@ -195,6 +195,7 @@ def _report() -> dict[str, Any]:
         "properties": {
             "schema": {"const": REPORT},
             "run": _object(run),
+            "damaged": {"type": "array", "items": text, "description": "lines that could not be read"},
             "rows": {"type": "array", "items": _object(row, optional=LATER)},
         },
         "required": ["schema", "run", "rows"],

@@ -136,7 +136,7 @@ READERS: dict[str, tuple[Read, list[bytes]]] = {
     "head": (read_head, [codec.to_json(a_run_info())]),
     "end": (read_end, [codec.to_json(runs.End(records=3))]),
     "baseline": (read_baseline, [encode_session(digest(a_run(some_rounds(1e-3, 1.1e-3), id="s")))]),
-    "profile": (read_profile, list(artifacts.profile_files(a_profiled(), {}).values())),
+    "profile": (read_profile, list(artifacts.profile_files(a_profiled(), {})[1].values())),
     "suite": (read_suite, [SUITE]),
     "config": (read_config, [CONFIG]),
     "import": (read_import, [json.dumps(IMPORT).encode()]),

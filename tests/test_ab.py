@@ -17,7 +17,7 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison
-from benchbench.errors import UsageError
+from benchbench.errors import SuiteError, UsageError
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import check_interleaved
 from benchbench.gate.endings import Ending, exit_code
@@ -30,8 +30,10 @@ from benchbench.model.record import Record
 from benchbench.model.run import Partner, Run, Settings
 from benchbench.model.status import Status, Verdict
 from benchbench.plan import variants
+from benchbench.plan.config import nearest_at
 from benchbench.plan.rerun import Variant, again, altered
 from benchbench.plan.revision import checked_out
+from benchbench.plan.suite import thresholds_of
 from tests.factories import (
     a_case,
     a_cost,
@@ -375,6 +377,119 @@ def test_a_revision_needs_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_workloads_outside_a_repository_have_no_revision(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs workloads in a git repository"):
         checked_out("HEAD", UserCode((str(tmp_path),), ())).__enter__()
+
+
+def test_settings_of_a_revision_are_what_it_had_whatever_was_added_changed_or_removed_since(
+    repository: Path,
+) -> None:
+    config, suite = repository / "accelbench.toml", repository / "bench/own.toml"
+    config.write_text('[run]\nsuite = ["bench/own.toml"]\n[thresholds]\n"gemm" = 0.01\n')
+    suite.write_text(
+        'description = "x"\nname = "mine"\n[thresholds]\n"gemm" = 0.02\n[[cases]]\nworkload = "gone"\n'
+    )
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "settings")
+    for change in (lambda path: path.write_text("[thresholds]\ngemm = 0.9\n"), Path.unlink):
+        for path in (config, suite):
+            change(path)
+        found = nearest_at("HEAD", repository / "bench")
+        assert (found.thresholds, found.run.suite) == ({"gemm": 0.01}, [str(suite)])
+        name, (rule,) = thresholds_of(str(suite), "HEAD")
+        assert (name, rule.value) == ("mine", 0.02)
+        assert nearest_at("HEAD~1", repository / "bench").thresholds == {}
+        assert thresholds_of(str(suite), "HEAD~1") == ("own", [])
+    assert thresholds_of("quick", "HEAD") == thresholds_of("quick")
+    (repository.parent / "accelbench.toml").write_text('[thresholds]\n"gemm" = 0.03\n')
+    assert nearest_at("HEAD~1", repository / "bench").thresholds == {"gemm": 0.03}  # of no repository
+
+
+def test_settings_of_a_revision_that_cannot_be_read_name_it(repository: Path) -> None:
+    (repository / "accelbench.toml").write_text("[thresholds\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "settings")
+    with pytest.raises(UsageError, match="toml of HEAD"):
+        nearest_at("HEAD", repository)
+    with pytest.raises(SuiteError, match="toml of HEAD"):
+        thresholds_of(str(repository / "accelbench.toml"), "HEAD")
+
+
+def test_a_git_that_fails_is_not_taken_for_no_repository(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    code = UserCode((str(repository / "bench"),), ())
+    with pytest.raises(UsageError, match="detected dubious ownership") as caught:
+        checked_out("HEAD~1", code).__enter__()
+    assert caught.value.hint == f"git config --global --add safe.directory {repository}"
+
+
+def test_a_revision_that_a_shallow_clone_lacks_is_told_with_what_fetches_it(repository: Path) -> None:
+    shallow = repository.parent / "shallow"
+    git(repository.parent, "clone", "-q", "--depth=1", f"file://{repository}", str(shallow))
+    with pytest.raises(UsageError, match="has no revision") as caught:
+        checked_out("HEAD~1", UserCode((str(shallow / "bench"),), ())).__enter__()
+    assert "fetch-depth" in caught.value.hint
+
+
+@pytest.fixture
+def superproject(repository: Path) -> Path:
+    """A repository whose submodule `lib` is pinned to its first commit, and last to its second."""
+    root = repository.parent / "super"
+    (root / "own").mkdir(parents=True)
+    (root / "own/file").write_text("x")
+    git(root, "init", "-q")
+    git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repository), "lib")
+    git(root / "lib", "checkout", "-q", "HEAD~1")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "pinned to 0.001 s")
+    (root / "own/file").write_text("y")
+    git(root, "commit", "-qam", "the same pin")
+    git(root / "lib", "checkout", "-q", "-")
+    git(root, "commit", "-qam", "pinned to 0.0012 s")
+    return root
+
+
+PINS = {"HEAD": "0.0012", "HEAD~1": "0.001", "HEAD~2": "0.001"}
+
+
+@pytest.mark.parametrize("revision", PINS)
+@pytest.mark.parametrize("source", ["lib/src", "lib", "."])
+def test_a_submodule_is_as_the_revision_of_the_superproject_has_it(
+    superproject: Path, revision: str, source: str
+) -> None:
+    code = UserCode((str(superproject / "lib/bench"),), (), (str(superproject / source),))
+    with checked_out(revision, code) as found:
+        (folder,) = found.sources
+        pace = Path(folder) / Path("lib/src/pace.py").relative_to(source)
+        assert pace.read_text() == f"SECONDS = {PINS[revision]}\n"
+        assert (Path(found.workloads[0]) / "stepping.py").exists()
+    assert (superproject / "lib/src/pace.py").read_text() == "SECONDS = 0.0012\n"
+
+
+def test_a_submodule_that_has_moved_since_is_found_where_git_keeps_it(superproject: Path) -> None:
+    git(superproject, "mv", "lib", "vendor")
+    git(superproject, "commit", "-qm", "moved")
+    code = UserCode((str(superproject / "own"),), (), (str(superproject),))
+    with checked_out("HEAD~1", code) as found:
+        assert (Path(found.sources[0]) / "lib/src/pace.py").read_text() == "SECONDS = 0.0012\n"
+    with checked_out("HEAD", code) as found:
+        assert (Path(found.sources[0]) / "vendor/src/pace.py").read_text() == "SECONDS = 0.0012\n"
+
+
+def test_a_submodule_that_lacks_its_commit_is_refused_with_the_fetch_to_type(superproject: Path) -> None:
+    git(superproject, "update-index", "--cacheinfo", f"160000,{'12' * 20},lib")
+    git(superproject, "commit", "-qm", "pinned to what was never fetched")
+    code = UserCode((str(superproject / "own"),), ())
+    with pytest.raises(UsageError, match="lacks the commit 121212121212") as caught:
+        checked_out("HEAD", code).__enter__()
+    assert f"fetch origin {'12' * 20}" in caught.value.hint
+
+
+def test_a_submodule_that_was_never_fetched_is_an_empty_folder_as_in_a_clone(superproject: Path) -> None:
+    clone = superproject.parent / "clone"
+    git(superproject.parent, "clone", "-q", str(superproject), str(clone))
+    with checked_out("HEAD", UserCode((str(clone / "own"),), (), (str(clone),))) as found:
+        assert list((Path(found.sources[0]) / "lib").iterdir()) == []
 
 
 # From a shell

@@ -230,7 +230,7 @@ def test_a_run_keeps_the_share_of_each_case_that_was_profiled(tmp_path: Path) ->
 
 def keep(folder: Path, case: Case, outcome: Profile) -> None:
     """In a run's folder."""
-    for name, content in artifacts.profile_files(a_profiled(outcome, case=case), {}).items():
+    for name, content in artifacts.profile_files(a_profiled(outcome, case=case), {})[1].items():
         path = folder / artifacts.ARTIFACTS / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)

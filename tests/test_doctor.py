@@ -172,6 +172,10 @@ SEEN: list[tuple[str, Files, dict[str, Any], str, str]] = [
     ("huge pages", huge("[always] x", "[always] x"), {}, "warning", "enabled: always, defrag: always"),
     ("huge pages", huge("always [never]", "[always]"), {}, "ok", "enabled: never, defrag: always"),
     ("huge pages", {}, {}, "unknown", "the kernel has no transparent huge pages"),
+    ("shared memory", {}, {"shared_bytes": 2 * 2**30}, "ok", "2.00 GiB free in /dev/shm"),
+    ("shared memory", {}, {"shared_bytes": 2**29}, "warning", "512 MiB free in /dev/shm"),
+    ("shared memory", {}, {"shared_bytes": 2**26}, "problem", "64.0 MiB free in /dev/shm"),
+    ("shared memory", {}, {"shared_bytes": None}, "unknown", "there is no /dev/shm"),
     ("temporary folder", {}, {"free_bytes": 2 * 2**30}, "ok", "2.00 GiB free"),
     ("temporary folder", {}, {"free_bytes": 2**29}, "warning", "512 MiB free"),
     ("temporary folder", {}, {"free_bytes": 2**20}, "problem", "1.00 MiB free"),
@@ -328,6 +332,7 @@ def test_the_worst_comes_first(tmp_path: Path) -> None:
 
 def test_a_system_that_tells_nothing_gets_answers_all_the_same(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"before": None, "after": None, "free_bytes": None, "synchronised": "?"}
+    nothing["shared_bytes"] = None
     found = findings.examine(a_host(tmp_path, **nothing))
     assert all(each.seen for each in found)
     assert sum(each.status is Level.UNKNOWN for each in found) >= 15

@@ -500,7 +500,7 @@ def test_csv_has_the_columns_of_the_rows_and_a_line_per_case() -> None:
     run = a_typical_run()
     found = csv_of(run)
 
-    assert tuple(found[0]) == COLUMNS
+    assert tuple(found[0]) == (*COLUMNS, "damaged")
     assert len(found) == len(run.info.plan) + len(run.info.left_out)
     assert found[0]["params"] == "m=64 n=64 k=64"
     assert found[0]["energy_j"] == ""
@@ -511,7 +511,7 @@ def test_json_is_an_object_of_schema_run_and_rows() -> None:
     run = a_typical_run()
     found = json_of(run)
 
-    assert list(found) == ["schema", "run", "works", "rows"]
+    assert list(found) == ["schema", "run", "damaged", "works", "rows"]
     assert found["run"]["id"] == run.info.id
     assert found["run"]["command"] == ["accelbench", "run", "--suite", "quick"]
     assert found["run"]["machine"]["threads"] == 2

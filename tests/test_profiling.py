@@ -137,7 +137,7 @@ def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp
 
 
 def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
-    files = artifacts.profile_files(found, traces)
+    _, files = artifacts.profile_files(found, traces)
     for name, content in files.items():
         disk.save(run / artifacts.ARTIFACTS / name, content)
     return [run / artifacts.ARTIFACTS / name for name in files]

@@ -24,6 +24,7 @@ from benchbench.model.run import Policy
 from benchbench.model.status import Status
 from benchbench.plan.schedule import CaseWidth, affordable, due, in_blocks, undecided, widest
 from benchbench.running import rounds
+from benchbench.store import codec
 from benchbench.timing.policy import POLICIES, half_width, in_words, of_rounds, rounds_of, within
 from tests.answering import answer_all
 from tests.factories import a_case, a_measurement, a_probe, a_run, a_run_info, some_rounds
@@ -204,6 +205,24 @@ def test_noisy_cases_are_measured_in_as_many_rounds_again_and_steady_ones_are_no
     records, _ = run(FIVE, [(steady, [1.0] * 5), (noisy, [*WIDE, *WIDE]), (broken, [1.0, None])])
     assert counts(records) == [5, 10, 2]
     assert [record.round for record in records if record.case == noisy] == list(range(10))
+
+
+class TooLong(Scripted):
+    """Its measurements are longer than a record can be."""
+
+    def ask(self, case: Case, job: Any) -> tuple[Answer, str]:
+        outcome = dataclasses.asdict(a_measurement(timer="x" * codec.LIMIT))
+        return Answer({"outcome": outcome, "stages_s": {}}), "fork"
+
+
+@pytest.mark.real
+def test_a_measurement_that_no_record_can_hold_is_a_failure_and_not_made_in_each_round() -> None:
+    (case,) = cases(1)
+    stand_in: Any = TooLong([])
+    made = rounds.measure_rounds([stand_in], [a_run_info(plan=(case,), policy=FIVE)], lambda text: None)
+    ((_, record),) = made
+    assert record.outcome.status is Status.FAILED
+    assert f"longer than {codec.LIMIT} bytes" in record.outcome.message
 
 
 def test_a_sequence_that_ends_on_one_side_ends_on_both() -> None:

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench import api
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
@@ -528,12 +529,12 @@ def test_a_changed_byte_crashes_nothing(data: st.DataObject) -> None:
 def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path) -> None:
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
-    for extra in (1, 2, 3, codec.LINE_LIMIT):
-        long = b" " * (codec.LINE_LIMIT + extra - 1) + b"1"
+    for extra in (1, 2, 3, codec.LIMIT):
+        long = b" " * (codec.LIMIT + extra - 1) + b"1"
         path.write_bytes(codec.encode(first) + b"\n" + long + b"\n" + codec.encode(last) + b"\n")
         run = runs.read_run(path.parent)
         assert run.records == (first, last)
-        assert run.damaged == (f"line 2: longer than {codec.LINE_LIMIT} bytes",)
+        assert run.damaged == (f"line 2: longer than {codec.LIMIT} bytes",)
 
 
 def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
@@ -547,7 +548,7 @@ def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
 def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
-    blanks = b" " * (codec.LINE_LIMIT - len(codec.encode(record)))
+    blanks = b" " * (codec.LIMIT - len(codec.encode(record)))
     path.write_bytes(sealed(b"{" + blanks + codec.to_json(record)[1:]) + b"\n")
     assert runs.read_run(path.parent).records == (record,)
 
@@ -575,7 +576,7 @@ def test_a_broken_head_says_what_is_wrong_and_what_to_do(tmp_path: Path, head: b
 
 def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
-    os.truncate(folder / "run.json", codec.HEAD_LIMIT + 1)
+    os.truncate(folder / "run.json", codec.LIMIT + 1)
     with pytest.raises(UnreadableInput, match="larger than"):
         runs.read_run(folder)
     (folder / "run.json").unlink()
@@ -887,3 +888,34 @@ def test_a_run_that_cannot_be_read_is_told_and_the_others_are_read(tmp_path: Pat
     assert [run.info.id for run in selectors.read_all(tmp_path, skipped.append)] == [names[0], names[2]]
     assert len(skipped) == 1
     assert names[1] in skipped[0]
+
+
+@pytest.mark.real
+def test_a_damaged_line_is_told_to_programs_as_to_people(tmp_path: Path) -> None:
+    """Whatever answers from a stored run, in whatever format, names the lines that it could not read."""
+    for name in ("A", "B"):
+        cases = [a_case(params={"m": size}) for size in (1, 2)]
+        records = [record for case in cases for record in some_rounds(0.001, 0.0011, 0.0012, case=case)]
+        folder = runs.keep(tmp_path / "results", a_run(records, id=name))
+    path = folder / "records.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"round":0', b'"round":7', 1))
+    run = runs.read_run(folder)
+    (line,) = run.damaged
+    verbs = {name: (name, *runs_) for name, *runs_ in (("report", "B"), ("compare", "A", "B"), ("history",))}
+    said = {name: accelbench(*verb, "--format", "csv", cwd=tmp_path) for name, verb in verbs.items()}
+    data = {
+        name: json.loads(accelbench(*verb, "--format", "json", cwd=tmp_path).stdout)
+        for name, verb in verbs.items()
+    }
+
+    assert data["report"]["damaged"] == [line]
+    assert data["compare"]["damaged"] == {"ref": [], "new": [line]}
+    assert [point["damaged"] for point in data["history"][0]["points"]] == [[], [f"B: {line}"]]
+    assert all(line in each.stdout for each in said.values())
+    assert line in said["history"].stderr
+    assert api.report(run).data["damaged"] == (line,)
+    assert api.frame(run).attrs["damaged"] == api.frame(run, per="block").attrs["damaged"] == (line,)
+    for form in ("junit", "github"):
+        accelbench("export", "B", "--to", form, "-o", form, cwd=tmp_path)
+    files = [tmp_path / "junit", *(tmp_path / "github").iterdir()]
+    assert all("it does not match its checksum" in file.read_text() for file in files)

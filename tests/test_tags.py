@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import benchbench
-from benchbench.errors import UsageError
-from benchbench.plan.revision import current_commit
+from benchbench.errors import AccelbenchWarning, UsageError
+from benchbench.plan.revision import commit_tag, current_commit
 from benchbench.pytest_plugin.session import session
 from benchbench.store import runs, selectors, tags
 from tests.factories import a_run
@@ -62,15 +62,39 @@ def test_the_commit_is_dirty_once_a_file_of_it_is_changed(checkout: Path) -> Non
     assert current_commit(str(checkout)) == f"{head}-dirty"
 
 
-def test_there_is_no_commit_outside_a_checkout_before_the_first_or_without_git(
+def test_there_is_no_commit_outside_a_checkout_or_before_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert current_commit(str(tmp_path)) == ""
+    monkeypatch.chdir(tmp_path)
+    assert (current_commit(), commit_tag()) == ("", {})
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path))
+        assert commit_tag() == {}  # where there is no checkout nobody misses git
     git(tmp_path, "init", "--quiet")
-    assert current_commit(str(tmp_path)) == ""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert current_commit(str(tmp_path)) == ""
+    assert (current_commit(), commit_tag()) == ("", {})
+
+
+def test_a_commit_that_git_does_not_tell_is_no_tag_and_the_reason_is_told(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.warns(AccelbenchWarning, match="detected dubious ownership") as told:
+        assert commit_tag() == {}
+    assert isinstance(told[0].message, AccelbenchWarning)
+    assert told[0].message.hint == f"git config --global --add safe.directory {checkout}"
+    monkeypatch.setenv("PATH", str(checkout))
+    with pytest.warns(AccelbenchWarning, match="git cannot be run"):
+        assert commit_tag() == {}
+
+
+@pytest.mark.real
+def test_a_run_tells_once_that_it_has_no_commit(checkout: Path) -> None:
+    done = accelbench(*FAKE, cwd=checkout, GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
+    assert done.stderr.count("detected dubious ownership") == 1
+    assert "safe.directory" in done.stderr
+    assert stored(checkout) == {}
 
 
 @pytest.mark.real

@@ -84,6 +84,12 @@ def test_the_gate_needs_no_secret_and_writes_nothing() -> None:
     assert WORKFLOW.count("actions/checkout@") == WORKFLOW.count("persist-credentials: false")
 
 
+def test_every_action_is_pinned_by_commit_and_says_which_version_that_is() -> None:
+    used = re.findall(r"uses: (.*)", WORKFLOW)
+    assert used
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each) for each in used)
+
+
 def test_no_page_installs_from_an_index_that_has_no_accelbench() -> None:
     for path in [ROOT / "README.md", *(ROOT / "docs").iterdir()]:
         if path.is_file():
@@ -212,6 +218,19 @@ def test_a_pull_request_fails_for_slower_code_only(simulated: Path, runner: Path
     assert "::error" in run_job("pull-request", slower, runner, 10)
     assert "1.200×" in (slower.parent / "summary.md").read_text()
     assert 'failures="1"' in (slower / "accelbench.xml").read_text()
+
+
+@pytest.mark.real
+def test_a_pull_request_does_not_set_its_own_limits(simulated: Path, runner: Path) -> None:
+    slower = {MODEL: (simulated / MODEL).read_text().replace("0.001", "0.0012")}
+    config, suite = ((simulated / name).read_text() for name in ("accelbench.toml", "benchmarks/suite.toml"))
+    slower["accelbench.toml"] = f'{config}[thresholds]\n"ranking" = "90%"\n[check]\nmax-slowdown = "90%"\n'
+    slower["benchmarks/suite.toml"] = f'{suite}[thresholds]\n"ranking" = "90%"\n'
+    told = run_job("pull-request", pull_request(simulated, slower), runner, 10)
+    assert "limit 5% (default)" in told
+    commit(simulated, {"accelbench.toml": slower["accelbench.toml"]})
+    told = run_job("pull-request", pull_request(simulated, {MODEL: slower[MODEL]}), runner)
+    assert "limit 90% (accelbench.toml of HEAD^1 'ranking')" in told
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchbench.analyse import metrics
@@ -53,12 +54,20 @@ def history(
 
     `cases`: parts of cases' ids, or patterns of whole ones; none means all. `by`: a tag, whose values are the
     points instead of runs. `threshold`: the smallest change to tell, 0.03 for 3%. A run that cannot be read
-    is left out, and told to an `observer`. Raises UsageError, also for a name that no stored case has;
-    UnreadableInput where there is no run.
+    is left out; that, and damaged lines of the others, are told to an `observer`. Raises UsageError, also for
+    a name that no stored case has; UnreadableInput where there is no run.
     """
     root, quantity = results_folder(results), metrics.metric_named(metric)
     if not selectors.run_ids(root):
         folder("latest", root)  # tells what to do
     told = observer or RunObserver()
     stored = selectors.read_all(root, lambda reason: told.note(f"left out: {reason}"))
-    return trends(stored, quantity, several(cases), threshold, by)
+    return trends(_told(stored, told), quantity, several(cases), threshold, by)
+
+
+def _told(stored: Iterable[Run], observer: RunObserver) -> Iterator[Run]:
+    """The same runs; of each that has damaged lines, these are told."""
+    for run in stored:
+        if run.damaged:
+            observer.note(f"damaged, not in this history: run {run.info.id}, {'; '.join(run.damaged)}")
+        yield run

@@ -86,6 +86,8 @@ def frame(
     the columns case, suite, workload, backend, framework_version, device, dtype, mode, phase, round, block
     (from 0) and step_s, the seconds of one step. Cases without a measurement have no blocks.
 
+    `attrs["damaged"]` of the frame has the lines of the run that could not be read.
+
     Ceilings and prices are those a report on this machine shows; a file of ceilings that cannot be read is
     an AccelbenchWarning. Raises UsageError where the nearest accelbench.toml is wrong, UnreadableInput.
     """
@@ -93,12 +95,15 @@ def frame(
 
     shown = run if isinstance(run, Run) else load(run, results)
     if per == "block":
-        return pd.DataFrame(_blocks(shown), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+        blocks = pd.DataFrame(_blocks(shown), columns=[*BLOCK_FACTS, "round", "block", "step_s"])
+        blocks.attrs["damaged"] = shown.damaged
+        return blocks
     of_cases = rows(shown, _ceilings(shown), known_prices())
     table = columns.data_frame(of_cases)
     table.insert(1, "work", [row.case.work for row in of_cases])
     for name in columns.NUMBERS:
         table[name] = pd.to_numeric(table[name])
+    table.attrs["damaged"] = shown.damaged
     return table
 
 

@@ -14,8 +14,9 @@ from benchbench.model.case import Case
 from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Policy
-from benchbench.store.codec import HEAD_LIMIT
+from benchbench.store.codec import LIMIT
 
+MOST_BYTES = LIMIT + 32  # of a line: its kind stands before what is stored
 UNREADABLE = "what it sent cannot be read: {error}"
 
 
@@ -107,8 +108,8 @@ class LineReader:
     def lines(self, piece: bytes) -> Iterator[NodeLine]:
         """Those that `piece` completes. Raises UnreadableInput for what is none of ours."""
         *whole, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > HEAD_LIMIT:
-            raise UnreadableInput(f"a line of more than {HEAD_LIMIT} bytes")
+        if len(self._rest) > MOST_BYTES:
+            raise UnreadableInput(f"a line of more than {MOST_BYTES} bytes")
         for each in whole:
             kind, _, content = each.partition(b" ")
             try:

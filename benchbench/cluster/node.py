@@ -119,4 +119,4 @@ class Teller(RunObserver):
 
     def record(self, record: Record, side: int) -> None:
         """A record."""
-        self._tell(LineKind.RECORD, codec.encode(record, self._redact))
+        self._tell(LineKind.RECORD, codec.storable(record, self._redact)[1])

@@ -151,7 +151,7 @@ class Receiver:
     def _store(self, record: Record) -> Record:
         if self._writer is None or self._info is None:
             raise UnreadableInput("it sent a record before the head of its run")
-        self._writer.append(record)
+        record = self._writer.append(record)
         self._count(record)
         return record
 

@@ -12,7 +12,6 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run
 from benchbench.reading import read_file
 from benchbench.store import codec, disk, runs, selectors
-from benchbench.store.checksum import sealed
 from benchbench.store.redaction import own_redaction
 from benchbench.store.tags import fleet_of
 
@@ -38,7 +37,8 @@ class FleetInfo:
 def keep_fleet(results: Path, info: FleetInfo) -> None:
     """Raises CannotWrite."""
     text = codec.to_json(info, indent=1, redact=own_redaction()) + b"\n"
-    disk.save_below(results, _path(results, info.id), sealed(text))
+    stored = codec.sealed_document(text, FleetInfo, f"the request of the fleet {info.id}")
+    disk.save_below(results, _path(results, info.id), stored)
 
 
 def read_fleet(results: Path, name: str = "") -> FleetInfo:

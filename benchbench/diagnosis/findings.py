@@ -60,9 +60,6 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
     root = Path("/")
     pause = watch_neighbours(root, sleep)
     temporary = Path(tempfile.gettempdir())
-    free = None
-    with suppress(OSError):
-        free = shutil.disk_usage(temporary).free
     return Host(
         root=root,
         cpus=allowed_cpus(),
@@ -75,5 +72,13 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
         clock=time.perf_counter,
         synchronised=wall_clock(),
         temporary=temporary,
-        free_bytes=free,
+        free_bytes=_free_bytes(temporary),
+        shared_bytes=_free_bytes(root / "dev/shm"),
     )
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Of its file system; None where it does not tell, or there is no such folder."""
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free
+    return None

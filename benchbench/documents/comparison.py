@@ -65,14 +65,16 @@ def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> D
     """A paragraph for each case of `shown`; the summary counts all."""
     names = case_cells(verdict.case for verdict in shown)
     rows = [_row(verdict) | {"case": names[verdict.case]} for verdict in shown]
+    damaged = {"ref": found.ref.damaged, "new": found.new.damaged}
+    told = {"damaged": [f"{side}: {text}" for side, texts in damaged.items() for text in texts]}
     return Document(
         name="compare",
         title=f"Comparison of {found.new.info.id} with {found.ref.info.id}",
         facts=tuple(_facts(found)),
         tables=(table(rows, COLUMNS, layout=Layout.PARAGRAPHS),) if rows else (),
         notes=tuple(_summary(found)),
-        data=_data(found, shown),
-        records=Records(FIELDS, tuple(map(asdict, shown))),
+        data=_data(found, shown) | {"damaged": damaged},
+        records=Records((*FIELDS, "damaged"), tuple(asdict(verdict) | told for verdict in shown)),
     )
 
 

@@ -127,6 +127,7 @@ def _data(gate: Gate) -> dict[str, Any]:
         "baseline": {"name": gate.name or None, "sessions": [_head(each) for each in found.sessions]},
         "run": _head(found.new),
         "confirmation": again and {"run": _head(again.new), "ref": again.ref and _head(again.ref)},
+        "damaged": found.new.damaged,
         "note": gate.note,
         "alpha": ALPHA,
         "metrics": [{"name": each.name, "better": each.better, "unit": each.unit} for each in policy.metrics],

@@ -22,7 +22,7 @@ SPARKS = 60  # the last runs that a sparkline shows
 Shared = Mapping[tuple[str, int], SharedChange]  # a case and the index of its change → the event
 FIELDS = (
     *("case", "metric", "unit", "tag", "run", "started", "value", "processes", "change"),
-    *("spike", "contended", "not_comparable"),
+    *("spike", "contended", "not_comparable", "damaged"),
 )
 LOTTERY = "runs go back and forth between these: no change of the code"
 NOTHING = "no stored run has such a case, or a value of it: accelbench report shows the ids of cases"
@@ -232,6 +232,7 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
             "spike": index in trend.history.outliers,
             "contended": point.contended,
             "not_comparable": bars.get(index),
+            "damaged": point.damaged,
         }
 
 

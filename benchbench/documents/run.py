@@ -101,10 +101,11 @@ def report_document(
         data={
             "schema": SCHEMA,
             "run": _run_fields(run.info) | {"notes": _run_notes(run)},
+            "damaged": run.damaged,
             "works": [work_data(work) for work in found],
             "rows": flat,
         },
-        records=Records(COLUMNS, flat),
+        records=Records((*COLUMNS, "damaged"), tuple(row | {"damaged": run.damaged} for row in flat)),
         run=run,
         rows=tuple(made),
         verdicts=tuple(verdicts),

@@ -11,7 +11,6 @@ from typing import Any
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.errors import UnreadableInput
 from benchbench.store import codec
-from benchbench.store.checksum import sealed
 from benchbench.store.runs import NAME
 
 DIGITS = 7  # of a value: far below the least spread that counts, 1e-4
@@ -33,7 +32,7 @@ def read_session(path: Path) -> Digest:
 
 
 def encode_session(found: Digest) -> bytes:
-    """JSON with one line per case and a checksum; values rounded to `DIGITS` digits."""
+    """JSON with one line per case and a checksum; values rounded to `DIGITS` digits. Raises CannotWrite."""
     given = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
     cases = given.pop("cases")
     fields = {name: value for name, value in given.items() if value not in (None, (), "")}
@@ -41,7 +40,7 @@ def encode_session(found: Digest) -> bytes:
     head = [f"  {_json(name)}: {_json(_plain(value))}" for name, value in fields.items()]
     lines = ",\n".join(f"    {_json(case)}: {_json(_short(side))}" for case, side in cases.items())
     text = "{\n" + ",\n".join([*head, f'  "cases": {{\n{lines}\n  }}']) + "\n}\n"
-    return sealed(text.encode(errors="replace"))
+    return codec.sealed_document(text.encode(errors="replace"), Digest, f"the session {found.id}")
 
 
 def _short(side: CaseDigest) -> dict[str, Any]:

@@ -84,14 +84,22 @@ def run_check(asked: CheckOptions, observer: RunObserver) -> CheckedRun:
     if rounds is not None and rounds < LEAST_PROCESSES:
         hint = f"A check needs {LEAST_PROCESSES} processes of each case."
         raise UsageError(f"{count_of(rounds, 'round')} cannot be tested.", hint)
-    project = config.nearest(Path())
+    judge = _judge(asked)
+    project = config.nearest_at(judge, Path()) if judge else config.nearest(Path())
     policy = _policy(asked, project)
     name = asked.baseline or ("" if asked.ab else project.check.baseline or "")
     if name:
         return _Stages(asked, project, observer).against_sessions(name, policy)
     if asked.ab and not asked.run:
-        return _Stages(asked, project, observer).against_code(asked.ab, policy)
+        return _Stages(asked, project, observer, judge).against_code(asked.ab, policy)
     raise UsageError("Which baseline?", "Give --baseline NAME; accelbench baseline list shows them.")
+
+
+def _judge(asked: CheckOptions) -> str:
+    """The revision whose settings decide: that of the other code, so that no change sets its own limits."""
+    if asked.baseline or not asked.ab:
+        return ""
+    return variants.parse_variant(asked.ab, given(asked.measure.pythons)).revision
 
 
 def _policy(asked: CheckOptions, project: config.Config) -> GatePolicy:
@@ -110,11 +118,15 @@ def _policy(asked: CheckOptions, project: config.Config) -> GatePolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """The first test of a run and, of what that flags, the second."""
+    """The first test of a run and, of what that flags, the second.
+
+    `judge`: the revision that `project` is of, if it is not of here and now.
+    """
 
     asked: CheckOptions
     project: config.Config
     observer: RunObserver
+    judge: str = ""
 
     def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
         if others := self.asked.measure.given - BESIDE_BASELINE:
@@ -217,22 +229,27 @@ class _Stages:
         """What is typed, else what the project and the suites say."""
         if policy.thresholds:
             return policy.thresholds
-        return thresholds(run, self.project, self.asked.measure.suites, self.observer.note)
+        return thresholds(run, self.project, self.asked.measure.suites, self.observer.note, self.judge)
 
 
 def thresholds(
-    run: Run, project: config.Config, suites: Sequence[str], tell: Callable[[str], None]
+    run: Run, project: config.Config, suites: Sequence[str], tell: Callable[[str], None], judge: str = ""
 ) -> tuple[Rule, ...]:
-    """The project's patterns, those of the suites, given or found by the run's names, the project's limit."""
+    """The project's patterns, those of the suites, given or found by the run's names, the project's limit.
+
+    `judge`: the revision that the project's settings are of; then the suites' are of it, too.
+    """
     names = dict.fromkeys(case.suite for case in run.info.plan)
     known = {name: name for name in suite.suite_names()}
-    known |= {suite.load_suite(name).name: name for name in project.run.suite}
+    known |= {suite.thresholds_of(name, judge)[0]: name for name in project.run.suite}
     for name in names:
         if not suites and name not in known and name != "defaults":
             tell(f"suite {name!r} is not found by name: give --suite FILE for its thresholds")
     chosen = suites or [known[name] for name in names if name in known]
-    patterns = [rule for name in chosen for rule in suite.suite_thresholds(suite.load_suite(name))]
-    return (*config.config_thresholds(project), *patterns, *config.default_rules(project))
+    patterns = [rule for name in chosen for rule in suite.thresholds_of(name, judge)[1]]
+    version = f" of {judge}" if judge else ""
+    own, usual = config.config_thresholds(project, version), config.default_rules(project, version)
+    return (*own, *patterns, *usual)
 
 
 def _others(sessions: Sequence[Digest], run: str, name: str, results: Path) -> tuple[list[Digest], str]:

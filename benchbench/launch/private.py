@@ -45,7 +45,7 @@ def opened(folder: Path) -> Iterator[int]:
     try:
         descriptor = os.open(folder, FOLDER)
     except OSError as error:
-        if not folder.is_symlink():
+        if not os.path.islink(folder):
             raise
         raise UsageError(f"{folder} is a link, which somebody else may have made.", HINT) from error
     try:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from benchbench import paths
 from benchbench.analyse.pricing import Prices, parse_prices, valid_prices
 from benchbench.errors import UnreadableInput, UsageError, unknown
 from benchbench.launch.project import KEYS, NAME, CodeConfig, DataConfig, find_config
+from benchbench.plan.revision import content_at
 from benchbench.plan.thresholds import Rule, fraction, rules
-from benchbench.reading import read_toml
+from benchbench.reading import parse_toml, read_toml
 
 
 class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -55,10 +57,21 @@ def nearest(start: Path) -> Config:
     return load_config(path) if path else Config()
 
 
-def load_config(path: Path) -> Config:
-    """Raises UsageError with file and key."""
+def nearest_at(revision: str, start: Path) -> Config:
+    """The same at a revision of the repository that `start` is in: who asks cannot have changed it."""
+    whole = paths.absolute(start)
+    for folder in [whole, *whole.parents]:
+        text = content_at(revision, folder / NAME)
+        if text is not None:
+            return load_config(folder / NAME, text, f" of {revision}")
+    return Config()
+
+
+def load_config(path: Path, text: bytes | None = None, version: str = "") -> Config:
+    """Raises UsageError with file and key. `text`: what it holds, in that `version`, if not as it is now."""
     try:
-        found = msgspec.convert(read_toml(path), Config)
+        fields = read_toml(path) if text is None else parse_toml(text)
+        found = msgspec.convert(fields, Config)
         found = msgspec.structs.replace(found, run=_located(found.run, path.parent))
         config_thresholds(found)
         default_rules(found)
@@ -66,11 +79,11 @@ def load_config(path: Path) -> Config:
     except UnreadableInput as error:
         raise UsageError(f"Cannot read {error}", KEYS) from error
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}", _hint(str(error))) from error
+        raise UsageError(f"{path}{version}: {error}", _hint(str(error))) from error
     except ValueError as error:
-        raise UsageError(f"Cannot read {path}: {error}", KEYS) from error
+        raise UsageError(f"Cannot read {path}{version}: {error}", KEYS) from error
     except UsageError as error:
-        raise UsageError(f"{path}: {error}", error.hint) from error
+        raise UsageError(f"{path}{version}: {error}", error.hint) from error
     return found
 
 
@@ -80,15 +93,15 @@ def _located(run: RunConfig, folder: Path) -> RunConfig:
     return msgspec.structs.replace(run, suite=suites)
 
 
-def config_thresholds(found: Config) -> list[Rule]:
-    """Of the `[thresholds]` table. Raises UsageError."""
-    return rules(found.thresholds, NAME)
+def config_thresholds(found: Config, version: str = "") -> list[Rule]:
+    """Of the `[thresholds]` table. `version` of the file, for whom it is told. Raises UsageError."""
+    return rules(found.thresholds, f"{NAME}{version}")
 
 
-def default_rules(found: Config) -> list[Rule]:
+def default_rules(found: Config, version: str = "") -> list[Rule]:
     """`max-slowdown`, which is for every case that no pattern names. Raises UsageError."""
     limit = found.check.max_slowdown
-    return [] if limit is None else [Rule("", fraction(str(limit)), f"{NAME} max-slowdown")]
+    return [] if limit is None else [Rule("", fraction(str(limit)), f"{NAME}{version} max-slowdown")]
 
 
 def prices(found: Config) -> Prices | None:

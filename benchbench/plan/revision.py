@@ -6,45 +6,66 @@ import os
 import re
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from benchbench import paths
-from benchbench.errors import UsageError
+from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
 from benchbench.launch.project import UserCode
+from benchbench.reading import MOST_TOML, read_file
 from benchbench.store import tags
 
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set in hooks, to another repository perhaps
+NO_REPOSITORY = "not a git repository (or any"  # of the folders above; else it names one that is broken
+GITLINK = "160000"  # the mode of a submodule in a tree
 
 
 def current_commit(folder: str = ".") -> str:
-    """Of the checkout that `folder` lies in, `-dirty` added where files of it were changed; empty in none."""
+    """Of the checkout that `folder` lies in, `-dirty` added where files of it were changed.
+
+    Empty where it lies in none, or before the first commit. Raises UsageError where git does not answer.
+    """
     status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    try:
-        done = _git(folder, *status, GIT_OPTIONAL_LOCKS="0")
-    except UsageError:  # no git, or none that answers
+    told = _answer(folder, *status, GIT_OPTIONAL_LOCKS="0")
+    found = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", told, re.MULTILINE)
+    if not found:
         return ""
-    found = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", done.stdout, re.MULTILINE)
-    if done.returncode or not found:
-        return ""
-    changed = any(not line.startswith("#") for line in done.stdout.splitlines())
+    changed = any(not line.startswith("#") for line in told.splitlines())
     return tags.commit_name(found[1], dirty=changed)
 
 
 def commit_tag() -> dict[str, str]:
-    """`commit` of the working folder as a tag, if it lies in a checkout."""
-    found = current_commit()
+    """`commit` of the working folder as a tag, if it lies in a checkout.
+
+    Where git fails there is none, and an AccelbenchWarning says why.
+    """
+    try:
+        found = current_commit()
+    except UsageError as error:
+        here = paths.resolved(".")
+        if any(os.path.lexists(folder / ".git") for folder in (here, *here.parents)):
+            _warn_once(f"the tag commit is not set: {error}", error.hint)
+        return {}
     return {tags.COMMIT: found} if found else {}
+
+
+@cache
+def _warn_once(text: str, hint: str) -> None:
+    """A comparison makes several runs, and what keeps all of them from a commit is the same."""
+    warnings.warn(AccelbenchWarning(text, hint), stacklevel=3)
 
 
 @contextmanager
 def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
     """`code` as of a revision: each folder that lies in a repository is taken from a checkout of all of it.
 
-    Raises UsageError where no folder of workloads lies in a repository, that has no such revision, or git
-    cannot be run.
+    Of a folder in a submodule the repository is the outermost one, and the submodule is as that one has it.
+    Raises UsageError where no folder of workloads lies in a repository, that has no such revision, a
+    submodule lacks its commit, or git fails.
     """
     roots = {each: _root(each) for each in (*code.workloads, *code.python_path, *code.sources)}
     if not any(roots[each] for each in code.workloads):
@@ -63,35 +84,103 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
         )
 
 
+def content_at(revision: str, path: Path) -> bytes | None:
+    """What a small file held at a revision of its folder's repository; None where it was not there.
+
+    In no repository it is what the file holds now. Raises UsageError, UnreadableInput.
+    """
+    path = paths.resolved(path.parent) / path.name
+    root = _root(str(next(folder for folder in path.parents if os.path.isdir(folder))))
+    if not root:
+        return read_file(path, MOST_TOML) if os.path.isfile(path) else None
+    name = f"{_commit(root, revision)}:{path.relative_to(root).as_posix()}"
+    if _git(root, "cat-file", "-e", name).returncode:
+        return None
+    if int(_answer(root, "cat-file", "-s", name)) > MOST_TOML:
+        raise UnreadableInput(f"{path} of {revision}: larger than {MOST_TOML} bytes")
+    return _git(root, "cat-file", "blob", name).stdout.encode()
+
+
 def _moved(path: str, root: str, trees: dict[str, Path]) -> str:
     return str(trees[root] / paths.resolved(path).relative_to(root)) if root else path
 
 
 def _root(path: str) -> str:
-    """Of the repository that a folder is in; empty where it is in none."""
+    """Of the outermost repository that a folder is in; empty where it is in none."""
     if not os.path.isdir(path):
         return ""
-    done = _git(path, "rev-parse", "--show-toplevel")
-    return str(paths.resolved(done.stdout.strip())) if done.returncode == 0 else ""
+    root, outer = "", _answer(path, "rev-parse", "--show-toplevel")
+    while outer:
+        root = outer
+        outer = _answer(root, "rev-parse", "--show-superproject-working-tree")
+    return str(paths.resolved(root)) if root else ""
 
 
 def _tree(root: str, revision: str, place: Path) -> Path:
-    """A checkout through an index of its own: no worktree to clean up, nothing left out of an archive."""
+    """A checkout of a revision, submodules included; files that are not tracked are not there."""
+    git_dir = Path(_answer(root, "rev-parse", "--absolute-git-dir"))
+    _check_out(Path(root), git_dir, _commit(root, revision), place)
+    return place
+
+
+def _commit(root: str, revision: str) -> str:
+    """The commit that a revision names. Raises UsageError where there is none."""
     name = f"{revision}^{{commit}}"
-    commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    if commit.returncode:
-        raise UsageError(f"{root} has no revision {revision!r}.", "git log --oneline lists them.")
-    place.mkdir()
-    index = {"GIT_INDEX_FILE": str(place / "index")}
-    tree = place / "tree"
-    for arguments in (
-        ("read-tree", commit.stdout.strip()),
-        ("checkout-index", "--all", f"--prefix={tree}{os.sep}"),
-    ):
-        done = _git(root, *arguments, **index)
-        if done.returncode:
-            raise UsageError(f"git {arguments[0]} failed: {done.stderr.strip()[:300]}", f"Try it in {root}.")
-    return tree
+    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    if found.returncode:
+        is_shallow = _answer(root, "rev-parse", "--is-shallow-repository") == "true"
+        deepen = "The clone is shallow: git fetch --deepen=100 there; in GitHub's checkout, fetch-depth: 0."
+        hint = deepen if is_shallow else "git log --oneline lists them."
+        raise UsageError(f"{root} has no revision {revision!r}.", hint)
+    return found.stdout.strip()
+
+
+def _check_out(root: Path, git_dir: Path, commit: str, tree: Path) -> None:
+    """A commit and those of its submodules, into an empty folder.
+
+    Each has an index of its own: no worktree to clean up, nothing left out of an archive. `root`: where its
+    files are now. A submodule that nobody has fetched is the empty folder that it is in a clone, too.
+    """
+    tree.mkdir(parents=True, exist_ok=True)
+    own = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
+    with tempfile.TemporaryDirectory(prefix="accelbench-") as index:
+        own["GIT_INDEX_FILE"] = f"{index}/index"
+        _answer(str(tree), "read-tree", commit, **own)
+        _answer(str(tree), "checkout-index", "--all", **own)
+    for entry in _answer(str(tree), "ls-tree", "-r", "-z", commit, **own).split("\0"):
+        facts, _, name = entry.partition("\t")
+        if not facts.startswith(GITLINK):
+            continue
+        inner, pinned = root / name, facts.split()[2]
+        theirs = _git_dir(inner) or git_dir / "modules" / name  # where git keeps one that is elsewhere now
+        if not os.path.isdir(theirs):
+            continue
+        if _git(str(tree), "cat-file", "-e", f"{pinned}^{{commit}}", GIT_DIR=str(theirs)).returncode:
+            fetch = f"git --git-dir={theirs} fetch origin {pinned}"
+            raise UsageError(f"The submodule {inner} lacks the commit {pinned[:12]} of that revision.", fetch)
+        _check_out(inner, theirs, pinned, tree / name)
+
+
+def _git_dir(folder: Path) -> Path | None:
+    """Of the repository whose root is `folder`, if it is one."""
+    found = os.path.exists(folder / ".git")
+    return Path(_answer(str(folder), "rev-parse", "--absolute-git-dir")) if found else None
+
+
+def _answer(where: str, *arguments: str, **environment: str) -> str:
+    """What git prints, without the newline at its end; nothing where `where` is in no repository.
+
+    Raises UsageError with what git says where it fails.
+    """
+    done = _git(where, *arguments, **environment)
+    if done.returncode == 0:
+        return done.stdout.removesuffix("\n")
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    if any(NO_REPOSITORY in line for line in lines):
+        return ""
+    remedy = next((line for line in lines if line.startswith("git config")), "")
+    said = lines[0].removeprefix("fatal: ") if lines else f"exit code {done.returncode}"
+    raise UsageError(f"git {arguments[0]} failed: {said[:300]}", remedy or f"Try it in {where}.")
 
 
 def _git(where: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -104,7 +193,7 @@ def _git(where: str, *arguments: str, **environment: str) -> subprocess.Complete
             text=True,
             errors="replace",
             timeout=GIT_TIMEOUT_S,
-            env=own | environment,
+            env=own | {"LC_ALL": "C"} | environment,  # what it says is looked for in English
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"git cannot be run in {where}: {error}", "Try git status there.") from error

@@ -16,10 +16,11 @@ from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Cache, Dtype, Scalar
 from benchbench.model.placement import Strategy
+from benchbench.plan.revision import content_at
 from benchbench.plan.sizes import tied
 from benchbench.plan.thresholds import Rule, rules
 from benchbench.plan.worlds import parse_world
-from benchbench.reading import LARGEST_IN_TOML, read_toml
+from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
 
 Axes = dict[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
@@ -108,6 +109,33 @@ def parse_suite(fields: dict[str, Any], path: Path) -> Suite:
 def suite_thresholds(suite: Suite) -> list[Rule]:
     """Of the `[thresholds]` table; they are about this suite's cases only. Raises UsageError."""
     return rules(suite.thresholds, f"suite {suite.name}", suite.name)
+
+
+def thresholds_of(name: str, revision: str = "") -> tuple[str, list[Rule]]:
+    """The name of a suite, which may be given as a file, and its thresholds. Raises UsageError.
+
+    `revision`: take what the file said at that revision of its repository, unless the suite comes with
+    accelbench.
+    """
+    path = suite_path(name)
+    is_shipped = path.suffix != Path(name).suffix and path.is_absolute()
+    if not revision or is_shipped:
+        suite = load_suite(name)
+        return suite.name, suite_thresholds(suite)
+    try:
+        text = content_at(revision, path)
+        fields = parse_toml(text) if text is not None else {}
+        found = msgspec.convert({"name": path.stem, **fields}, _Thresholds)
+    except (ValueError, UnreadableInput) as error:
+        raise SuiteError(f"{path} of {revision}: {error}", f"See {page('suites')} for an example.") from error
+    return found.name, rules(found.thresholds, f"suite {found.name} of {revision}", found.name)
+
+
+class _Thresholds(msgspec.Struct, frozen=True):
+    """What a suite says about thresholds, whatever else it says."""
+
+    name: str
+    thresholds: dict[str, str | float] = {}
 
 
 def _check(entry: Entry, where: str) -> None:

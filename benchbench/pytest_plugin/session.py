@@ -30,7 +30,7 @@ from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Verdict
 from benchbench.plan.revision import commit_tag
 from benchbench.pytest_plugin.function import PYTHON, version
-from benchbench.store import runs, selectors
+from benchbench.store import codec, runs, selectors
 
 SUITE = "pytest"
 
@@ -54,10 +54,10 @@ class SessionWriter:
             self.run = session(name, policy, self.earlier)
         self._folder = folder
 
-    def append(self, info: RunInfo, record: Record) -> None:
-        """`info`: the head with what is measured so far. Raises CannotWrite."""
+    def append(self, info: RunInfo, record: Record) -> Record:
+        """`info`: the head with what is measured so far. Returns what is stored. Raises CannotWrite."""
         runs.rewrite_head(self._folder, info)
-        self._writer.append(record)
+        return self._writer.append(record)
 
     def end(self) -> None:
         """Raises CannotWrite."""
@@ -70,9 +70,9 @@ class SessionWriter:
 def record(
     test: str, backend: str | None, device: Device, outcome: Measurement | Failure, place: tuple[int, int]
 ) -> Record:
-    """`test`: its node id; `place`: round, and position in it."""
+    """`test`: its node id; `place`: round, and position in it. What could not be read again is a failure."""
     target = backend or PYTHON
-    return Record(
+    made = Record(
         case=Case(
             suite=SUITE,
             workload=test,
@@ -92,6 +92,7 @@ def record(
         device_model=device.model,
         isolation=Isolation.SHARED,
     )
+    return codec.storable(made)[0]
 
 
 def earlier(results: Path, name: str) -> Run | None:

@@ -30,9 +30,10 @@ def keep_profiles(
     there = {found.case.id for found in artifacts.read_profiles(folder)[0]}
     missing = [record for record in records if record.case.id not in there]
     for found, traces in profile_cases(pool, missing, announce):
-        for name, content in artifacts.profile_files(found, traces).items():
+        stored, files = artifacts.profile_files(found, traces)
+        for name, content in files.items():
             disk.save_below(folder, folder / artifacts.ARTIFACTS / name, content)
-        yield found
+        yield stored
 
 
 def profile_cases(

@@ -16,6 +16,7 @@ from benchbench.model.status import Status
 from benchbench.plan.doubling import smallest
 from benchbench.running.answers import decoded
 from benchbench.running.groundwork import Announce, Groundwork
+from benchbench.store.codec import storable
 
 
 class Recorder:
@@ -48,7 +49,10 @@ class Recorder:
         self._compiled: set[str] = set()  # ids of cases whose programs this part of the run has compiled
 
     def record(self, case: Case, number: int, needless: str = "") -> Record:
-        """Measure the case, unless it is known to fail; `needless`: why it is skipped, if it is."""
+        """Measure the case, unless it is known to fail; `needless`: why it is skipped, if it is.
+
+        What could not be read again is a failure already here, so that no other round repeats it.
+        """
         started, begin = time.time(), self._clock()
         if needless:
             result, isolation, stages = _skipped(needless)
@@ -56,7 +60,7 @@ class Recorder:
             result, isolation, stages = self._measured(case)
         stages["wall"] = self._clock() - begin
         self._order += 1
-        return Record(
+        made = Record(
             case=case,
             round=number,
             order=self._order - 1,
@@ -68,6 +72,7 @@ class Recorder:
             stages_s=stages,
             part=self._part,
         )
+        return storable(made)[0]
 
     def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
         first = self._smallest[case.id]

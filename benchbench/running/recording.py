@@ -73,10 +73,9 @@ def _measure(
 ) -> None:
     """Adds to `records`, which may hold those that an earlier part of the run made."""
     for side, record in rounds.measure_rounds(pools, infos, observer.stage, earlier=tuple(records[0])):
-        if writers:
-            writers[side].append(record)
-        records[side].append(record)
-        observer.record(record, side)
+        stored = writers[side].append(record) if writers else record
+        records[side].append(stored)
+        observer.record(stored, side)
 
 
 @contextmanager

@@ -34,16 +34,31 @@ class _File(Profiled):
     outcome: Any
 
 
-def profile_files(found: Profiled, traces: Mapping[str, bytes]) -> dict[str, bytes]:
-    """File name → content: the table, and `traces` beside it under the case's name, compressed."""
+def profile_files(found: Profiled, traces: Mapping[str, bytes]) -> tuple[Profiled, dict[str, bytes]]:
+    """What is stored of a profile, as file name → content: its table, and `traces` beside it, compressed.
+
+    And the profile as it is stored: one that could not be read again is a failure.
+    """
     stem = _stem(found.case.id)
     names = {name: f"{stem}.{name.removesuffix('.gz')}.gz" for name in sorted(traces)}
     if isinstance(found.outcome, Profile):
         outcome = dataclasses.replace(found.outcome, traces=tuple(names.values()))
         found = dataclasses.replace(found, outcome=outcome)
-    text = json.dumps(dataclasses.asdict(found), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     packed = {names[name]: _compressed(name, content) for name, content in traces.items()}
-    return {f"{stem}{TABLE}": f"{text}\n".encode(errors="replace"), **packed}
+    try:
+        table = _json(found)
+        _decoded(table)
+    except (UnreadableInput, ValueError) as error:
+        reason = f"the profile could not be read again, so it is not stored: {error}"
+        found = dataclasses.replace(found, outcome=Failure(status=Status.FAILED, message=reason))
+        table = _json(found)
+    return found, {f"{stem}{TABLE}": table, **packed}
+
+
+def _json(found: Profiled) -> bytes:
+    """Raises ValueError for NaN and infinity."""
+    text = json.dumps(dataclasses.asdict(found), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return f"{text}\n".encode(errors="replace")
 
 
 def _stem(case: str) -> str:
@@ -125,8 +140,14 @@ def _is_quantity(number: float) -> bool:
 def _read(path: Path) -> Profiled:
     if path.stat().st_size > LIMIT:
         raise UnreadableInput(f"larger than {LIMIT} bytes")
+    return _decoded(path.read_bytes())
+
+
+def _decoded(text: bytes) -> Profiled:
+    if len(text) > LIMIT:
+        raise UnreadableInput(f"larger than {LIMIT} bytes")
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(text, type=_File)
     except (ValueError, RecursionError) as error:
         raise UnreadableInput(str(error)[:200]) from error
     if found.schema > SCHEMA:

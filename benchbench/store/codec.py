@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from benchbench.errors import UnreadableInput
+from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.measurement import Failure, Measurement, RankSamples
 from benchbench.model.note import Note, plain
 from benchbench.model.ranks import slowest
@@ -24,9 +24,12 @@ from benchbench.store.redaction import Redaction, redacted
 
 T = TypeVar("T")
 
-LINE_LIMIT = 8 * 2**20  # bytes; a record of 1000 blocks is 20 KiB
+# Limits of a line and of a file, for what is written and for what is read. 1,000 blocks of 512 ranks take
+# 12 MiB, or 60 MiB and 3.1 million values if each block is a batch of its own; a million blocks take 18 MiB.
+# Without the second limit, reading `{},{},…` would take 3 GiB; with it, none that was tried takes 1.2 GiB.
+LIMIT = 64 * 2**20  # bytes
+MOST_VALUES = 2**22
 LATEST = 253_402_300_799  # Unix seconds: the end of the year 9999
-HEAD_LIMIT = 64 * 2**20  # bytes; a plan of 10,000 cases is 4 MiB
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +47,37 @@ def encode(record: Record, redact: Redaction = str) -> bytes:
     return sealed(to_json(record, redact=redact))
 
 
+def storable(record: Record, redact: Redaction = str) -> tuple[Record, bytes]:
+    """The record and its line. A record that could not be read again is a failure of its case instead.
+
+    Raises CannotWrite where not even that could be read.
+    """
+    try:
+        return record, _readable(record, redact)
+    except (UnreadableInput, ValueError, RecursionError) as error:
+        reason = f"the record could not be read again, so it is not stored: {error}"
+    failed = dataclasses.replace(record, outcome=Failure(status=Status.FAILED, message=reason))
+    try:
+        return failed, _readable(failed, redact)
+    except (UnreadableInput, ValueError, RecursionError) as error:
+        hint = "Give its case a shorter name."
+        raise CannotWrite(f"a record could not be read again, so it is not stored: {error}", hint) from error
+
+
+def _readable(record: Record, redact: Redaction) -> bytes:
+    """The record's line, which the reader reads."""
+    line = encode(record, redact)
+    decode(line, checksums=True)
+    return line
+
+
 def decode(line: bytes, *, checksums: bool = False) -> Record:
     """The record in a line. Fields not known here are ignored. Raises UnreadableInput.
 
     `checksums`: whether each line has one. Those of runs of before there were any do not.
     """
-    if len(line) > LINE_LIMIT:
-        raise UnreadableInput(f"longer than {LINE_LIMIT} bytes")
+    if len(line) > LIMIT:
+        raise UnreadableInput(f"longer than {LIMIT} bytes")
     found = _converted(_parsed(unsealed(line, required=checksums), unique=not checksums), _Line)
     if not 0 <= found.started <= LATEST:
         raise UnreadableInput("started: no time of a calendar")
@@ -152,16 +179,38 @@ def document(path: Path, kind: type[T], hint: str) -> T:
     Its checksum is compared where it has one, and has to be there where `checksums` says so: files of before
     there were any are read without.
     """
-    text = read_file(path, HEAD_LIMIT, hint)
+    text = read_file(path, LIMIT, hint)
     try:
-        raw = _parsed(text)
-        unsealed(text, required="checksums" in raw)
-        return _converted(raw, kind)
+        return _document_of(text, kind)
     except UnreadableInput as error:
         raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
 
 
+def _document_of(text: bytes, kind: type[T]) -> T:
+    raw = _parsed(text)
+    unsealed(text, required="checksums" in raw)
+    return _converted(raw, kind)
+
+
+def sealed_document(text: bytes, kind: type[Any], what: str) -> bytes:
+    """A JSON object with its checksum, to be stored as a file that `document` reads as `kind`.
+
+    Raises CannotWrite, which says `what` it is, where it could not be read again.
+    """
+    text = sealed(text)
+    try:
+        if len(text) > LIMIT:
+            raise UnreadableInput(f"longer than {LIMIT} bytes")
+        _document_of(text, kind)
+    except UnreadableInput as error:
+        hint = "Measure fewer cases in one run, or give them shorter names."
+        raise CannotWrite(f"{what} could not be read again, so it is not stored: {error}", hint) from error
+    return text
+
+
 def _parsed(text: bytes, *, unique: bool = True) -> dict[str, Any]:
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > MOST_VALUES:
+        raise UnreadableInput(f"more than {MOST_VALUES} values")
     raw = parse_json(text, unique=unique)
     if not isinstance(raw, dict):
         raise UnreadableInput("not a JSON object")

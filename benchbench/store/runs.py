@@ -75,9 +75,13 @@ class RunWriter:
             os.close(self._lock)
             raise
 
-    def append(self, record: Record) -> None:
-        """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid."""
-        line = codec.encode(record, self._redact) + b"\n"
+    def append(self, record: Record) -> Record:
+        """One whole line, on disk before this returns. Raises CannotWrite; earlier records stay valid.
+
+        Returns what was stored: a failure in place of a record that could not be read again.
+        """
+        record, text = codec.storable(record, self._redact)
+        line = text + b"\n"
         with disk.writing(self._path, f" (the record has {len(line)} bytes)"):
             end = os.fstat(self._descriptor).st_size
             if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
@@ -88,6 +92,7 @@ class RunWriter:
                 with suppress(OSError):
                     os.ftruncate(self._descriptor, end)
                 raise
+        return record
 
     def _store(self, line: bytes) -> None:
         written = self._write(self._descriptor, line)
@@ -101,17 +106,17 @@ class RunWriter:
         """Cut off a last line that is no whole record: a process that is killed may leave one."""
         with disk.writing(self._path):
             end = os.fstat(self._descriptor).st_size
-            most = min(end, codec.LINE_LIMIT)
+            most = min(end, codec.LIMIT)
             last = os.pread(self._descriptor, most, end - most).rpartition(b"\n")[2]
-            if len(last) < codec.LINE_LIMIT and not _is_record(last):
+            if len(last) < codec.LIMIT and not _is_record(last):
                 os.ftruncate(self._descriptor, end - len(last))
 
     def end(self) -> None:
         """Write how many records there are, so that one that is lost later is missed. Raises CannotWrite."""
         count = sum(line != b"\n" for line in _lines(self._path))
-        text = codec.to_json(End(records=count), indent=1) + b"\n"
+        text = sealed(codec.to_json(End(records=count), indent=1) + b"\n")
         with disk.writing(self._path):
-            disk.replace(self._path.with_name(END), sealed(text))
+            disk.replace(self._path.with_name(END), text)
 
     def close(self) -> None:
         """Nothing is pending: every record is on disk already."""
@@ -147,6 +152,7 @@ def make_parent(folder: Path) -> None:
 
 def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> RunWriter:
     """The same in a folder that is not there yet."""
+    head = _head_text(info, redact)
     with disk.writing(folder):
         make_parent(folder)
         folder.mkdir()
@@ -155,7 +161,7 @@ def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> R
         writer = RunWriter(folder, redact=redact)
         made.callback(writer.close)
         with disk.writing(folder):
-            disk.replace(folder / HEAD, _head_text(info, redact))
+            disk.replace(folder / HEAD, head)
             disk.sync(folder.parent)
         made.pop_all()
     return writer
@@ -164,7 +170,7 @@ def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> R
 def _head_text(info: RunInfo, redact: Redaction | None = None) -> bytes:
     given = {each.name: getattr(info, each.name) for each in fields(info)}
     text = codec.to_json(_Head(**given, checksums=True), indent=1, redact=redact or own_redaction())
-    return sealed(text + b"\n")
+    return codec.sealed_document(text + b"\n", _Head, f"the head of the run {info.id}")
 
 
 def keep(root: Path, run: Run) -> Path:
@@ -177,8 +183,9 @@ def keep(root: Path, run: Run) -> Path:
 
 def rewrite_head(folder: Path, info: RunInfo) -> None:
     """The head of the run in `folder` becomes `info`. Raises CannotWrite."""
+    head = _head_text(info)
     with disk.writing(folder):
-        disk.replace(folder / HEAD, _head_text(info))
+        disk.replace(folder / HEAD, head)
 
 
 def _is_record(line: bytes) -> bool:
@@ -279,8 +286,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         if not os.path.isfile(path):
             raise UnreadableInput(f"{path} is not a file.")
         with path.open("rb") as file:
-            while line := file.readline(codec.LINE_LIMIT + 2):
+            while line := file.readline(codec.LIMIT + 2):
                 rest = line
                 while rest and not rest.endswith(b"\n"):
-                    rest = file.readline(codec.LINE_LIMIT)
+                    rest = file.readline(codec.LIMIT)
                 yield line

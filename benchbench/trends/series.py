@@ -36,6 +36,7 @@ class Point:
     runs: tuple[str, ...]
     tag: str | None = None
     contended: str = ""
+    damaged: tuple[str, ...] = ()  # lines of its runs that could not be read, after the run's id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,7 @@ def _point(run: Digest, case: CaseDigest, metric: Metric, tag: str | None) -> Po
         runs=(run.id,),
         tag=tag,
         contended=case.disturbance(metric),
+        damaged=tuple(f"{run.id}: {text}" for text in run.damaged),
     )
 
 
@@ -225,4 +227,5 @@ def _joined(points: Sequence[Point], metric: Metric) -> Point | None:
         value=value,
         processes=processes,
         runs=tuple(point.run for point in points),
+        damaged=tuple(text for point in points for text in point.damaged),
     )

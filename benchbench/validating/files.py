@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchbench.validating.faults import Fault, Validation, joined
-from benchbench.validating.run import HEAD, MOST_BYTES, is_run, read_object, validate_run
+from benchbench.validating.run import HEAD, is_run, read_object, validate_run
 from benchbench.validating.schema import schema_faults
 
 LARGEST_SUITE = 2**20  # bytes
@@ -79,7 +79,7 @@ def _session_faults(path: Path, session: dict[str, Any]) -> Iterator[str]:
 
 def _validate_suite(path: Path) -> Validation:
     try:
-        if not os.path.isfile(path) or path.stat().st_size > min(LARGEST_SUITE, MOST_BYTES[HEAD]):
+        if not os.path.isfile(path) or path.stat().st_size > LARGEST_SUITE:
             raise ValueError("no file, or too large")
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

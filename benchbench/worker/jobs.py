@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import traceback
 from collections.abc import Callable
@@ -35,6 +36,11 @@ from benchbench.worker.program import (
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
 from benchbench.workloads.base import Operation, Workload
 
+DEEPEST = 5  # errors, each caused by the next
+LONGEST_MESSAGE, LONGEST_LOG = 500, 4096  # characters; of a log its end
+TRACEBACK = "(most recent call last):"  # of Python, and of TensorFlow where it names the line of an operation
+EXPLANATION = "Explanation:"  # begins the line of torch's compiler that says why
+NAMED = re.compile(r"[A-Za-z_][\w.]*(:|$)")  # a line of a traceback that begins with an error's type
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 
@@ -69,8 +75,9 @@ def run_alone(backend: Backend, job: Message, world: World = ALONE) -> Message:
         return failed(Status.WRONG_RESULT, str(wrong), wrong.error)
     except Exception as error:  # noqa: BLE001 - a case that fails is a result
         traceback.print_exc()
-        memory = backend.out_of_memory(error)
-        return failed(Status.OUT_OF_MEMORY if memory else Status.FAILED, one_line(error))
+        status = Status.OUT_OF_MEMORY if backend.out_of_memory(error) else Status.FAILED
+        log = "".join(traceback.format_exception(error))[-LONGEST_LOG:]  # without local variables
+        return failure_reply(Failure(status=status, message=one_line(error), log=log))
 
 
 def failed(status: Status, message: str, relative_error: float | None = None) -> Message:
@@ -252,10 +259,36 @@ def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], fold
     return dataclasses.replace(profile, traces=tuple(names.values()))
 
 
-def one_line(error: BaseException) -> str:
-    """The error's type and first line, for a table cell."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"[:500]
+def one_line(error: BaseException, depth: int = 0) -> str:
+    """The error's type and what it says, for a table cell: of an error that only wraps another, the other's.
+
+    What a process of the program's own raised comes as text, with a traceback; an error raised from another,
+    and a group of errors, have the other one.
+    """
+    name = type(error).__name__
+    first, inner = wrapped_message(str(error))
+    told = f"{name}: {first}"
+    if inner:
+        told = f"{inner if NAMED.match(inner) else f'{name}: {inner}'} ({first})"
+    others = getattr(error, "exceptions", None)
+    cause = error.__cause__ or (others[0] if others else None)
+    if isinstance(cause, BaseException) and cause is not error and depth < DEEPEST:
+        reason = one_line(cause, depth + 1)
+        told = told if reason in told else f"{told}; caused by {reason}"
+    return told[:LONGEST_MESSAGE]
+
+
+def wrapped_message(text: str) -> tuple[str, str]:
+    """The first line of what an error says, and the line with the innermost message, if that is another."""
+    lines = text.strip().splitlines() or [""]
+    first, rest = lines[0].strip(), [line for line in lines[1:] if line.strip()]
+    if tracebacks := [number for number, line in enumerate(rest) if line.endswith(TRACEBACK)]:
+        after = rest[tracebacks[-1] + 1 :]
+        return first, next((line for line in after if not line.startswith((" ", "\t", "<"))), "").strip()
+    explained = next((line.strip() for line in rest if line.strip().startswith(EXPLANATION)), "")
+    if explained or not first.endswith(":"):
+        return first, explained.removeprefix(EXPLANATION).strip()
+    return first, rest[0].strip() if rest else ""
 
 
 ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # kind of job → what answers it

@@ -36,6 +36,7 @@ class Host:
     synchronised: bool | str  # the wall clock; or why that is not known
     temporary: Path  # where a run keeps its compile caches
     free_bytes: int | None  # there
+    shared_bytes: int | None  # free in /dev/shm; None where there is none
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Memory and the temporary folder: whether there is enough, and whether it stays."""
+"""Memory, shared memory and the temporary folder: whether there is enough, and whether it stays."""
 
 from __future__ import annotations
 
@@ -57,6 +57,14 @@ def huge_pages(host: Host) -> Sequence[Sight]:
     enabled, defrag = modes[0][1], modes[1][1] if modes[1] else "?"
     stalls = enabled == "always" and defrag == "always"
     return (Sight(Level.WARNING if stalls else Level.OK, f"enabled: {enabled}, defrag: {defrag}"),)
+
+
+def shared_memory(host: Host) -> Sequence[Sight]:
+    """Room for what processes of one program hand each other, as batches of images."""
+    if host.shared_bytes is None:
+        return unknown_result("there is no /dev/shm")
+    level = graded(-host.shared_bytes, -GIB, -GIB / 16)  # Docker gives 64 MiB unless asked for more
+    return (Sight(level, f"{size(host.shared_bytes)} free in /dev/shm", host.shared_bytes, "B"),)
 
 
 def temporary(host: Host) -> Sequence[Sight]:

@@ -87,6 +87,12 @@ CHECKS = (
         "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",
     ),
     Check(
+        "shared memory",
+        memory.shared_memory,
+        "workers of an input pipeline hand over batches there, and ranks tensors: without room they fail",
+        "docker run --shm-size=8g; in Kubernetes, a volume emptyDir: {medium: Memory} at /dev/shm",
+    ),
+    Check(
         "temporary folder",
         memory.temporary,
         "compile caches are kept there: without room, compiled modes fail",

@@ -35,15 +35,19 @@ class Github(RunExporter):
         """The commands, to be printed, and the summary, to be appended to $GITHUB_STEP_SUMMARY."""
         found = outcomes(report)
         return {
-            "annotations.txt": "".join(f"{line}\n" for line in _annotations(found)).encode(),
+            "annotations.txt": "".join(f"{line}\n" for line in _annotations(report, found)).encode(),
             "summary.md": _summary(report, found, self._room),
         }
 
 
-def _annotations(found: list[Outcome]) -> Iterator[str]:
+def _annotations(report: RunReport, found: list[Outcome]) -> Iterator[str]:
+    damaged = _damaged(report)
     for kind in KINDS:
         these = [outcome for outcome in found if _kind(outcome) == kind]
-        shown = these if len(these) <= ANNOTATIONS else these[: ANNOTATIONS - 1]
+        room = ANNOTATIONS - 1 if damaged and kind == "warning" else ANNOTATIONS
+        if room < ANNOTATIONS:
+            yield _command(kind, "accelbench", damaged)
+        shown = these if len(these) <= room else these[: room - 1]
         yield from (_command(kind, f"{o.word}: {o.case}", "\n".join(o.texts)) for o in shown)
         if len(these) > len(shown):
             yield _command(kind, "accelbench", f"{len(these) - len(shown)} more: see the job's summary")
@@ -55,6 +59,12 @@ def _kind(outcome: Outcome) -> str:
     if outcome.level is Severity.UNDECIDED:
         return "warning"
     return "notice" if outcome.word == Verdict.FASTER else ""
+
+
+def _damaged(report: RunReport) -> str:
+    """What is said of lines that could not be read, if there are any."""
+    lines = visible("; ".join(report.run.damaged))
+    return f"damaged, not in this report: {lines}" if lines else ""
 
 
 def _command(kind: str, title: str, text: str) -> str:
@@ -72,6 +82,8 @@ def _summary(report: RunReport, found: list[Outcome], room: int) -> bytes:
     counts = Counter(outcome.word for outcome in found)
     title = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no case"
     head = f"### accelbench: {escaped(title)}\n\nRun {escaped(visible(report.run.info.id))}\n\n"
+    if damaged := _damaged(report)[:TEXT_LIMIT]:
+        head += f"{escaped(damaged)}\n\n"
     head += "| case | result | latency [95 %] | notes |\n| --- | --- | --- | --- |\n"
     rows = [_row(outcome).encode() for outcome in found]
     last = f"\n… and {len(rows)} more\n".encode()

@@ -39,6 +39,9 @@ class Junit(RunExporter):
             suite = ET.SubElement(root, "testsuite", facts | _counts(cases))
             for outcome in cases:
                 _add(suite, outcome)
+            if report.run.damaged:
+                lines = "\n".join(map(visible, report.run.damaged))
+                ET.SubElement(suite, "system-err").text = _clean(f"damaged, not in this report:\n{lines}")
         ET.indent(root)
         return {"report.xml": ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"}
 

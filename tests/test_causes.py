@@ -1,0 +1,123 @@
+"""Why a case failed: the innermost message is the headline, and the traceback is kept with the record."""
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from benchbench.worker.jobs import LONGEST_MESSAGE, one_line
+from tests.program import accelbench, records
+
+DATA_LOADER = """Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/tmp/data.py", line 6, in __getitem__
+    try: {}["x"]
+         ~~^^^^^
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/site-packages/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
+    data = fetcher.fetch(index)
+           ^^^^^^^^^^^^^^^^^^^^
+ValueError: bad sample
+second line
+"""
+GRAPH = """Graph execution error:
+
+Detected at node StringToNumber defined at (most recent call last):
+  File "/tmp/graph.py", line 6, in <module>
+
+  File "/tmp/graph.py", line 5, in f
+
+StringToNumberOp could not correctly convert string: a
+\t [[{{node StringToNumber}}]] [Op:__inference_f_29]"""
+COMPILER = "backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCommand:\ng++"
+EXPLAINED = (
+    "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed: shape '[3]'\n  Hint: none"
+)
+TOLD = {  # texts as torch and TensorFlow made them
+    DATA_LOADER: "ValueError: bad sample (Caught ValueError in DataLoader worker process 0.)",
+    GRAPH: "RuntimeError: StringToNumberOp could not correctly convert string: a (Graph execution error:)",
+    COMPILER: "CppCompileError: C++ compile error (backend='inductor' raised:)",
+    EXPLAINED: "RuntimeError: Dynamo failed: shape '[3]' (RuntimeError when making fake tensor call)",
+    "plain\nand more": "RuntimeError: plain",
+    "it ends here:": "RuntimeError: it ends here:",
+    "cut off\nTraceback (most recent call last):\n  File": "RuntimeError: cut off",
+    "": "RuntimeError:",
+}
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_the_innermost_message_of_what_an_error_wraps_is_the_headline(text: str) -> None:
+    assert one_line(RuntimeError(text)).strip() == TOLD[text]
+
+
+def test_what_an_error_was_raised_from_is_told_once_however_the_chain_ends() -> None:
+    outer, inner = RuntimeError("no data"), FileNotFoundError(2, "No such file", "x.npz")
+    outer.__cause__ = inner
+    assert (
+        one_line(outer)
+        == "RuntimeError: no data; caused by FileNotFoundError: [Errno 2] No such file: 'x.npz'"
+    )
+    inner.__cause__ = inner
+    assert one_line(inner).count("FileNotFoundError") == 1
+    inner.__cause__ = outer
+    assert len(one_line(outer)) <= LONGEST_MESSAGE
+    repeated = ValueError("no data")
+    repeated.__cause__ = RuntimeError("no data")
+    assert one_line(repeated).count("no data") == 2
+    assert one_line(ExceptionGroup("several", [KeyError("x")])).endswith("caused by KeyError: 'x'")
+
+
+@pytest.mark.real
+def test_the_error_of_a_data_loaders_worker_is_the_headline() -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    class Broken(data.Dataset):  # type: ignore[misc,name-defined]
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="DataLoader") as caught:
+        next(iter(data.DataLoader(Broken(), num_workers=1)))
+    assert one_line(caught.value).startswith("OSError: [Errno 28] No space left on device (Caught OSError")
+
+
+@pytest.mark.real
+def test_a_failed_case_keeps_its_traceback_without_secrets_and_local_variables(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/broken.py").write_text(
+        textwrap.dedent(
+            """
+            from __future__ import annotations
+            import os
+            from dataclasses import dataclass
+            from benchbench.workloads.operations.gemm import Gemm
+
+            @dataclass(frozen=True)
+            class Broken(Gemm):
+                summary = "it fails where its data is"
+
+                def build_fake(self, place, arrays):
+                    canary = "in-a-local-variable"[:99]
+                    read(canary)
+
+            def read(name):
+                raise OSError("/home/mine/data: the token=4f9d0c1e77aa is not valid")
+            """
+        )
+    )
+    code = {"ACCELBENCH_WORKLOADS": str(tmp_path / "own"), "HOME": "/home/mine"}
+    accelbench(*("run", "-b", "fake", "-w", "broken", "--rounds", "1"), cwd=tmp_path, code=4, **code)
+    (line,) = records(tmp_path)
+    outcome = json.loads(line)["outcome"]
+    assert outcome["message"] == "OSError: ~/data: the token=[redacted] is not valid"
+    assert "Traceback (most recent call last)" in outcome["log"]
+    assert "in read" in outcome["log"]
+    assert outcome["log"].endswith(f"{outcome['message']}\n")
+    assert "4f9d0c1e77aa is" not in line

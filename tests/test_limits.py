@@ -1,0 +1,173 @@
+"""What is written can be read: writer, reader and validator agree about what is valid, at every limit."""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchbench.errors import CannotWrite
+from benchbench.gate.session_file import encode_session
+from benchbench.model.case import Case
+from benchbench.model.measurement import Batch, Failure, Measurement
+from benchbench.model.placement import Placement, Strategy
+from benchbench.model.ranks import combined
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.model.status import Status
+from benchbench.reading import LARGEST
+from benchbench.store import artifacts, codec, runs
+from benchbench.validating import json_text
+from benchbench.validating import run as validating
+from benchbench.validating.files import validate_path
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_digest,
+    a_failure,
+    a_measurement,
+    a_profile,
+    a_profiled,
+    a_record,
+    a_run,
+    a_run_info,
+    a_watched,
+    an_operator,
+)
+
+FAILED = a_record(a_failure())
+
+
+def padded(record: Record, size: int) -> Record:
+    """The record of a failure, with a log that makes its line as long."""
+    assert isinstance(record.outcome, Failure)
+    more = size - len(codec.encode(record))
+    return replace(record, outcome=replace(record.outcome, log="x" * more))
+
+
+def with_values(record: Record, count: int) -> Record:
+    """The record of a failure, with a log that makes it as many values."""
+    assert isinstance(record.outcome, Failure)
+    line = codec.encode(record)
+    more = count - sum(map(line.count, (b",", b"[", b"{")))
+    return replace(record, outcome=replace(record.outcome, log="," * more))
+
+
+def measured(**over: Any) -> Record:
+    return a_record(a_measurement(**over))
+
+
+def of_ranks(count: int, blocks: int, *, batches: bool = False) -> Measurement:
+    source = random.Random(0)
+    times = tuple(source.random() for _ in range(blocks))
+    batch = tuple(Batch(blocks=1, enqueue_s=s, device_s=s, host_s=s) for s in times) if batches else ()
+    one = a_watched(block_s=times, batches=batch)
+    return combined(a_cost(), [(0, f"cuda:{number}", one) for number in range(count)])
+
+
+def on_devices(count: int) -> Case:
+    return a_case(placement=Placement(devices=count, strategy=Strategy.DATA_PARALLEL))
+
+
+# The record that is `beyond` a limit by so much; at it where that is 0.
+AROUND_LIMITS: dict[str, Callable[[int], Record]] = {
+    "bytes of a line": lambda beyond: padded(FAILED, codec.LIMIT + beyond),
+    "values in a line": lambda beyond: with_values(FAILED, codec.MOST_VALUES + beyond),
+    "a number": lambda beyond: measured(cold_s=math.nextafter(1e30, 0.0) * (1.0 + 1e-9 * beyond)),
+    "a time from zero on": lambda beyond: measured(block_s=(1.0, -1e-9 * beyond)),
+    "steps in a block": lambda beyond: measured(iterations=1 - beyond),
+    "blocks": lambda beyond: measured(block_s=(0.01,) * (1 - beyond)),
+    "digits of a parameter": lambda beyond: a_record(case=a_case(params={"m": LARGEST + beyond})),
+    "a time of a calendar": lambda beyond: a_record(FAILED.outcome, started=codec.LATEST + beyond),
+}
+NO_RECORD = ("digits of a parameter", "a time of a calendar")  # beyond these not even a failure can be stored
+
+
+@pytest.mark.real
+@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(sorted(AROUND_LIMITS)), st.integers(-2, 2))
+def test_a_record_at_a_limit_is_read_again_and_one_beyond_it_is_a_failure_of_its_case(
+    limit: str, beyond: int
+) -> None:
+    record = AROUND_LIMITS[limit](beyond)
+    with tempfile.TemporaryDirectory() as root:
+        if beyond > 0 and limit in NO_RECORD:
+            with pytest.raises(CannotWrite, match="could not be read again"):
+                codec.storable(record)
+            return
+        with runs.create_in(Path(root) / "run", a_run_info(plan=(record.case,)), redact=str) as writer:
+            stored = writer.append(record)
+        run = runs.read_run(writer.folder)
+        assert (run.records, run.damaged) == ((stored,), ())
+        assert validate_path(writer.folder).faults == ()
+    if beyond <= 0:
+        assert stored == record
+    else:
+        assert isinstance(stored.outcome, Failure)
+        assert stored.outcome.status is Status.FAILED
+        assert "could not be read again" in stored.outcome.message
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: a_record(of_ranks(512, 1000), case=on_devices(512)),
+        pytest.param(
+            lambda: a_record(of_ranks(512, 1000, batches=True), case=on_devices(512)), marks=pytest.mark.slow
+        ),
+        lambda: measured(block_s=tuple(random.Random(0).random() for _ in range(10**6))),
+    ],
+    ids=["512 ranks", "512 ranks, each block a batch", "a million blocks"],
+)
+def test_what_is_large_and_right_is_stored_read_and_valid(tmp_path: Path, make: Callable[[], Record]) -> None:
+    record = make()
+    with runs.create_run(tmp_path, a_run_info(plan=(record.case,))) as writer:
+        assert writer.append(record) is record
+    assert runs.read_run(writer.folder).records == (record,)
+    assert validate_path(writer.folder).faults == ()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_json_cannot_say_is_a_failure_of_its_case(tmp_path: Path, value: float) -> None:
+    folder = runs.keep(tmp_path, a_run([measured(cold_s=value)]))
+    (record,) = runs.read_run(folder).records
+    assert record.outcome.status is Status.FAILED
+
+
+@pytest.mark.real
+def test_a_head_that_could_not_be_read_again_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    def info(more: int) -> RunInfo:
+        return a_run_info(id="a", tags={"t": "x" * more})
+
+    size = (runs.create_in(tmp_path / "short", info(1)).folder / runs.HEAD).stat().st_size
+    with pytest.raises(CannotWrite, match="could not be read again"):
+        runs.create_in(tmp_path / "long", info(codec.LIMIT - size + 2), redact=str)
+    assert not (tmp_path / "long").exists()
+    longest = runs.create_in(tmp_path / "longest", info(codec.LIMIT - size + 1), redact=str).folder
+    assert (longest / runs.HEAD).stat().st_size == codec.LIMIT
+    assert runs.read_head(longest) == info(codec.LIMIT - size + 1)
+    assert validate_path(longest).faults == ()
+
+
+@pytest.mark.real
+def test_a_session_and_a_profile_that_could_not_be_read_again_are_not_stored() -> None:
+    with pytest.raises(CannotWrite, match="could not be read again"):
+        encode_session(a_digest([(a_case(suite="x" * codec.LIMIT), [0.01])]))
+    large = a_profiled(a_profile(an_operator("x" * artifacts.LIMIT, 0.05)))
+    stored, files = artifacts.profile_files(large, {})
+    assert isinstance(stored.outcome, Failure)
+    assert sum(map(len, files.values())) < 2000
+
+
+def test_the_validator_has_limits_of_its_own_which_are_the_same() -> None:
+    assert validating.MOST_BYTES == codec.LIMIT
+    assert json_text.MOST_VALUES == codec.MOST_VALUES
