@@ -7,13 +7,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
+from benchbench.arrays import Floats
 
 LARGE_P = 0.1  # of a variance beside those of the others: below, it is not shrunk to them
 WILD_P = 1e-3  # of one of the largest variances: below, it does not tell what is usual
@@ -353,7 +348,7 @@ def variance_prior(
     return VariancePrior(size, prior, most)
 
 
-def _prior(variances: Array, degrees: Array) -> tuple[float, float]:
+def _prior(variances: Floats, degrees: Floats) -> tuple[float, float]:
     """s₀² and d₀."""
     import numpy as np
     from scipy.special import digamma, polygamma

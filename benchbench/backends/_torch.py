@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends._torch_layouts import lie_channels_last
 from benchbench.backends.base import CLEARING, PrecisionMismatch, Session, host_cache_bytes
 from benchbench.errors import Unsupported
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Memory
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 ON_THE_CPU = "torch does not track memory on the CPU; the host's peak holds it"
 
@@ -42,14 +39,14 @@ class TorchSession(Session):
         for switch in _precision_switches():
             switch.fp32_precision = self._fp32
 
-    def put(self, array: NDArray[np.generic]) -> Any:
+    def put(self, array: Array) -> Any:
         """A tensor that owns its memory."""
         import torch
 
         tensor = torch.from_numpy(array)
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
 
-    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+    def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
         """A CPU tensor; only CUDA pins."""
         import torch
 
@@ -66,19 +63,19 @@ class TorchSession(Session):
     def wait(self, output: Any) -> None:
         """CPU operations have finished when they return."""
 
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take(self, output: Any, index: Indices) -> Floats:
         """Gathered where it is, then widened."""
         import torch
 
         at = tuple(torch.from_numpy(index.T.copy()).to(output.device))
         return self.fetch(output[at])
 
-    def fetch(self, output: Any) -> NDArray[np.float64]:
+    def fetch(self, output: Any) -> Floats:
         """A copy, widened on the host, so that the device allocates nothing."""
         import numpy as np
         import torch
 
-        values: NDArray[np.float64] = output.detach().cpu().to(torch.float64, copy=True).numpy()
+        values: Floats = output.detach().cpu().to(torch.float64, copy=True).numpy()
         return np.ascontiguousarray(values)
 
     def precision(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.machine import kernel
 from benchbench.machine.installation import install_line
@@ -29,9 +30,6 @@ from benchbench.model.world import ALONE, Spread, World
 from benchbench.traces.recording import BEGIN, END, Recording
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, Program, Workload
 
 
@@ -150,17 +148,17 @@ class Session(ABC):
     calls_until_timed: int = 1  # calls of a compiled step until it is what the timed calls are
 
     @abstractmethod
-    def put(self, array: NDArray[np.generic]) -> Any:
+    def put(self, array: Array) -> Any:
         """`array` on the device; floating values in the session's dtype, integers as they are."""
 
-    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+    def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
         """`array` in the host's memory, as `put` would have it: pageable, or pinned for the device to read.
 
         Raises Unsupported.
         """
         raise Unsupported("this backend keeps no data of its own on the host")
 
-    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+    def put_on_devices(self, rows: Array) -> Any:
         """A row of `rows` on each device of a world that this one process drives, as its framework has them.
 
         `take` and `fetch` read such an array with devices as its first axis.
@@ -185,11 +183,11 @@ class Session(ABC):
         """Return when everything `output` depends on has been computed."""
 
     @abstractmethod
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take(self, output: Any, index: Indices) -> Floats:
         """The elements of `output` at `index`, shape (samples, ndim), gathered on the device."""
 
     @abstractmethod
-    def fetch(self, output: Any) -> NDArray[np.float64]:
+    def fetch(self, output: Any) -> Floats:
         """All of `output` on the host, in float64."""
 
     @abstractmethod

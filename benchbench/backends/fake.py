@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchbench import __version__
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends.base import CLEARING, Backend, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype
@@ -28,9 +29,6 @@ from benchbench.traces.timeline import summarise
 from benchbench.workloads.base import Program, Workload
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays
 
 UNSPENT_S = 1e-3  # what a step lasts that spends no virtual time
@@ -107,13 +105,13 @@ class FakeSession(Session):
         self._touch(OWN, OWN_BYTES)
         self._spent: list[Span] = []
 
-    def put(self, array: NDArray[np.generic]) -> Any:
+    def put(self, array: Array) -> Any:
         """The array itself, under a name of its own."""
         found = array.view()
         self._touch(id(found), found.nbytes)
         return found
 
-    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+    def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
         """The array itself; its cache holds none of it."""
         return array.view()
 
@@ -162,11 +160,11 @@ class FakeSession(Session):
     def wait(self, output: Any) -> None:
         """Nothing is ever under way."""
 
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take(self, output: Any, index: Indices) -> Floats:
         """NumPy's indexing."""
         return self.fetch(output[tuple(index.T)])
 
-    def fetch(self, output: Any) -> NDArray[np.float64]:
+    def fetch(self, output: Any) -> Floats:
         """In float64."""
         import numpy as np
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends.base import (
     CLEARING,
     LARGEST_CACHE,
@@ -31,9 +32,6 @@ from benchbench.model.world import Spread, World
 from benchbench.traces import hlo, xla
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, Program, Workload
 
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
@@ -185,7 +183,7 @@ class JaxSession(Session):
         self._compiled: list[Any] = []
         self._clearing: tuple[Callable[[Any], Any], Any] | None = None
 
-    def put(self, array: NDArray[np.generic]) -> Any:
+    def put(self, array: Array) -> Any:
         """A committed array; integers become int32, JAX's own."""
         import jax
 
@@ -198,7 +196,7 @@ class JaxSession(Session):
         follows = isinstance(array, jax.Array) and not array.committed
         return jax.device_put(array, self.device) if follows else array
 
-    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+    def put_on_devices(self, rows: Array) -> Any:
         """One array, sharded by its first axis."""
         import jax
 
@@ -206,13 +204,13 @@ class JaxSession(Session):
 
         return jax.device_put(self._typed(rows), sharding_along(mesh_of(self), 0))
 
-    def _typed(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+    def _typed(self, array: Array) -> Array:
         import numpy as np
 
         floating = np.issubdtype(array.dtype, np.floating)
         return array.astype(self.dtype if floating else np.int32)
 
-    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+    def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
         """A NumPy array; pinned, an array in the memory that the device calls pinned."""
         import jax
 
@@ -242,7 +240,7 @@ class JaxSession(Session):
 
         jax.block_until_ready(output)
 
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take(self, output: Any, index: Indices) -> Floats:
         """Gathered on the device, or where NumPy can read the memory itself, without compiling anything."""
         import numpy as np
 
@@ -250,7 +248,7 @@ class JaxSession(Session):
             output = np.asarray(output)
         return self.fetch(output[tuple(index.T)])
 
-    def fetch(self, output: Any) -> NDArray[np.float64]:
+    def fetch(self, output: Any) -> Floats:
         """Widened on the host."""
         import numpy as np
 

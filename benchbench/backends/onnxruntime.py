@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Floats, Indices
 from benchbench.backends._onnx_models import (
     EXPORTED,
     export_model,
@@ -36,9 +37,6 @@ from benchbench.model.startup import StartUp
 from benchbench.traces import onnxruntime as _ort
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, Program, Workload
 
 OTHER_PROVIDERS = {
@@ -348,13 +346,13 @@ class OnnxSession(TorchSession):
         binding.bind_output("y", self._memory, self._index)
         return self._runner(session, binding)
 
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take(self, output: Any, index: Indices) -> Floats:
         """From the copy on the host: the runtime cannot gather."""
         import numpy as np
 
         return np.asarray(self.fetch(output)[tuple(index.T)])
 
-    def fetch(self, output: Any) -> NDArray[np.float64]:
+    def fetch(self, output: Any) -> Floats:
         """The first output, on the host."""
         import numpy as np
 

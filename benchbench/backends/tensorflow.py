@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends._tensorrt import TENSORRT_PRECISION, convert_by_tensorrt
 from benchbench.backends.base import (
     CLEARING,
@@ -31,9 +32,6 @@ from benchbench.model.world import Spread, World
 from benchbench.traces import xla as _xspans
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, Program, Workload
 
 # What `import tensorflow` would import and no step needs, half a second and more each: JAX for TFLite's
@@ -179,7 +177,7 @@ class TensorFlowSession(Session):
         self._compiled: list[Any] = []
         self._clearing: Any = None
 
-    def put(self, array: NDArray[np.generic]) -> Any:
+    def put(self, array: Array) -> Any:
         """A tensor on the device."""
         import numpy as np
         import tensorflow as tf
@@ -197,7 +195,7 @@ class TensorFlowSession(Session):
         numbers = self.world.numbers(int(first or 0))
         return tf.distribute.MirroredStrategy([f"{kind.upper()}:{number}" for number in numbers])
 
-    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+    def put_on_devices(self, rows: Array) -> Any:
         """A value per replica."""
         import numpy as np
         import tensorflow as tf
@@ -210,7 +208,7 @@ class TensorFlowSession(Session):
 
         return self.strategy.experimental_distribute_values_from_function(own)
 
-    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+    def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
         """A tensor on the CPU, in pageable memory."""
         import numpy as np
         import tensorflow as tf
@@ -278,7 +276,7 @@ class TensorFlowSession(Session):
 
             tf.test.experimental.sync_devices()
 
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take(self, output: Any, index: Indices) -> Floats:
         """Gathered on the device; a number is none to gather from."""
         import tensorflow as tf
 
@@ -287,7 +285,7 @@ class TensorFlowSession(Session):
         with tf.device(self.device):
             return self.fetch(tf.gather_nd(output, index) if output.shape.rank else output)
 
-    def _take_of_replicas(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _take_of_replicas(self, output: Any, index: Indices) -> Floats:
         import numpy as np
         import tensorflow as tf
 
@@ -297,7 +295,7 @@ class TensorFlowSession(Session):
             taken[own] = self.fetch(tf.gather_nd(tensor, index[own, 1:]))
         return taken
 
-    def fetch(self, output: Any) -> NDArray[np.float64]:
+    def fetch(self, output: Any) -> Floats:
         """Widened on the host."""
         import numpy as np
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from benchbench.arrays import Array
 from benchbench.backends._torch import TorchSession
 from benchbench.backends.base import Backend, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
@@ -22,10 +23,6 @@ from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
 from benchbench.traces import xla
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 STRICT = "highest"  # XLA's name for float32 products in float32; its default on a TPU is bfloat16
 
@@ -140,7 +137,7 @@ class XlaSession(TorchSession):
         self._on_cpu = xr.device_type() == "CPU"
         self.waits_every_step = self._on_cpu  # the CPU's client may run them side by side
 
-    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+    def put_on_devices(self, rows: Array) -> Any:
         """One tensor, sharded by its first axis."""
         from benchbench.workloads._programs.devices import shard_rows
 

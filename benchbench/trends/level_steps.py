@@ -5,15 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from benchbench.arrays import Floats
 from benchbench.trends.partition import mean_inflation
-
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
 
 LEAST_NOISE = 1e-4  # as relative spread: equal values must not make every difference significant
 
@@ -35,7 +29,7 @@ class LevelStep:
         return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
 
 
-def significant_edges(y: Array, edges: list[int], phi: float, floor: float, level: float) -> list[int]:
+def significant_edges(y: Floats, edges: list[int], phi: float, floor: float, level: float) -> list[int]:
     """Edges without the changes that are not significant or smaller than `floor`, the weakest gone first."""
     while steps := steps_between(y, edges, phi):
         weak = [
@@ -50,11 +44,11 @@ def significant_edges(y: Array, edges: list[int], phi: float, floor: float, leve
     return edges
 
 
-def steps_between(y: Array, edges: list[int], phi: float) -> list[LevelStep]:
+def steps_between(y: Floats, edges: list[int], phi: float) -> list[LevelStep]:
     return [_step(y[a:b], y[b:c], phi) for a, b, c in zip(edges, edges[1:], edges[2:], strict=False)]
 
 
-def _step(before: Array, after: Array, phi: float) -> LevelStep:
+def _step(before: Floats, after: Floats, phi: float) -> LevelStep:
     """Student's t with pooled variance; φ inflates the variance and deflates the degrees of freedom."""
     import numpy as np
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
+from benchbench.arrays import Floats
 
 SHORTEST = 3  # runs a level must last: a shorter one is a spike
 NEIGHBOURS = 5  # on either side, in the median a spike is seen against
@@ -17,7 +12,7 @@ SPIKE = 5.0  # noise scales from that median
 MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 
 
-def noise_scale(y: Array, lag: int) -> float:
+def noise_scale(y: Floats, lag: int) -> float:
     """Standard deviation of the noise, from differences at `lag`: steps are too few to move their median.
 
     Deviations are from zero, the centre of differences: about their own median, two values in turn would
@@ -28,7 +23,7 @@ def noise_scale(y: Array, lag: int) -> float:
     return MAD_TO_SIGMA * float(np.median(np.abs(y[lag:] - y[:-lag]))) / math.sqrt(2)
 
 
-def cut_spikes(y: Array, sigma: float) -> tuple[Array, list[int]]:
+def cut_spikes(y: Floats, sigma: float) -> tuple[Floats, list[int]]:
     """Points far from their neighbours' median cut back to the limit, and which they were.
 
     Three on the same side in a row are left alone: they may be a level that began just before the end.

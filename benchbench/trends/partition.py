@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from benchbench.arrays import Floats
 from benchbench.trends.noise import SHORTEST, noise_scale
-
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
 
 PENALTY = 3.0  # times BIC's own 2 ln(n) σ² for a level and its place (Yao 1988)
 PASSES = 3
 LEAST_KEPT, LARGEST_PHI = 0.4, 0.95  # of a short series: its φ is corrected up to there
 
 
-def fitted_edges(y: Array, sigma: float) -> tuple[list[int], float]:
+def fitted_edges(y: Floats, sigma: float) -> tuple[list[int], float]:
     """Edges of the best partition, and the lag-1 autocorrelation φ of what it leaves.
 
     Noise that drifts or is autocorrelated looks like steps. So the penalty grows with what the residuals of
@@ -35,7 +29,7 @@ def fitted_edges(y: Array, sigma: float) -> tuple[list[int], float]:
     return edges, _autocorrelation(y, edges)
 
 
-def best_partition(y: Array, penalty: float) -> list[int]:
+def best_partition(y: Floats, penalty: float) -> list[int]:
     """Edges of the exact minimum of Σ (y − segment mean)² + penalty · segments, none shorter than three.
 
     Optimal partitioning (Jackson et al. 2005): the best end at j is the best over its last segment (i, j].
@@ -60,13 +54,13 @@ def best_partition(y: Array, penalty: float) -> list[int]:
     return edges
 
 
-def _residuals(y: Array, edges: list[int]) -> Array:
+def _residuals(y: Floats, edges: list[int]) -> Floats:
     import numpy as np
 
     return np.concatenate([y[a:b] - y[a:b].mean() for a, b in pairwise(edges)])
 
 
-def _autocorrelation(y: Array, edges: list[int]) -> float:
+def _autocorrelation(y: Floats, edges: list[int]) -> float:
     """Lag 1 of what the segments leave; below zero counts as zero.
 
     Estimated with a mean, φ is too small by (1 + 3φ)/n (Marriott & Pope 1954), and k segments have k means.

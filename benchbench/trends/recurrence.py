@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
-    Array = NDArray[float64]
+from benchbench.arrays import Floats
 
 FEWEST_RETURNS = 2  # one return is a change and its repair
 APART = 6.0  # noise scales between levels of which single runs can be told
@@ -18,7 +13,7 @@ NEAR = 3.0  # noise scales from the level that a run is of
 MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 
 
-def recurring_levels(y: Array, edges: Sequence[int], floor: float) -> list[float]:
+def recurring_levels(y: Floats, edges: Sequence[int], floor: float) -> list[float]:
     """The distinct levels of the segments between `edges`, if runs go back and forth between them; else none.
 
     `y`: logarithms, spikes in them. Two levels closer than `floor` are one. Either segments return: at least
@@ -49,14 +44,14 @@ def _distinct(levels: Sequence[float], floor: float) -> list[float]:
     return [sum(group) / len(group) for group in groups]
 
 
-def _nearest(values: Array, levels: Array) -> NDArray[float64]:
+def _nearest(values: Floats, levels: Floats) -> Floats:
     """The number of the level nearest to each value."""
     import numpy as np
 
     return np.asarray(np.abs(values[:, None] - levels[None, :]).argmin(axis=1))
 
 
-def _excursions(y: Array, levels: Array, segments: int) -> float:
+def _excursions(y: Floats, levels: Floats, segments: int) -> float:
     """How often runs go to another level and back, beside the changes; 0 where the levels are too close."""
     import numpy as np
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench import registry
+from benchbench.arrays import AnyArray
 from benchbench.backends.base import Backend, Session
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.note import Note
@@ -17,8 +18,6 @@ from benchbench.worker import input_rotation, random_cache, verify
 from benchbench.workloads.base import Draw, Program, Workload
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays
     from benchbench.workloads.draw import Standard
 
@@ -79,7 +78,7 @@ def standard_of(backend: Backend, workload: Workload) -> Standard:
     return zeros
 
 
-def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
+def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
     """In place of `standard_normal`."""
     import numpy as np
 
@@ -105,7 +104,7 @@ def altered_inputs(
     workload: Workload,
     dtype: Dtype,
     runner: Runner,
-    alter: Callable[[NDArray[Any]], NDArray[Any]],
+    alter: Callable[[AnyArray], AnyArray],
 ) -> tuple[Any, ...]:
     """Arguments by which the runner computes with altered inputs: floats are, indices are not."""
     arrays = _drawn_again(workload, runner, Draw(dtype, standard=random_cache.cached_normal))
@@ -116,7 +115,7 @@ def altered_inputs(
     return _exchanged(backend, session, workload, runner, altered)
 
 
-def _drawn_again(workload: Workload, runner: Runner, draw: Draw) -> dict[str, NDArray[Any]]:
+def _drawn_again(workload: Workload, runner: Runner, draw: Draw) -> dict[str, AnyArray]:
     """What other inputs are made of: no weights where the program keeps its own."""
     return workload.input_arrays(draw) if runner.program.inputs_of else workload.arrays(draw)
 

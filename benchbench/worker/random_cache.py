@@ -13,18 +13,16 @@ from contextlib import suppress
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from benchbench.arrays import AnyArray
 from benchbench.registry import DRAWN
 from benchbench.workloads.draw import standard_normal
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST = 2**22  # numbers of an array that is kept: weights of layers, not batches of images
 
 
-def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
+def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
     """`standard_normal`, from the run's folder where it is there."""
     import numpy as np
 
@@ -34,7 +32,7 @@ def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any])
     name = "-".join(map(str, (*key, "x".join(map(str, shape)), real.__name__)))
     path = Path(folder) / f"{name}.npy"
     with suppress(OSError, ValueError, EOFError):
-        stored: NDArray[Any] = np.load(path)
+        stored: AnyArray = np.load(path)
         return stored
     values = standard_normal(key, shape, real)
     _keep(path, lambda file: np.save(file, values))

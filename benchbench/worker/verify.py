@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
+from benchbench.arrays import Floats, Indices
 from benchbench.workloads.base import SEED, Operation, Program, Training, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Tensors = Mapping[str, NDArray[np.float64]]
+    Tensors = Mapping[str, Floats]
 
 SAMPLES = 256  # elements of a tensor: a tenth of them wrong is missed once in 10¹¹
 SPARED = (
@@ -32,10 +30,10 @@ STEPS = 3  # of training: the second sees the first update, the third the moment
 class Reader(Protocol):
     """The part of a session that verification needs."""
 
-    def take(self, output: Any, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take(self, output: Any, index: Indices) -> Floats:
         """Elements of an output."""
 
-    def fetch(self, output: Any) -> NDArray[np.float64]:
+    def fetch(self, output: Any) -> Floats:
         """All of an output."""
 
 
@@ -86,9 +84,7 @@ def worst(
     return max(deviations, key=lambda deviation: deviation.ratio)
 
 
-def relative_error(
-    measured: NDArray[np.float64], expected: Sequence[float] | NDArray[np.float64], spared: int = 0
-) -> float:
+def relative_error(measured: Floats, expected: Sequence[float] | Floats, spared: int = 0) -> float:
     """‖measured − expected‖₂ / ‖expected‖₂; inf where a value is not finite.
 
     `spared`: how many of the largest deviations of `SAMPLES` elements do not count; of fewer, the same part,
@@ -111,7 +107,7 @@ def checked_at(workload: Workload) -> Workload:
     return workload.small() if isinstance(workload, Training) else workload
 
 
-def sample_indices(workload: Operation) -> dict[str, NDArray[np.int64]]:
+def sample_indices(workload: Operation) -> dict[str, Indices]:
     """Output → its sampled elements, the same in every process: shape (SAMPLES, ndim).
 
     A rank has those of its own part, whose first axis, that of ranks, is left out.
@@ -186,9 +182,7 @@ def trained_elements(
     )
 
 
-def training_elements(
-    losses: NDArray[np.float64], first: Tensors, last: Tensors, start: Tensors, end: Tensors
-) -> Tensors:
+def training_elements(losses: Floats, first: Tensors, last: Tensors, start: Tensors, end: Tensors) -> Tensors:
     """The losses, by name with what was sampled of tensors.
 
     `first`, `last`: the gradient as the optimizer's state tells it, after the first step and the last;
@@ -202,7 +196,7 @@ def training_elements(
     }
 
 
-def sampled_elements(name: str, tensor: NDArray[np.float64]) -> NDArray[np.float64]:
+def sampled_elements(name: str, tensor: Floats) -> Floats:
     """`SAMPLES` elements, the same of a name in every process, or all of a smaller tensor."""
     import numpy as np
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -12,9 +13,6 @@ from benchbench.workloads._programs import jax_layers, tensorflow_layers
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 BTHD_OF_BHTD = (0, 2, 1, 3)
@@ -79,13 +77,13 @@ class ScaledDotProduct(Operation):
         """(batch, heads, queries, dim)."""
         return self.batch, self.heads, self.queries, self.dim
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """q as the output; k and v (batch, heads of their own, length, dim)."""
         shared = self.batch, self.groups_of, self.length, self.dim
         shapes = {"q": self.output_shape, "k": shared, "v": shared}
         return {name: draw.normal(name, *shape) for name, shape in shapes.items()}
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """One softmax row per sampled output."""
         import numpy as np
 

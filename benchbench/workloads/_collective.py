@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
@@ -16,9 +17,6 @@ from benchbench.workloads._vectors import DRAWN
 from benchbench.workloads.base import Operation
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, Draw
 
 
@@ -109,7 +107,7 @@ class Collective(BetweenRanks):
         """An odd size."""
         return type(self)(n=1021)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """`rank0`, `rank1`, …: other values in each. One rank of several has its own alone."""
         import numpy as np
 
@@ -119,12 +117,12 @@ class Collective(BetweenRanks):
             name: np.resize(draw.normal(name, count), self.sent) for name in (f"rank{rank}" for rank in ranks)
         }
 
-    def stacked(self, arrays: Arrays) -> NDArray[np.generic]:
+    def stacked(self, arrays: Arrays) -> Array:
         """Of all ranks: (ranks, elements)."""
         import numpy as np
 
         return np.stack([arrays[f"rank{rank}"] for rank in range(self.world)])
 
-    def own(self, arrays: Arrays) -> NDArray[np.generic]:
+    def own(self, arrays: Arrays) -> Array:
         """Of the rank that this process is."""
         return arrays[f"rank{self.rank}"]

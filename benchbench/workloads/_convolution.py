@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -20,9 +21,6 @@ from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
     Sizes = tuple[int, ...]  # one per spatial dimension
@@ -111,14 +109,14 @@ class Convolution(Operation):
         """Each output sums C·R·S products."""
         return prod(self.filter_shape[1:])
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """Images and filters."""
         return {
             "images": draw.normal("images", *self.image_shape),
             "filters": draw.normal("filters", *self.filter_shape),
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """The patch under each sampled output times its filter."""
         from benchbench.workloads._reference.elements import convolved
 
@@ -176,8 +174,8 @@ class ConvolutionBackward(Backward, Convolution):
     needs_forward = False
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """The sampled elements alone: unfolding all of a large batch takes more memory than there is."""
         from benchbench.workloads._reference.elements import filter_gradient, spread
 

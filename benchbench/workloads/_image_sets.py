@@ -20,6 +20,7 @@ from zlib import crc32
 from zlib import error as BadDeflate
 
 from benchbench import paths
+from benchbench.arrays import Indices
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.reading import read_at_most, read_file
 from benchbench.workloads.draw import SEED, generator
@@ -44,7 +45,7 @@ class ImageSet:
     """uint8 images (height, width, channels), or the paths of encoded ones; the class of each, int64."""
 
     images: Sequence[NDArray[np.uint8]] | Sequence[str] | NDArray[np.uint8]
-    labels: NDArray[np.int64]
+    labels: Indices
 
     @property
     def is_encoded(self) -> bool:

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from benchbench.arrays import Array
 
+if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
 
@@ -19,7 +18,7 @@ class Loss(ABC):
     target_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
         """By name, for an output of that shape."""
 
     @abstractmethod
@@ -44,7 +43,7 @@ class CrossEntropy(Loss):
 
     target_names = ("labels",)
 
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
         """One class for each row of logits."""
         *rows, classes = output
         return {"labels": draw.integers("labels", *rows, below=classes)}
@@ -82,7 +81,7 @@ class MeanSquared(Loss):
 
     target_names = ("targets",)
 
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
         """N(0, 1) for each output."""
         return {"targets": draw.normal("targets", *output)}
 
@@ -123,7 +122,7 @@ class Adversarial(Loss):
     real: tuple[bool, ...]
     target_names = ()
 
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
         """None: `real` says it."""
         return {}
 

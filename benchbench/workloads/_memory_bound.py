@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._layouts import images_layout, torch_layout
@@ -20,9 +21,6 @@ from benchbench.workloads.base import OUTPUT, Operation, Program, reference_of_s
 from benchbench.workloads.network import NHWC_OF_NCHW, nhwc
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
     Step = Callable[..., Any]
@@ -61,7 +59,7 @@ class MemoryBound(Operation):
         """As the first input's, unless said otherwise."""
         return next(iter(self.shapes().values()))
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """N(0, 1), unless `drawn` says otherwise."""
         spread = {name: self.drawn.get(name, (0.0, 1.0)) for name in self.shapes()}
         return {
@@ -69,7 +67,7 @@ class MemoryBound(Operation):
             for name, shape in self.shapes().items()
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Of the samples that are asked for; of all where they meet."""
         if self.batched:
             return reference_of_samples(self, arrays, index, self.batched)
@@ -133,8 +131,8 @@ class MemoryBoundBackward(Backward, MemoryBound):
         return {name: shape for name, shape in self.shapes().items() if name not in self.constants}
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """Of the samples that are asked for; of all where they meet."""
         if not self.batched:
             return super().references(arrays, indices, ops)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array
 from benchbench.workloads._losses import CrossEntropy, Loss
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Draw
 
 COORDINATES = 4  # of a box, the last of an output; class scores come before them
@@ -25,7 +23,7 @@ class MultiBox(Loss):
 
     target_names = ("labels", "coordinates")
 
-    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, NDArray[np.generic]]:
+    def targets(self, draw: Draw, output: tuple[int, ...]) -> dict[str, Array]:
         """A class for each box, and where it should be, N(0, 1)."""
         import numpy as np
 

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.chain import Chain, Link
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Draw
 
 
@@ -49,7 +47,7 @@ class PlainCnn(Chain):
         assert isinstance(last, Dense)
         return self.batch, last.outputs
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Of the channels and the size that the first convolution takes."""
         first = self.layers()[0]
         assert isinstance(first, Conv)

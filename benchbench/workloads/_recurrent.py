@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.base import Operation, Program, reference_of_samples
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
@@ -63,7 +63,7 @@ class Recurrent(Operation):
         usual = {"length": 32, "batch": 1, "inputs": 512, "hidden": 256}
         return replace(self, **{name: min(getattr(self, name), size) for name, size in usual.items()})
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """x, and the weights as in PyTorch, N(0, 1/3H): the variance that PyTorch draws them with."""
         rows, scale = self.gates * self.hidden, 1 / sqrt(3 * self.hidden)
         return {
@@ -77,13 +77,13 @@ class Recurrent(Operation):
         """The weights belong to the layer."""
         return name == "x"
 
-    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
+    def sample(self, source: np.random.Generator, count: int) -> Indices:
         """Of one sequence: they do not meet."""
         index = super().sample(source, count)
         index[:, 0] = index[0, 0]
         return index
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Of the sequences that are asked for."""
         return reference_of_samples(self, arrays, index, ["x"])
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.workloads.base import Operation
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, Draw
 
 
@@ -24,11 +22,11 @@ class OrderedRows(Operation):
     reduction = 0  # nothing is summed or rounded: every element is exact
     roundings = 0
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """x, (rows, columns)."""
         return {"x": draw.normal("x", self.rows, self.columns)}
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of the rows that are asked for, ordered."""
         import numpy as np
 
@@ -36,6 +34,6 @@ class OrderedRows(Operation):
         ordered = np.sort(arrays["x"][rows].astype(float), axis=1)
         return np.asarray(self.placed(ordered)[place, index[:, 1]])
 
-    def placed(self, ordered: NDArray[np.float64]) -> NDArray[np.float64]:
+    def placed(self, ordered: Floats) -> Floats:
         """The output's rows, of rows from the smallest to the largest."""
         return ordered

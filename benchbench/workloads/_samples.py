@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from benchbench.arrays import Indices
 from benchbench.workloads.draw import SEED, generator
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ PREFETCHED = 2  # batches that each worker prepares ahead: DataLoader's default,
 MEAN, DEVIATION = 128.0, 64.0
 
 
-def drawn_order(count: int) -> NDArray[np.int64]:
+def drawn_order(count: int) -> Indices:
     """Of each sample its image, the crop's place from the top and from the left, and whether it is flipped.
 
     (`EPOCHS` · count, 4). Each epoch has every image once, in an order of its own.
@@ -36,7 +37,7 @@ def drawn_order(count: int) -> NDArray[np.int64]:
     return np.stack([images, *places, source.integers(0, 2, len(images))], axis=1)
 
 
-def crop_corner(sizes: Sequence[int], side: int, places: NDArray[np.int64]) -> tuple[int, int]:
+def crop_corner(sizes: Sequence[int], side: int, places: Indices) -> tuple[int, int]:
     """The uppermost row and the leftmost column of a square crop, each possible one equally likely.
 
     `sizes`: height and width of the image, and whatever else its shape has.
@@ -48,7 +49,7 @@ def crop_corner(sizes: Sequence[int], side: int, places: NDArray[np.int64]) -> t
     return first(0), first(1)
 
 
-def augmented(image: NDArray[np.uint8], row: NDArray[np.int64], side: int) -> NDArray[np.float32]:
+def augmented(image: NDArray[np.uint8], row: Indices, side: int) -> NDArray[np.float32]:
     """Cropped, flipped from left to right or not, normalised: (side, side, channels)."""
     import numpy as np
 

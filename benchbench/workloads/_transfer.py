@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchbench.arrays import Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._vectors import Vectors
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays
 
 
@@ -31,7 +29,7 @@ class Transfer(Vectors):
         moved = self.n * dtype.storage.itemsize
         return Cost(flops=0, bytes=moved, link_bytes=moved, items=1, item="transfer")
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of x."""
         import numpy as np
 

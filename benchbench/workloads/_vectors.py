@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.base import Operation
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Draw
 
 DRAWN = 2**20  # elements; the rest repeats them, since drawing takes longer than what is measured
@@ -46,7 +44,7 @@ class Vectors(Operation):
         """An odd size."""
         return type(self)(n=1021)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """The operands, (n,)."""
         import numpy as np
 

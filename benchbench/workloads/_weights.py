@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import AnyArray
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -42,7 +44,7 @@ class Weight:
         moved = [(self.parts or self.shape)[axis] for axis in self.axes or range(len(self.shape))]
         return (prod(moved[:-1]), moved[-1]) if self.axes and self.parts else tuple(moved)
 
-    def channels_last(self, array: NDArray[Any]) -> NDArray[Any]:
+    def channels_last(self, array: AnyArray) -> AnyArray:
         """As TensorFlow and JAX have it: the input's channels before the output's."""
         if not self.axes:
             return array

@@ -15,6 +15,7 @@ from itertools import compress
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.measurement import Cost
 from benchbench.workloads._layouts import torch_layout
@@ -22,7 +23,6 @@ from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, s
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from benchbench.workloads.base import Arrays
 
@@ -44,7 +44,7 @@ class Backward(Operation):
         passes = 3 if self.needs_forward else 2
         return replace(forward, flops=passes * forward.flops, bytes=passes * forward.bytes)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """The operation's, and the gradient of its output."""
         forward = super().arrays(draw)  # type: ignore[safe-super]
         return {**forward, UPSTREAM: draw.normal(UPSTREAM, *self.output_shape)}
@@ -79,13 +79,13 @@ class Backward(Operation):
         """Forward, and as many back."""
         return 2 * super().roundings
 
-    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
         """Of every gradient."""
         return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """By automatic differentiation of `forward`, all elements at once."""
         import numpy as np
         from autograd import grad

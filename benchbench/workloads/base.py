@@ -16,6 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
@@ -25,10 +26,9 @@ from benchbench.workloads.program import CONSUMER, OUTPUT, SOURCE, DeviceContext
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
-    Tensors = dict[str, NDArray[np.float64]]
+    Arrays = Mapping[str, Array]
+    Tensors = dict[str, Floats]
 
 __all__ = [  # what a file of workloads may need
     "CONSUMER",
@@ -122,10 +122,10 @@ class Workload(ABC):
         """FLOPs, bytes and items of one step, from the maths."""
 
     @abstractmethod
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """Inputs and weights by name, as every framework receives them."""
 
-    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def input_arrays(self, draw: Draw) -> dict[str, Array]:
         """Of `arrays`, at least those that are given to each step."""
         return self.arrays(draw)
 
@@ -215,10 +215,10 @@ class Operation(Workload):
         """Of the reference's output."""
 
     @abstractmethod
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """The output elements at `index` (samples, len(output_shape)), in float64: shape (samples,)."""
 
-    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
+    def sample(self, source: np.random.Generator, count: int) -> Indices:
         """Which output elements to verify: shape (count, len(output_shape))."""
         return sampled(source, self.output_shape, count)
 
@@ -227,13 +227,13 @@ class Operation(Workload):
         """Name → shape of each of the reference's outputs."""
         return {OUTPUT: self.output_shape}
 
-    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
         """Output → which of its elements to verify, as in `sample`."""
         return {OUTPUT: self.sample(source, count)}
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """Output → its elements at `indices`, in float64; with `ops`, which may round, by `forward`."""
         if ops is None:
             return {OUTPUT: self.reference(arrays, indices[OUTPUT])}
@@ -259,8 +259,8 @@ class Operation(Workload):
 
 
 def reference_of_samples(
-    workload: Operation, arrays: Arrays, index: NDArray[np.int64], inputs: Sequence[str]
-) -> NDArray[np.float64]:
+    workload: Operation, arrays: Arrays, index: Indices, inputs: Sequence[str]
+) -> Floats:
     """The elements at `index` by `forward`, of those samples of the batch alone: they do not meet.
 
     `inputs`: the arrays whose first axis is the batch.
@@ -275,12 +275,12 @@ def reference_of_samples(
     return np.asarray(output[(rows, *index[:, 1:].T)])
 
 
-def wide(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def wide(array: Array) -> Array:
     """Floats in float64, integers as they are."""
     return array.astype(float, copy=False) if array.dtype.kind == "f" else array
 
 
-def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+def sampled(source: np.random.Generator, shape: tuple[int, ...], count: int) -> Indices:
     """`count` elements of `shape`, each equally likely: their indices, (count, len(shape)).
 
     A shape of no axes has one element.

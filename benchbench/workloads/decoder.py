@@ -8,17 +8,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._decoder_layers import CausalAttention, TiedLogits
 from benchbench.workloads._layers import Embedding, Layer
 from benchbench.workloads.base import Draw
 from benchbench.workloads.chain import BlockChain, Link
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 CACHE_MULTIPLE = 8  # to which a cache's length is rounded up, so that its rows are aligned
 
@@ -161,7 +158,7 @@ class Decoder(BlockChain):
         """Of the tokens that are asked for."""
         return TiedLogits(width=self.width, vocabulary=self.vocabulary, rows=self.logits)
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Any token is as likely as any other."""
         return {"tokens": draw.integers("tokens", self.batch, self.rows, below=self.vocabulary)}
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from benchbench.arrays import AnyArray, Indices
 from benchbench.model.case import Dtype
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
-    Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], NDArray[Any]]
+    Standard = Callable[[tuple[int, int], tuple[int, ...], type[Any]], AnyArray]
 
 SEED = 20_261_121  # of every input and weight: a number of the product, not of a run
 
@@ -41,7 +41,7 @@ class Draw:
         self._standard = standard or standard_normal
         self._renewed = renewed
 
-    def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> NDArray[Any]:
+    def normal(self, name: str, *shape: int, scale: float = 1.0, mean: float = 0.0) -> AnyArray:
         """Array of `shape`, N(mean, scale²), of values the dtype can represent: float64 or float32."""
         import numpy as np
 
@@ -53,18 +53,18 @@ class Draw:
             values += real(mean)
         return rounded(values, self._dtype)
 
-    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+    def rounded(self, values: AnyArray) -> AnyArray:
         """`values`, which nobody draws, as the dtype has them: float64 or float32."""
         import numpy as np
 
         real = np.float64 if self._dtype is Dtype.FLOAT64 else np.float32
         return rounded(values.astype(real), self._dtype)
 
-    def labels(self, name: str, count: int, classes: int) -> NDArray[np.int64]:
+    def labels(self, name: str, count: int, classes: int) -> Indices:
         """int64 class indices of shape (count,)."""
         return generator(self._key(name)).integers(0, classes, size=count)
 
-    def integers(self, name: str, *shape: int, below: int) -> NDArray[np.int64]:
+    def integers(self, name: str, *shape: int, below: int) -> Indices:
         """int64 of `shape`, each of 0 … below − 1 equally likely: tokens, positions, indices."""
         return generator(self._key(name)).integers(0, below, size=shape)
 
@@ -72,7 +72,7 @@ class Draw:
         return self._seed + self._renewed(name), crc32(name.encode())
 
 
-def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> NDArray[Any]:
+def standard_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
     """N(0, 1) of `shape` in float64 or float32, the same for the same key."""
     return generator(key).standard_normal(shape, dtype=real)
 
@@ -84,7 +84,7 @@ def generator(key: tuple[int, int]) -> np.random.Generator:
     return np.random.default_rng(key)
 
 
-def rounded(values: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
+def rounded(values: AnyArray, dtype: Dtype) -> AnyArray:
     """float32 `values` rounded to nearest even in `dtype`, still stored as float32; float64 as it is."""
     import numpy as np
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._programs import jax_generation, tensorflow_generation, torch_generation
 from benchbench.workloads.base import DeviceContext, Draw, Program
@@ -20,9 +21,6 @@ from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays
 
 ROUNDING_WIDTH = 128  # a multiple of any tiny decoder's heads
@@ -79,7 +77,7 @@ class Decode(Generation):
         """The prompt is in the cache."""
         return name == "tokens"
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """The prompt, and the token after it."""
         prompt = draw.integers("prompt", self.batch, self.length - 1, below=self.vocabulary)
         return {"prompt": prompt, **super().inputs(draw)}

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Array
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.workloads._conv_layers import saved_in
 from benchbench.workloads._division import DivisionPlan
@@ -18,9 +19,6 @@ from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import Draw, Workload
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays
 
 NHWC_OF_NCHW = (0, 2, 3, 1)
@@ -64,7 +62,7 @@ class Network(Workload):
         return self.layers()[:1]
 
     @abstractmethod
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """By name, the batch first; images NCHW."""
 
     @property
@@ -120,7 +118,7 @@ class Network(Workload):
         """By PyTorch's names."""
         return weights_of(self.layers())
 
-    def drawn_weights(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def drawn_weights(self, draw: Draw) -> dict[str, Array]:
         """By PyTorch's names, in its layout."""
         return {name: weight.draw(draw, name) for name, weight in self.weights().items()}
 
@@ -138,9 +136,7 @@ class Network(Workload):
         """On the longest path, forward."""
         return sum(layer.roundings for layer in self.layers() if not layer.beside)
 
-    def channels_last_inputs(
-        self, put: Callable[[NDArray[np.generic]], Any], arrays: Arrays
-    ) -> tuple[Any, ...]:
+    def channels_last_inputs(self, put: Callable[[Array], Any], arrays: Arrays) -> tuple[Any, ...]:
         """The inputs on the device, images NHWC."""
         return tuple(
             put(nhwc(arrays[name]) if name in self.images else arrays[name]) for name in self.input_names
@@ -165,7 +161,7 @@ def batch_statistics(network: Network, *, per_device: bool) -> tuple[Note, ...]:
 def part_of_batch(network: Network, arrays: Arrays, part: int, parts: int) -> Arrays:
     """The arrays with part number `part` of `parts` equal parts of the samples; weights as they are."""
 
-    def own(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    def own(array: Array) -> Array:
         samples = len(array) // parts
         return array[part * samples : (part + 1) * samples]
 
@@ -186,14 +182,14 @@ def grouped_by_device(network: Network, arrays: Arrays) -> Arrays:
     if parts == 1 or devices == 1 or not network.placement.strategy.divides_batch:
         return arrays
 
-    def regrouped(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    def regrouped(array: Array) -> Array:
         by_part = array.reshape(parts, devices, -1, *array.shape[1:])
         return by_part.swapaxes(0, 1).reshape(array.shape)
 
     return {name: regrouped(array) if network.is_input(name) else array for name, array in arrays.items()}
 
 
-def nhwc(images: NDArray[np.generic]) -> NDArray[np.generic]:
+def nhwc(images: Array) -> Array:
     """Images, NCHW → NHWC, or videos likewise, laid out so in memory."""
     import numpy as np
 

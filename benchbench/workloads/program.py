@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from benchbench.arrays import Array, Indices
 from benchbench.model.note import Note
 from benchbench.model.world import World
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 OUTPUT = "output"  # the name of an operation's only one
 SOURCE, CONSUMER = "source", "consumer"  # parts of a step that go on side by side, each also timed alone
@@ -26,13 +23,13 @@ class DeviceContext(Protocol):
     world: World  # the processes and devices that compute a step together
     channels_last: bool  # how images lie in memory; torch's builders ask
 
-    def put(self, array: NDArray[np.generic]) -> Any:
+    def put(self, array: Array) -> Any:
         """`array` on the device, in memory of its own; floats in the case's dtype, integers as they are."""
 
-    def put_on_host(self, array: NDArray[np.generic], *, pinned: bool = False) -> Any:
+    def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
         """`array` in the host's memory, pageable or pinned, else as `put`. Raises Unsupported."""
 
-    def put_on_devices(self, rows: NDArray[np.generic]) -> Any:
+    def put_on_devices(self, rows: Array) -> Any:
         """A row on each device of the world, where one process drives them all."""
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
@@ -81,7 +78,7 @@ class Program:
     state: tuple[Any, ...] = ()
     axes: tuple[int, ...] | None = None
     input_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    input_index: Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = field(default_factory=dict)
+    input_index: Mapping[str, Callable[[Indices], Indices]] = field(default_factory=dict)
     held: tuple[Any, ...] = ()
     parameters: Callable[..., Mapping[str, Any]] | None = None
     gradients: Callable[..., Mapping[str, Any]] | None = None
@@ -92,9 +89,9 @@ class Program:
     unranked: str = ""  # why its speed says nothing beside others': it runs in an interpreter, say
     notes: tuple[Note, ...] = ()  # what a reader of its numbers must know besides
     layout: str = ""  # of images in memory, `NHWC`; "" without images
-    inputs_of: Callable[[Mapping[str, NDArray[np.generic]]], tuple[Any, ...]] | None = None
+    inputs_of: Callable[[Mapping[str, Array]], tuple[Any, ...]] | None = None
 
-    def index_of(self, output: str, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    def index_of(self, output: str, index: Indices) -> Indices:
         """Where the reference's elements at `index` are, of an output or of the gradient of an input."""
         if output in self.input_index:
             return self.input_index[output](index)

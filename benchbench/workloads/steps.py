@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
@@ -34,7 +35,6 @@ from benchbench.workloads.network import Network
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from benchbench.workloads.base import Arrays
 
@@ -55,15 +55,15 @@ class Inference(Network, Operation):
         """Counted over the layers; see `counted_cost`."""
         return replace(counted_cost(self.passes(), self.batch, dtype), items=self.items, item=self.item)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """Inputs, and the weights by PyTorch's names."""
         return {**self.input_arrays(draw), **self.drawn_weights(draw)}
 
-    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def input_arrays(self, draw: Draw) -> dict[str, Array]:
         """Those of `input_names`."""
         return self.inputs(draw)
 
-    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
+    def sample(self, source: np.random.Generator, count: int) -> Indices:
         """Of one sample's output: samples do not meet in inference, and each costs a forward pass."""
         index = super().sample(source, count)
         index[:, 0] = index[0, 0]
@@ -76,7 +76,7 @@ class Inference(Network, Operation):
         weights = {name: arrays[name] for name in self.weights()}
         return self.numpy(ops, weights, *(arrays[name] for name in self.input_names), training=False)
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Of the samples that are asked for, and no other."""
         return reference_of_samples(self, arrays, index, self.input_names)
 
@@ -151,11 +151,11 @@ class TrainingStep(Network, Training):
         """Forward and back."""
         return training_passes(self.layers(), self.first_layers())
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """Inputs, targets, and the weights by PyTorch's names."""
         return {**self.input_arrays(draw), **self.drawn_weights(draw)}
 
-    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def input_arrays(self, draw: Draw) -> dict[str, Array]:
         """Inputs and targets."""
         arrays = self.inputs(draw)
         for objective in self.objectives:

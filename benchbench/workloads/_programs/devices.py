@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchbench.arrays import Array
 from benchbench.workloads.base import DeviceContext, Program
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Rows = NDArray[np.generic]
 
 AXIS = "devices"  # of a mesh
 
 
-def over_mesh(context: DeviceContext, rows: Rows, collective: Callable[[Any, str], Any]) -> Program:
+def over_mesh(context: DeviceContext, rows: Array, collective: Callable[[Any, str], Any]) -> Program:
     """JAX: `collective(row, axis)` of each device's row, under jax.shard_map."""
     import jax
 
@@ -31,7 +26,7 @@ def over_mesh(context: DeviceContext, rows: Rows, collective: Callable[[Any, str
     return Program(step, (x,))
 
 
-def in_replicas(context: DeviceContext, rows: Rows, collective: Callable[[Any, Any], Any]) -> Program:
+def in_replicas(context: DeviceContext, rows: Array, collective: Callable[[Any, Any], Any]) -> Program:
     """TensorFlow: `collective(replica context, row)` in each replica of a MirroredStrategy."""
     import tensorflow as tf
 
@@ -46,7 +41,7 @@ def in_replicas(context: DeviceContext, rows: Rows, collective: Callable[[Any, A
     return Program(step, (context.put_on_devices(rows),))
 
 
-def sharded(context: DeviceContext, rows: Rows, whole: Callable[[Any], Any]) -> Program:
+def sharded(context: DeviceContext, rows: Array, whole: Callable[[Any], Any]) -> Program:
     """torch_xla, SPMD: `whole(all rows)` gives a row of each device; XLA inserts the collective."""
     devices = context.world.devices
 

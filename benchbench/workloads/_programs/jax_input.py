@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchbench.arrays import Indices
 from benchbench.errors import Unsupported
 from benchbench.workloads._image_sets import ImageSet
 from benchbench.workloads._samples import PREFETCHED, augmented
 from benchbench.workloads.base import DeviceContext
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class GrainSample:
@@ -22,7 +19,7 @@ class GrainSample:
     The workers are given a copy.
     """
 
-    def __init__(self, images: ImageSet, order: NDArray[np.int64], side: int) -> None:
+    def __init__(self, images: ImageSet, order: Indices, side: int) -> None:
         self._images = images
         self._order = order
         self._side = side

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchbench.arrays import Indices
 from benchbench.workloads._image_sets import ImageSet
 from benchbench.workloads._samples import DEVIATION, MEAN, PLACE_BITS, PREFETCHED
 from benchbench.workloads.base import DeviceContext
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 def sample_function(images: ImageSet, side: int) -> Any:
@@ -39,7 +36,7 @@ def sample_function(images: ImageSet, side: int) -> Any:
 
 
 def tensorflow_batches(
-    images: ImageSet, order: NDArray[np.int64], side: int, batch: int, workers: int, context: DeviceContext
+    images: ImageSet, order: Indices, side: int, batch: int, workers: int, context: DeviceContext
 ) -> Generator[tuple[Any, ...], None, None]:
     """Images, NHWC, and classes on the device, without end. Workers are threads of a pool of their own."""
     import tensorflow as tf

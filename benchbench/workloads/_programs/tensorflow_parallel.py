@@ -7,16 +7,13 @@ the variables by them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchbench.arrays import Array
 from benchbench.workloads.base import DeviceContext
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-
-def put_parts(context: DeviceContext, array: NDArray[np.generic]) -> Any:
+def put_parts(context: DeviceContext, array: Array) -> Any:
     """An input: of several devices, a part of the batch on each."""
     count = context.world.devices
     if count == 1:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchbench.arrays import Indices
 from benchbench.workloads._image_sets import ImageSet
 from benchbench.workloads._samples import DEVIATION, MEAN, PREFETCHED, crop_corner
 from benchbench.workloads.base import DeviceContext
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # The workers are forked from a server that has started no thread. A fork of this process would copy the locks
 # that threads of OpenMP or CUDA hold, without the threads, and might wait for them for ever.
@@ -22,7 +19,7 @@ START_METHOD = "forkserver"
 class ImageSamples:
     """A map-style data set: a sample by its number in the order. The workers are given a copy."""
 
-    def __init__(self, images: ImageSet, order: NDArray[np.int64], side: int) -> None:
+    def __init__(self, images: ImageSet, order: Indices, side: int) -> None:
         self._images = images
         self._order = order
         self._side = side

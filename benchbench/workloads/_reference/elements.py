@@ -5,23 +5,18 @@ Images are (N, C, *sides), filters (K, C / groups, *kernel); `index` is (samples
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from benchbench.arrays import Array, Floats, Indices
 
-    Array = NDArray[np.generic]
-    Index = NDArray[np.int64]
-    Sizes = tuple[int, ...]  # one per spatial dimension
+Sizes = tuple[int, ...]  # one per spatial dimension
 
 EVERY = (slice(None),)  # image, or channel of one
 
 
-def convolved(
-    images: Array, filters: Array, index: Index, strides: Sizes, edges: Sizes
-) -> NDArray[np.float64]:
+def convolved(images: Array, filters: Array, index: Indices, strides: Sizes, edges: Sizes) -> Floats:
     """Of a convolution: the patch under each element times its filter."""
     images = padded(images, edges)
     seen, kernel = filters.shape[1], filters.shape[2:]
@@ -43,8 +38,8 @@ def padded(images: Array, edges: Sizes) -> Array:
 
 
 def spread(
-    dy: Array, filters: Array, index: Index, strides: Sizes, edges: Sizes, groups: int = 1
-) -> NDArray[np.float64]:
+    dy: Array, filters: Array, index: Indices, strides: Sizes, edges: Sizes, groups: int = 1
+) -> Floats:
     """Of the gradient of images, or of a transposed convolution of `dy`, which is the same.
 
     The element at h gets dy[p] · filter[i] of all p·stride + i − padding = h (Dumoulin & Visin 2016, "A guide
@@ -69,8 +64,8 @@ def spread(
 
 
 def filter_gradient(
-    images: Array, dy: Array, index: Index, strides: Sizes, edges: Sizes, groups: int = 1
-) -> NDArray[np.float64]:
+    images: Array, dy: Array, index: Indices, strides: Sizes, edges: Sizes, groups: int = 1
+) -> Floats:
     """Of the gradient of filters: the pixels that were under an element of the kernel, times `dy`."""
     images = padded(images, edges)
     seen, outputs = images.shape[1] // groups, dy.shape[1] // groups

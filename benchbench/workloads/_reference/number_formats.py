@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from benchbench.arrays import AnyArray, Floats
 from benchbench.model.case import Dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
     Bits = NDArray[np.uint64]
 
 
@@ -24,10 +24,10 @@ class Grid(Protocol):
     def unit_roundoff(self) -> float:
         """The largest relative error of rounding to nearest."""
 
-    def spacing(self, x: Array) -> Array:
+    def spacing(self, x: Floats) -> Floats:
         """Between the two representable values next to each element of `x`."""
 
-    def nearest(self, x: Array) -> Array:
+    def nearest(self, x: Floats) -> Floats:
         """Each element rounded, ties to even."""
 
 
@@ -43,12 +43,12 @@ class Floating:
         """Half the spacing after 1."""
         return 2.0 ** -(self.bits + 1)
 
-    def spacing(self, x: Array) -> Array:
+    def spacing(self, x: Floats) -> Floats:
         """A power of two, constant below the smallest normal number."""
         _, exponent = np.frexp(x)
         return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, self.least) - self.bits))
 
-    def nearest(self, x: Array) -> Array:
+    def nearest(self, x: Floats) -> Floats:
         """Each element rounded, ties to even."""
         if self.bits == FLOAT64.bits:
             return x
@@ -56,7 +56,7 @@ class Floating:
             return converted
         return _nearest(self, x) if has_subnormals(x, self) else self._nearest_normal(x)
 
-    def _nearest_normal(self, x: Array) -> Array:
+    def _nearest_normal(self, x: Floats) -> Floats:
         """By the bits of float64, a third of the time: half a unit is added, and what lies below one cut."""
         dropped = FLOAT64.bits - self.bits
         half, cut = np.uint64(2 ** (dropped - 1) - 1), np.uint64(2**dropped - 1)
@@ -83,22 +83,22 @@ class Levels:
         """Of the largest element."""
         return 0.5 / self.count
 
-    def spacing(self, x: Array) -> Array:
+    def spacing(self, x: Floats) -> Floats:
         """The same for all elements."""
         return np.asarray(np.abs(x).max() / self.count or 1.0)
 
-    def nearest(self, x: Array) -> Array:
+    def nearest(self, x: Floats) -> Floats:
         """Each element rounded, ties to even."""
         return _nearest(self, x)
 
 
-def _in_float32(x: Array) -> Array:
+def _in_float32(x: Floats) -> Floats:
     """As the processor converts it; what is beyond float32 is infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(x, np.float64).astype(np.float32).astype(np.float64)
 
 
-def _nearest(grid: Grid, x: Array) -> Array:
+def _nearest(grid: Grid, x: Floats) -> Floats:
     spacing = grid.spacing(x)
     return np.asarray(np.rint(x / spacing) * spacing)
 
@@ -111,17 +111,17 @@ FLOAT8 = Floating(3, -6)  # E4M3
 INT8 = Levels(127)
 
 
-def bits_of(x: Array) -> Bits:
+def bits_of(x: Floats) -> Bits:
     """Those of its elements, one after the other; of a contiguous array no copy."""
     return np.ascontiguousarray(x, np.float64).reshape(-1).view(np.uint64)
 
 
-def parts_of(flat: NDArray[Any]) -> Iterator[slice]:
+def parts_of(flat: AnyArray) -> Iterator[slice]:
     """Consecutive ones of `PART` elements."""
     return (slice(at, at + PART) for at in range(0, flat.size, PART))
 
 
-def has_subnormals(x: Array, grid: Floating) -> bool:
+def has_subnormals(x: Floats, grid: Floating) -> bool:
     """Whether an element of `x` is below the smallest normal number, and not zero.
 
     Without its sign, a number's bits grow with it; for zero, one less is the largest integer.

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import autograd.numpy as anp
 
+from benchbench.arrays import AnyArray
 from benchbench.workloads._reference import primitives
 from benchbench.workloads._reference.rounding import EXACT, Exact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
     Size = int | tuple[int, int]
 
@@ -176,11 +175,11 @@ class Ops:
         """Along `axis`; over (2, 3) it is global average pooling."""
         return self.rounding.result(anp.mean(x, axis=axis, keepdims=keepdims))
 
-    def embedding(self, table: Any, index: NDArray[Any]) -> Any:
+    def embedding(self, table: Any, index: AnyArray) -> Any:
         """Rows of `table`."""
         return table[index]
 
-    def cross_entropy(self, logits: Any, labels: NDArray[Any]) -> Any:
+    def cross_entropy(self, logits: Any, labels: AnyArray) -> Any:
         """Mean of −log softmax(logits)[label] over all but the last axis, in what accumulates."""
         rows = _log_softmax(logits, -1).reshape(-1, logits.shape[-1])
         picked = rows[anp.arange(len(rows)), labels.reshape(-1)]

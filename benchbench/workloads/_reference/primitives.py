@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from autograd.extend import defvjp, primitive
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from benchbench.arrays import Floats
 
-    Array = NDArray[np.float64]
+if TYPE_CHECKING:
     Pair = tuple[int, int]
     Sizes = tuple[int, ...]  # one per spatial dimension
 
@@ -25,7 +24,7 @@ EVERY = (slice(None), slice(None))  # image of the batch and channel of it
 
 
 @primitive  # type: ignore[untyped-decorator]
-def conv(x: Array, weight: Array, stride: Sizes, padding: Sizes, groups: int) -> Array:
+def conv(x: Floats, weight: Floats, stride: Sizes, padding: Sizes, groups: int) -> Floats:
     """Cross-correlation of (N, C, *sides) with (O, C / groups, *kernel): (N, O, *sides of the output)."""
     patches = _patches(_padded(x, padding, 0.0), weight.shape[2:], stride)
     sides = patches.shape[2 : x.ndim]
@@ -35,14 +34,14 @@ def conv(x: Array, weight: Array, stride: Sizes, padding: Sizes, groups: int) ->
 
 
 def _image_gradient(
-    _: Array, x: Array, weight: Array, stride: Sizes, padding: Sizes, groups: int
-) -> Callable[[Array], Array]:
+    _: Floats, x: Floats, weight: Floats, stride: Sizes, padding: Sizes, groups: int
+) -> Callable[[Floats], Floats]:
     return lambda dy: _spread(dy, weight, x.shape, stride, padding, groups)
 
 
 def _weight_gradient(
-    _: Array, x: Array, weight: Array, stride: Sizes, padding: Sizes, groups: int
-) -> Callable[[Array], Array]:
+    _: Floats, x: Floats, weight: Floats, stride: Sizes, padding: Sizes, groups: int
+) -> Callable[[Floats], Floats]:
     return lambda dy: _correlated(x, dy, weight.shape, stride, padding, groups)
 
 
@@ -50,7 +49,7 @@ defvjp(conv, _image_gradient, _weight_gradient, argnums=(0, 1))
 
 
 @primitive  # type: ignore[untyped-decorator]
-def conv_transpose(x: Array, weight: Array, stride: Sizes, padding: Sizes) -> Array:
+def conv_transpose(x: Floats, weight: Floats, stride: Sizes, padding: Sizes) -> Floats:
     """Of (N, C, *sides) with (C, O, *kernel): the gradient of a convolution's image, `x` that of its result.
 
     Dumoulin & Visin 2016, "A guide to convolution arithmetic for deep learning", chapter 4.
@@ -61,21 +60,21 @@ def conv_transpose(x: Array, weight: Array, stride: Sizes, padding: Sizes) -> Ar
 
 
 def _transposed_image_gradient(
-    _: Array, _x: Array, weight: Array, stride: Sizes, padding: Sizes
-) -> Callable[[Array], Array]:
+    _: Floats, _x: Floats, weight: Floats, stride: Sizes, padding: Sizes
+) -> Callable[[Floats], Floats]:
     return lambda dy: np.asarray(conv(dy, weight, stride, padding, 1))
 
 
 def _transposed_weight_gradient(
-    _: Array, x: Array, weight: Array, stride: Sizes, padding: Sizes
-) -> Callable[[Array], Array]:
+    _: Floats, x: Floats, weight: Floats, stride: Sizes, padding: Sizes
+) -> Callable[[Floats], Floats]:
     return lambda dy: _correlated(dy, x, weight.shape, stride, padding, 1)
 
 
 defvjp(conv_transpose, _transposed_image_gradient, _transposed_weight_gradient, argnums=(0, 1))
 
 
-def _spread(dy: Array, weight: Array, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Array:
+def _spread(dy: Floats, weight: Floats, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Floats:
     """The image of that shape: each element of `dy` times the filter it came from, added where it was."""
     matrix = weight.reshape(groups, len(weight) // groups, -1)
     batch, _, *sides = dy.shape
@@ -85,21 +84,23 @@ def _spread(dy: Array, weight: Array, shape: Sizes, stride: Sizes, padding: Size
     return _folded(patches, shape, stride, padding)
 
 
-def _correlated(x: Array, dy: Array, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Array:
+def _correlated(x: Floats, dy: Floats, shape: Sizes, stride: Sizes, padding: Sizes, groups: int) -> Floats:
     """The filters of that shape: the patches of `x` times the elements of `dy` that they gave."""
     unfolded = _unfolded(_patches(_padded(x, padding, 0.0), shape[2:], stride), groups)
     return np.asarray((_rows(dy, groups).transpose(0, 2, 1) @ unfolded).reshape(shape))
 
 
 @primitive  # type: ignore[untyped-decorator]
-def max_pool2d(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Array:
+def max_pool2d(x: Floats, kernel: Pair, stride: Pair, padding: Pair) -> Floats:
     """The largest of each window of (N, C, H, W); the gradient goes to the first of equals."""
     patches = _patches(_padded(x, padding, -np.inf), kernel, stride)
     return np.asarray(patches.max(axis=(4, 5)))
 
 
-def _max_gradient(_: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Callable[[Array], Array]:
-    def back(dy: Array) -> Array:
+def _max_gradient(
+    _: Floats, x: Floats, kernel: Pair, stride: Pair, padding: Pair
+) -> Callable[[Floats], Floats]:
+    def back(dy: Floats) -> Floats:
         patches = _patches(_padded(x, padding, -np.inf), kernel, stride)
         windows = patches.reshape(*patches.shape[:4], -1)
         spread = np.zeros(windows.shape)
@@ -114,13 +115,15 @@ defvjp(max_pool2d, _max_gradient, argnums=(0,))
 
 
 @primitive  # type: ignore[untyped-decorator]
-def avg_pool2d(x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Array:
+def avg_pool2d(x: Floats, kernel: Pair, stride: Pair, padding: Pair) -> Floats:
     """The mean of each window of (N, C, H, W), padded zeros counted."""
     return np.asarray(_patches(_padded(x, padding, 0.0), kernel, stride).mean(axis=(4, 5)))
 
 
-def _mean_gradient(_: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> Callable[[Array], Array]:
-    def back(dy: Array) -> Array:
+def _mean_gradient(
+    _: Floats, x: Floats, kernel: Pair, stride: Pair, padding: Pair
+) -> Callable[[Floats], Floats]:
+    def back(dy: Floats) -> Floats:
         share = dy[..., None, None] / (kernel[0] * kernel[1])
         return _folded(np.broadcast_to(share, (*dy.shape, *kernel)), x.shape, stride, padding)
 
@@ -131,7 +134,7 @@ defvjp(avg_pool2d, _mean_gradient, argnums=(0,))
 
 
 @primitive  # type: ignore[untyped-decorator]
-def passed(x: Array, both: tuple[Callable[[Array], Array], Callable[[Array], Array]]) -> Array:
+def passed(x: Floats, both: tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]) -> Floats:
     """The first of `both` of `x`, and the second of its gradient: how rounding enters."""
     return both[0](x)
 
@@ -139,21 +142,21 @@ def passed(x: Array, both: tuple[Callable[[Array], Array], Callable[[Array], Arr
 defvjp(passed, lambda _ans, _x, both: both[1], argnums=(0,))
 
 
-def _padded(x: Array, padding: Sizes, value: float) -> Array:
+def _padded(x: Floats, padding: Sizes, value: float) -> Floats:
     if not any(padding):
         return x
     edges = ((0, 0), (0, 0), *((each, each) for each in padding))
     return np.pad(x, edges, constant_values=value)
 
 
-def _patches(x: Array, kernel: Sizes, stride: Sizes) -> Array:
+def _patches(x: Floats, kernel: Sizes, stride: Sizes) -> Floats:
     """A view of the windows of padded `x`: (N, C, *sides of the output, *kernel)."""
     axes = tuple(range(2, x.ndim))
     windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=axes)
     return np.asarray(windows[EVERY + tuple(slice(None, None, step) for step in stride)])
 
 
-def _unfolded(patches: Array, groups: int) -> Array:
+def _unfolded(patches: Floats, groups: int) -> Floats:
     """(groups, elements of an output channel, C / groups · elements of a kernel), in memory of its own."""
     batch, channels, *sizes = patches.shape
     grouped = patches.reshape(batch, groups, channels // groups, *sizes)
@@ -161,14 +164,14 @@ def _unfolded(patches: Array, groups: int) -> Array:
     return ordered.reshape(groups, batch * prod(sizes[: len(sizes) // 2]), -1)
 
 
-def _rows(y: Array, groups: int) -> Array:
+def _rows(y: Floats, groups: int) -> Floats:
     """(N, O, *sides) as (groups, elements of a channel, O / groups)."""
     batch, outputs, *sides = y.shape
     grouped = y.reshape(batch, groups, outputs // groups, *sides)
     return np.moveaxis(grouped, (1, 2), (0, -1)).reshape(groups, batch * prod(sides), -1)
 
 
-def _folded(patches: Array, shape: Sizes, stride: Sizes, padding: Sizes) -> Array:
+def _folded(patches: Floats, shape: Sizes, stride: Sizes, padding: Sizes) -> Floats:
     """The windows added back where they were taken from: the transpose of `_patches` and its padding."""
     dimensions = len(stride)
     sides, kernel = patches.shape[2 : 2 + dimensions], patches.shape[2 + dimensions :]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from benchbench.arrays import Floats
 from benchbench.model.case import Dtype
 from benchbench.workloads._amp import SCALE
 from benchbench.workloads._reference.number_formats import (
@@ -33,7 +34,6 @@ from benchbench.workloads._reference.primitives import passed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
 
 # A rounding errs by u/√3 of its rms result times √(3 / (8 ln 2)) for mantissas even in the logarithm;
 # n partial sums that grow as √k leave √(n/2) of that, so summing in turn errs by WALK·√n·u of the rms sum.
@@ -57,39 +57,39 @@ class Exact:
         """Whether an optimizer's arithmetic is float32, where 1 − 0.999ᵗ loses four digits."""
         return False
 
-    def operand(self, x: Array, terms: float) -> Array:
+    def operand(self, x: Floats, terms: float) -> Floats:
         """What is about to be multiplied."""
         return x
 
-    def product(self, y: Array, terms: float) -> Array:
+    def product(self, y: Floats, terms: float) -> Floats:
         """A sum of `terms` products."""
         return y
 
-    def result(self, y: Array) -> Array:
+    def result(self, y: Floats) -> Floats:
         """Of any other operation."""
         return y
 
-    def accumulated(self, y: Array, terms: float) -> Array:
+    def accumulated(self, y: Floats, terms: float) -> Floats:
         """A sum of `terms` elements that stays in what accumulates."""
         return y
 
-    def shared(self, x: Array, terms: float) -> Array:
+    def shared(self, x: Floats, terms: float) -> Floats:
         """A parameter that meets `terms` elements: its gradient is their sum, in what accumulates."""
         return x
 
-    def parameter(self, x: Array) -> Array:
+    def parameter(self, x: Floats) -> Floats:
         """A weight on its way into the network."""
         return x
 
-    def reused(self, x: Array) -> Array:
+    def reused(self, x: Floats) -> Floats:
         """What further steps read, too."""
         return x
 
-    def positive(self, x: Array) -> NDArray[np.bool_]:
+    def positive(self, x: Floats) -> NDArray[np.bool_]:
         """Which elements a ReLU lets pass."""
         return np.asarray(x > 0)
 
-    def stored(self, x: Array) -> Array:
+    def stored(self, x: Floats) -> Floats:
         """A parameter, or what an optimizer keeps of it, outside differentiation."""
         return x
 
@@ -103,7 +103,7 @@ class Stored(Exact):
 
     storage: Floating
 
-    def stored(self, x: Array) -> Array:
+    def stored(self, x: Floats) -> Floats:
         """Rounded to nearest."""
         return self.storage.nearest(x)
 
@@ -118,7 +118,7 @@ class Flipping(Stored):
 
     unit_roundoff: float
 
-    def near_zero(self, x: Array) -> NDArray[np.intp]:
+    def near_zero(self, x: Floats) -> NDArray[np.intp]:
         """Indices of the flat tensor: of one unit more than a part u of them, as far as they are near."""
         sizes = np.abs(_unboxed(x)).ravel()
         count = min(sizes.size, 1 + math.ceil(self.unit_roundoff * sizes.size))
@@ -127,7 +127,7 @@ class Flipping(Stored):
         limit = near * self.unit_roundoff * math.sqrt(float(np.mean(np.square(sizes))))
         return np.asarray(nearest[sizes[nearest] <= limit])
 
-    def positive(self, x: Array) -> NDArray[np.bool_]:
+    def positive(self, x: Floats) -> NDArray[np.bool_]:
         """The others, where they are near zero."""
         passing = np.asarray(_unboxed(x) > 0).copy()
         passing.flat[self.near_zero(x)] ^= True
@@ -141,13 +141,13 @@ class Watching(Stored):
     flipping: Flipping
     noted: list[int] = field(default_factory=list)
 
-    def positive(self, x: Array) -> NDArray[np.bool_]:
+    def positive(self, x: Floats) -> NDArray[np.bool_]:
         """As it is."""
         self.noted.append(len(self.flipping.near_zero(x)))
         return super().positive(x)
 
 
-def _unboxed(x: Any) -> Array:
+def _unboxed(x: Any) -> Floats:
     """The numbers of what is being differentiated."""
     from autograd.tracer import Box
 
@@ -169,54 +169,56 @@ class Rounded(Exact):
         """Where not all is float64."""
         return self.precision.storage is not FLOAT64
 
-    def operand(self, x: Array, terms: float) -> Array:
+    def operand(self, x: Floats, terms: float) -> Floats:
         """Forward what is multiplied; back a sum of `terms` products."""
         return self._both(x, self._multiplied, lambda g: self._summed(g, terms))
 
-    def product(self, y: Array, terms: float) -> Array:
+    def product(self, y: Floats, terms: float) -> Floats:
         """Forward a sum of `terms` products; back what is multiplied."""
         return self._both(y, lambda y: self._summed(y, terms), self._multiplied)
 
-    def result(self, y: Array) -> Array:
+    def result(self, y: Floats) -> Floats:
         """As stored between operations, both ways."""
         return self._both(y, self._kept, self._kept)
 
-    def accumulated(self, y: Array, terms: float) -> Array:
+    def accumulated(self, y: Floats, terms: float) -> Floats:
         """With the error of accumulating; its gradient is as it was."""
         return self._both(y, lambda y: self._walked(y, terms), lambda g: g)
 
-    def shared(self, x: Array, terms: float) -> Array:
+    def shared(self, x: Floats, terms: float) -> Floats:
         """Its gradient with the error of accumulating."""
         return self._both(x, lambda x: x, lambda g: self._walked(g, terms))
 
-    def parameter(self, x: Array) -> Array:
+    def parameter(self, x: Floats) -> Floats:
         """Its gradient is stored as it is."""
         return self._both(x, lambda x: x, lambda g: self._to(self.precision.storage, g))
 
-    def reused(self, x: Array) -> Array:
+    def reused(self, x: Floats) -> Floats:
         """What its gradient comes to is stored after every step."""
         return self._both(x, lambda x: x, self._kept)
 
-    def stored(self, x: Array) -> Array:
+    def stored(self, x: Floats) -> Floats:
         """To nearest in any case: what is too small an update for the format is lost."""
         return self.precision.storage.nearest(x)
 
-    def _both(self, x: Array, forward: Callable[[Array], Array], back: Callable[[Array], Array]) -> Array:
-        rounded: Array = passed(x, (forward, back))
+    def _both(
+        self, x: Floats, forward: Callable[[Floats], Floats], back: Callable[[Floats], Floats]
+    ) -> Floats:
+        rounded: Floats = passed(x, (forward, back))
         return rounded
 
-    def _multiplied(self, x: Array) -> Array:
+    def _multiplied(self, x: Floats) -> Floats:
         return self._to(self.precision.multiply, x)
 
-    def _kept(self, x: Array) -> Array:
+    def _kept(self, x: Floats) -> Floats:
         return self._to(self.precision.result, x)
 
-    def _summed(self, y: Array, terms: float) -> Array:
+    def _summed(self, y: Floats, terms: float) -> Floats:
         """With the error of accumulating, then rounded to the result's format."""
         negligible = self._error_of(terms) < NEGLIGIBLE * self.precision.result.unit_roundoff
         return self._kept(y if negligible else self._walked(y, terms))
 
-    def _walked(self, y: Array, terms: float) -> Array:
+    def _walked(self, y: Floats, terms: float) -> Floats:
         """With the error of accumulating `terms`, a random walk."""
         flat = np.ravel(y)
         scale = self._error_of(terms) * math.sqrt(float(np.vdot(flat, flat)) / max(1, flat.size))
@@ -229,7 +231,7 @@ class Rounded(Exact):
     def _error_of(self, terms: float) -> float:
         return WALK * math.sqrt(terms) * self.precision.accumulate.unit_roundoff
 
-    def _to(self, grid: Grid, x: Array) -> Array:
+    def _to(self, grid: Grid, x: Floats) -> Floats:
         if self.nearest:
             return grid.nearest(x)
         if grid is FLOAT64:  # what float64 cannot show is added
@@ -240,7 +242,7 @@ class Rounded(Exact):
         spacing = grid.spacing(x)
         return np.asarray(np.floor(x / spacing + self.source.random(np.shape(x))) * spacing)
 
-    def _cut(self, x: Array, dropped: int) -> Array:
+    def _cut(self, x: Floats, dropped: int) -> Floats:
         """Without the last `dropped` bits of the mantissa, after adding up to one unit of what stays."""
         bits, cut = bits_of(x), np.uint64(2**dropped - 1)
         if not any((bits[part] & cut).any() for part in parts_of(bits)):  # as weights that are read again
@@ -257,7 +259,7 @@ class Rounded(Exact):
 class Elementwise(NDArrayOperatorsMixin):
     """An array whose every elementwise operation, NumPy's functions among them, has its result rounded."""
 
-    def __init__(self, values: Array, rounding: Exact) -> None:
+    def __init__(self, values: Floats, rounding: Exact) -> None:
         self.values = values
         self._rounding = rounding
 
@@ -267,7 +269,7 @@ class Elementwise(NDArrayOperatorsMixin):
         return Elementwise(self._rounding.result(getattr(function, method)(*plain)), self._rounding)
 
 
-def _drawn(x: Array) -> int:
+def _drawn(x: Floats) -> int:
     """How many random numbers are drawn for a tensor: drawing is slow, so each part meets the same.
 
     `PART` is odd, so no row of a tensor does.

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.workloads._collective import Collective
 from benchbench.workloads._programs.devices import in_replicas, over_mesh, sharded
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -39,7 +37,7 @@ class AllGather(Collective):
         """The whole."""
         return self.size
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of the parts, one after the other."""
         import numpy as np
 

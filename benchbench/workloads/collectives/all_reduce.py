@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.workloads._collective import Collective
 from benchbench.workloads._programs.devices import in_replicas, over_mesh, sharded
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -44,7 +42,7 @@ class AllReduce(Collective):
         """Once for each sum."""
         return self.world
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Sums of the elements."""
         import numpy as np
 

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Floats, Indices
 from benchbench.workloads._collective import OF_TENSORFLOW, Collective
 from benchbench.workloads._programs.devices import over_mesh, sharded
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -40,7 +38,7 @@ class AllToAll(Collective):
         """As much."""
         return self.size
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """The rank's part of each array, one after the other."""
         import numpy as np
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -15,9 +16,6 @@ from benchbench.workloads._collective import BetweenRanks
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 LATE_S, MOST_LATE = 0.2, 8
@@ -48,11 +46,11 @@ class Barrier(BetweenRanks):
         """There is one."""
         return self
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """None."""
         return {}
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Never."""
         import numpy as np
 

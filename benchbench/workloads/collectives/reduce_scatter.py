@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Floats, Indices
 from benchbench.workloads._collective import OF_TENSORFLOW, Collective
 from benchbench.workloads._programs.devices import over_mesh, sharded
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -50,7 +48,7 @@ class ReduceScatter(Collective):
         """A part."""
         return self.part
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Sums of the elements of the rank's part."""
         import numpy as np
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.workloads._collective import OF_TENSORFLOW, Collective
@@ -14,9 +15,6 @@ from benchbench.workloads._programs.devices import over_mesh, sharded
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 RING, PAIR = "ring", "pair"
@@ -69,7 +67,7 @@ class SendRecv(Collective):
         ranks = range(self.world)
         return [next(source for source in ranks if self.target(source) == rank) for rank in ranks]
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of the array of whoever sends to the rank."""
         import numpy as np
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._division import ENCODER_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm
@@ -21,10 +22,6 @@ from benchbench.workloads._transformer_layers import TiedDense, TransformerSize
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SIZE = frozenset({"hidden", "heads", "depth", "vocabulary", "positions"})
 SEGMENTS = 2
@@ -98,7 +95,7 @@ class BertBase(Network):
         yield Norm(name="transform_norm", channels=width)
         yield TiedDense(name="head", inputs=width, outputs=self.vocabulary, rows=self.masked)
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Any token is as likely as any other; the masked places may coincide."""
         shape = self.batch, self.length
         return {

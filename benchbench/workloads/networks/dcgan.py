@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import Layer, Norm
 from benchbench.workloads._optimizers import Adam, Optimizer
@@ -16,9 +17,6 @@ from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Draw
 
 LATENT = 100  # numbers that an image is made of
@@ -62,7 +60,7 @@ class Dcgan(Network):
             for at in range(1, len(STAGES) + 1)
         ]  # fmt: skip
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """N(0, 1)."""
         return {"noise": draw.normal("noise", self.batch, LATENT, 1, 1)}
 
@@ -163,7 +161,7 @@ class DcganTrain(AdversarialStep, Dcgan):
             for at in range(len(STAGES))
         ] + [last]  # fmt: skip
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Real images, and noise for each of the two updates."""
         images = draw.normal("images", self.batch, COLOURS, IMAGE, IMAGE, scale=0.5)
         new_noise = draw.normal("new_noise", self.batch, LATENT, 1, 1)

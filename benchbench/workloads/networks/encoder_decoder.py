@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._losses import MeanSquared
@@ -19,10 +20,6 @@ from benchbench.workloads._transformer_layers import TransformerSize
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SIZE = frozenset({"hidden", "heads", "depth", "feed_forward"})
 
@@ -85,7 +82,7 @@ class EncoderDecoder(Network):
             for rows in (self.source, self.target)
         ]
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Both embedded already, N(0, 1)."""
         return {
             "source": draw.normal("source", self.batch, self.source, self.hidden),

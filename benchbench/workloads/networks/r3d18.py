@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
@@ -23,9 +24,6 @@ from benchbench.workloads.chain import Chain, Link
 from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Draw
 
 STAGES = (1, 2, 4, 8)  # channels in widths
@@ -118,7 +116,7 @@ class R3d18(Chain):
         """After the mean over all frames and pixels."""
         return Dense(name="fc", inputs=STAGES[-1] * self.width, outputs=CLASSES)
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """RGB, NCDHW."""
         return {"clips": draw.normal("clips", self.batch, 3, self.frames, self.image, self.image)}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
@@ -26,8 +27,6 @@ from benchbench.workloads.steps import Inference
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
-    from numpy.typing import NDArray
 
 DEPTHS = {50: (3, 4, 6, 3), 14: (1, 1, 1, 1)}  # blocks of each stage, by convolutions on the longest path
 WIDTHS = (64, 128, 256, 512)  # channels within a block
@@ -90,7 +89,7 @@ class Resnet50(Chain):
         """In the order in which they are applied."""
         return blocks(self.image, self.depth)
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """RGB."""
         return {"images": draw.normal("images", self.batch, 3, self.image, self.image)}
 

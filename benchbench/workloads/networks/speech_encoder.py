@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._division import ENCODER_LAYERS, DivisionPlan
@@ -109,7 +110,7 @@ class SpeechEncoder(BlockChain):
         """A layer for each."""
         return replace(self, depth=max(self.depth, stages))
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Log-mel spectrograms, N(0, 1): (batch, mel frames, bins)."""
         return {"mels": draw.normal("mels", self.batch, STRIDE * self.frames, MELS)}
 

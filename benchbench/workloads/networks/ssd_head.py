@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array, Indices
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._multibox import COORDINATES, MultiBox
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
@@ -15,7 +16,6 @@ from benchbench.workloads.steps import Inference, TrainingStep
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from benchbench.workloads.base import Draw
 
@@ -87,7 +87,7 @@ class SsdHead(Network):
         """All."""
         return self.layers()
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """N(0, 1)."""
         sizes = zip(self.input_names, CHANNELS, self.sides(), strict=True)
         return {
@@ -163,7 +163,7 @@ class SsdHeadInfer(Inference, SsdHead):
 
     summary = "inference with the head of SSD300, a detector, on a backbone's feature maps"
 
-    def sample(self, source: np.random.Generator, count: int) -> NDArray[np.int64]:
+    def sample(self, source: np.random.Generator, count: int) -> Indices:
         """Of each map as many boxes as of any other: the last has four of thousands."""
         import numpy as np
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._division import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
@@ -17,10 +18,6 @@ from benchbench.workloads.base import Draw
 from benchbench.workloads.chain import BlockChain, Link
 from benchbench.workloads.pipeline import PipelinedTraining
 from benchbench.workloads.steps import Inference
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 LAYERS = 2
 HEAD = 64  # the width of one
@@ -96,7 +93,7 @@ class Transformer(BlockChain):
         yield Dense(name=f"{name}.up", inputs=width, outputs=EXPANSION * width, rows=length)
         yield Dense(name=f"{name}.down", inputs=EXPANSION * width, outputs=width, rows=length)
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Any token is as likely as any other."""
         return {"tokens": draw.integers("tokens", self.batch, self.length, below=self.vocabulary)}
 

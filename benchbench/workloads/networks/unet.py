@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
@@ -15,9 +16,6 @@ from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Draw
 
 DEPTH = 4  # times the image is halved, and doubled again
@@ -75,7 +73,7 @@ class Unet(Network):
         """One of 1 × 1."""
         return Conv(name="head", inputs=self.width, outputs=CLASSES, kernel=1, size=self.image, bias=True)
 
-    def inputs(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, draw: Draw) -> dict[str, Array]:
         """Gray."""
         return {"images": draw.normal("images", self.batch, 1, self.image, self.image)}
 

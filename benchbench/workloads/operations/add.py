@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchbench.arrays import Floats, Indices
 from benchbench.workloads._vectors import Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -22,7 +20,7 @@ class Add(Vectors):
     summary = "elementwise sum of two large arrays"
     operands = ("x", "y")
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of x and of y."""
         import numpy as np
 

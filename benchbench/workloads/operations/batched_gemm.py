@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 
@@ -52,14 +50,14 @@ class BatchedGemm(Operation):
         """Odd sizes, none equal."""
         return replace(self, batch=5, m=23, n=33, k=17)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """A and B."""
         return {
             "a": draw.normal("a", self.batch, self.m, self.k),
             "b": draw.normal("b", self.batch, self.k, self.n),
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Rows of A times columns of B, in the product asked for."""
         import numpy as np
 

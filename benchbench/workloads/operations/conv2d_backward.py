@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Phase
 from benchbench.workloads._conv2d import Sizes2d, explicit_padding
 from benchbench.workloads._convolution import FILTER_LAST, TO_LAST, torch_images
@@ -13,9 +14,6 @@ from benchbench.workloads.backward import UPSTREAM
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 NHWC, HWIO = TO_LAST[4], FILTER_LAST[4]
@@ -50,14 +48,14 @@ class Conv2dBackwardData(_Gradient):
         outputs, _, rows, columns = self.filter_shape
         return outputs * rows * columns
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """The filters, and the gradient of the output."""
         return {
             "filters": draw.normal("filters", *self.filter_shape),
             UPSTREAM: draw.normal(UPSTREAM, *self.convolved_shape),
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """What spreads to each sampled element."""
         from benchbench.workloads._reference.elements import spread
 
@@ -128,14 +126,14 @@ class Conv2dBackwardWeights(_Gradient):
         batch, _, rows, columns = self.convolved_shape
         return batch * rows * columns
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """The images, and the gradient of the output."""
         return {
             "images": draw.normal("images", *self.image_shape),
             UPSTREAM: draw.normal(UPSTREAM, *self.convolved_shape),
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """The sampled elements, each over the whole batch."""
         from benchbench.workloads._reference.elements import filter_gradient
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -17,9 +18,6 @@ from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 NHWC, HWOI = TO_LAST[4], (2, 3, 1, 0)
@@ -85,14 +83,14 @@ class ConvTranspose2d(Operation):
         side = self.padding + 3
         return replace(self, batch=2, channels=5, height=side, width=side + 2, filters=7)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """Images NCHW; filters as in PyTorch, (channels, filters, kernel, kernel)."""
         return {
             "images": draw.normal("images", self.batch, self.channels, self.height, self.width),
             "filters": draw.normal("filters", self.channels, self.filters, self.kernel, self.kernel),
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """What reaches each sampled output."""
         from benchbench.workloads._reference.elements import spread
 
@@ -161,8 +159,8 @@ class ConvTranspose2dBackward(Backward, ConvTranspose2d):
     needs_forward = False
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """The sampled elements alone: the gradient of the images is a convolution."""
         from benchbench.workloads._reference.elements import convolved, filter_gradient
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._vectors import Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -33,7 +31,7 @@ class Copy(Vectors):
         """x is read and y is written; no FLOPs, an item is one copy."""
         return Cost(flops=0, bytes=2 * self.n * dtype.storage.itemsize, items=1, item="copy")
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of x."""
         import numpy as np
 
@@ -58,7 +56,7 @@ class Copy(Vectors):
         return Program(jnp.copy, (context.put(arrays["x"]),))
 
 
-def _one(arrays: Arrays) -> NDArray[np.generic]:
+def _one(arrays: Arrays) -> Array:
     import numpy as np
 
     return np.ones((), arrays["x"].dtype)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchbench.arrays import Array
 from benchbench.workloads import _losses
 from benchbench.workloads._memory_bound import MemoryBoundBackward, Rowwise
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads._memory_bound import Step
     from benchbench.workloads.base import Draw
 
@@ -35,7 +33,7 @@ class CrossEntropy(Rowwise):
         """All logits."""
         return self.rows * self.width
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """Logits and a label for each row."""
         return {**super().arrays(draw), "labels": draw.labels("labels", self.rows, self.width)}
 

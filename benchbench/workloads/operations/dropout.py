@@ -7,6 +7,7 @@ from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.workloads._memory_bound import MemoryBoundBackward, Pointwise
 from benchbench.workloads.backward import UPSTREAM
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
-    from numpy.typing import NDArray
 
     from benchbench.workloads._memory_bound import Step
     from benchbench.workloads.base import Arrays, DeviceContext, Tensors
@@ -53,7 +53,7 @@ class Dropout(Pointwise):
         """The scale and the result."""
         return 2
 
-    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
         """More than of other outputs, and none twice: their zeros are counted."""
         return {OUTPUT: source.choice(self.n, min(self.n, COUNTED), replace=False)[:, None]}
 
@@ -121,13 +121,13 @@ class DropoutBackward(MemoryBoundBackward, Dropout):
         """Of the output and of the gradient."""
         return dict.fromkeys([OUTPUT, "x"], self.output_shape)
 
-    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
         """The same elements of both."""
         return dict.fromkeys([OUTPUT, "x"], Dropout.samples(self, source, count)[OUTPUT])
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """As if nothing were dropped."""
         from benchbench.workloads._reference.ops import Ops
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -14,7 +15,6 @@ from benchbench.workloads.base import SEED, Operation, Program, generator, sampl
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
@@ -91,7 +91,7 @@ class DynamicShapes(Operation):
         longest = min(self.longest, max(64, self.lengths + SHORTEST))
         return replace(self, batch=1, longest=longest, width=min(self.width, 128))
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """The sequences, N(0, 1), and the weights, N(0, 1/width), as outputs × inputs."""
         scale = 1 / sqrt(self.width)
         given = {name: draw.normal(name, *shape) for name, shape in self.output_shapes.items()}
@@ -112,17 +112,17 @@ class DynamicShapes(Operation):
         scores = ops.matmul(q * (1 / sqrt(self.width)), ops.np.swapaxes(k, 1, 2))
         return ops.add(x, ops.linear(ops.matmul(ops.softmax(scores), v), arrays["out"]))
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Of the first call."""
         return self.references(arrays, {"call 0": index})["call 0"]
 
-    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
         """Of every call."""
         return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """Call by call."""
         from benchbench.workloads._reference.ops import Ops
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads._memory_bound import Step
     from benchbench.workloads.base import Draw
 
@@ -54,7 +52,7 @@ class Embedding(MemoryBound):
         """Odd sizes; some tokens occur twice."""
         return replace(self, batch=2, length=13, vocabulary=31, width=7)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """The table and the tokens."""
         tokens = draw.integers("tokens", self.batch, self.length, below=self.vocabulary)
         return {**super().arrays(draw), "tokens": tokens}

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Indices
 from benchbench.workloads._recurrent import Recurrent, keras_layer, torch_program
 from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 GATES = 3  # reset, update, new: the order of PyTorch; Keras has update, reset, new
@@ -57,10 +55,10 @@ class Gru(Recurrent):
         layer = keras_layer(self, keras.layers.GRU, context, weights)
         held = tuple(variable.value for variable in layer.trainable_variables)
 
-        def transposed(index: NDArray[np.int64]) -> NDArray[np.int64]:
+        def transposed(index: Indices) -> Indices:
             return np.stack([index[:, 1], theirs[index[:, 0]]], axis=1)
 
-        def first_of_two(index: NDArray[np.int64]) -> NDArray[np.int64]:
+        def first_of_two(index: Indices) -> Indices:
             return np.stack([np.zeros_like(index[:, 0]), theirs[index[:, 0]]], axis=1)
 
         places = {"weight_ih": transposed, "weight_hh": transposed, "bias": first_of_two}

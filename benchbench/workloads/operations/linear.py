@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 
@@ -57,7 +55,7 @@ class Linear(Operation):
         """Odd sizes, none equal."""
         return replace(self, batch=13, inputs=37, outputs=29)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """x, the weight as PyTorch lays it out, (outputs, inputs), and a bias as large as the product."""
         return {
             "x": draw.normal("x", self.batch, self.inputs),
@@ -65,7 +63,7 @@ class Linear(Operation):
             "bias": draw.normal("bias", self.outputs),
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Rows of x times rows of the weight, and the bias."""
         import numpy as np
 

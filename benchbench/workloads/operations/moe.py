@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -16,9 +17,6 @@ from benchbench.workloads.base import Operation, Program
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 EXPERTS = 8
@@ -84,7 +82,7 @@ class Moe(Operation):
         """Six tokens to an expert."""
         return replace(self, tokens=24, width=37, hidden=19)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """Tokens, the router's weights, and each expert's: gate beside up, and down."""
         import numpy as np
 
@@ -100,7 +98,7 @@ class Moe(Operation):
             "down": draw.normal("down", EXPERTS, self.hidden, self.width, scale=self.hidden**-0.5),
         }
 
-    def _experts(self, draw: Draw) -> NDArray[np.int64]:
+    def _experts(self, draw: Draw) -> Indices:
         """Two of each token, every expert equally often: (tokens, 2)."""
         import numpy as np
 
@@ -109,7 +107,7 @@ class Moe(Operation):
         second = (first + 1 + round_ % (EXPERTS - 1)) % EXPERTS
         return np.stack([first, second], axis=1)
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Expert by expert, of the sampled tokens and columns."""
         import numpy as np
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 
@@ -57,11 +55,11 @@ class Reduction(Operation):
         """Odd sizes, none equal."""
         return type(self)(rows=37, columns=1031, axis=self.axis)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """x, (rows, columns)."""
         return {"x": draw.normal("x", self.rows, self.columns)}
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Of the rows or columns that are asked for."""
         import numpy as np
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Floats, Indices
 from benchbench.workloads._vectors import SCALAR, Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -21,7 +19,7 @@ class Scale(Vectors):
 
     summary = "a large array times a number"
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of x."""
         return SCALAR * arrays["x"][index[:, 0]].astype(float)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.base import Operation, Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
 
@@ -58,14 +56,14 @@ class Scatter(Operation):
         """Odd sizes, none equal; a fourth of the rows, about, stay zero."""
         return type(self)(rows=29, width=11, count=37)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """x (count, width) and index (count,)."""
         return {
             "x": draw.normal("x", self.count, self.width),
             "index": draw.integers("index", self.count, below=self.rows),
         }
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Sums of the places that are asked for."""
         import numpy as np
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Floats
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -12,9 +13,6 @@ from benchbench.workloads._rows import OrderedRows
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -51,7 +49,7 @@ class TopK(OrderedRows):
         """Odd sizes."""
         return type(self)(rows=5, columns=129, k=7)
 
-    def placed(self, ordered: NDArray[np.float64]) -> NDArray[np.float64]:
+    def placed(self, ordered: Floats) -> Floats:
         """The last k, the largest first."""
         return ordered[:, : -self.k - 1 : -1]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Floats, Indices
 from benchbench.workloads._vectors import SCALAR, Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
@@ -27,7 +25,7 @@ class Triad(Vectors):
         """The product and the sum, where they are apart."""
         return 2
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Elements of b and c."""
         b, c = (arrays[name][index[:, 0]].astype(float) for name in self.operands)
         return b + SCALAR * c

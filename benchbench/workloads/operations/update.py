@@ -9,6 +9,7 @@ from math import prod
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array
 from benchbench.errors import Unsupported, UsageError, unknown
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Cost
@@ -19,9 +20,6 @@ from benchbench.workloads.base import Draw, Program, Step, Training
 from benchbench.workloads.steps import TrainingStep
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays, DeviceContext
 
 DRAWN = 2**20  # elements of a tensor; the rest repeats them, since drawing takes longer than updating
@@ -88,11 +86,11 @@ class Update(Training):
         """Two tensors of odd sizes."""
         return replace(self, of="small")
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """The parameters, and a gradient N(0, 1) of each."""
         import numpy as np
 
-        def drawn(name: str, shape: tuple[int, ...], **normal: float) -> NDArray[np.generic]:
+        def drawn(name: str, shape: tuple[int, ...], **normal: float) -> Array:
             return np.resize(draw.normal(name, min(prod(shape), DRAWN), **normal), shape)
 
         held = {

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Indices
 from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -30,9 +31,6 @@ from benchbench.workloads.base import DeviceContext, Draw, Feed, Program, Step
 from benchbench.workloads.steps import TrainingStep
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from benchbench.workloads.base import Arrays
 
 FIRST_CHANNELS, MOST_CHANNELS = 32, 256
@@ -101,11 +99,11 @@ class InputPipeline(TrainingStep, PlainCnn):
         """Crops of 12 × 12 pixels; three batches take more than an epoch."""
         return replace(self, batch=4, side=min(self.side, 12), samples=10)
 
-    def input_arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def input_arrays(self, draw: Draw) -> dict[str, Array]:
         """The first batch."""
         return self.batch_at(0)
 
-    def batch_at(self, step: int) -> dict[str, NDArray[np.generic]]:
+    def batch_at(self, step: int) -> dict[str, Array]:
         """What the pipeline gives to a step, counted from 0: images NCHW and their classes."""
         import numpy as np
 
@@ -118,7 +116,7 @@ class InputPipeline(TrainingStep, PlainCnn):
         """The set, which lies in memory or in files. Raises Unsupported."""
         return _opened(self.source, self.samples, self.side, self.classes)
 
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> Indices:
         """Of samples; see `drawn_order`."""
         return drawn_order(len(self.image_set().labels))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
@@ -13,7 +14,6 @@ from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Program, samp
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
@@ -56,16 +56,16 @@ class Overlap(Operation):
         """Odd sizes."""
         return replace(self, side=37, copied=1021)
 
-    def arrays(self, draw: Draw) -> dict[str, NDArray[np.generic]]:
+    def arrays(self, draw: Draw) -> dict[str, Array]:
         """x, which is copied, and the operands a and b."""
         a, b = (draw.normal(name, self.side, self.side) for name in "ab")
         return {"x": draw.normal("x", self.copied), "a": a, "b": b}
 
-    def samples(self, source: np.random.Generator, count: int) -> dict[str, NDArray[np.int64]]:
+    def samples(self, source: np.random.Generator, count: int) -> dict[str, Indices]:
         """Of both."""
         return {name: sampled(source, shape, count) for name, shape in self.output_shapes.items()}
 
-    def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Rows times columns."""
         import numpy as np
 
@@ -73,8 +73,8 @@ class Overlap(Operation):
         return np.asarray(np.einsum("sk,sk->s", rows.astype(np.float64), columns.astype(np.float64)))
 
     def references(
-        self, arrays: Arrays, indices: Mapping[str, NDArray[np.int64]], ops: Any = None
-    ) -> dict[str, NDArray[np.float64]]:
+        self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
+    ) -> dict[str, Floats]:
         """What has been copied, and the product."""
         copied = arrays["x"][indices[NEXT][:, 0]].astype(float)
         return {NEXT: copied, PRODUCT: self.reference(arrays, indices[PRODUCT])}

@@ -1,0 +1,16 @@
+"""Types of arrays, by what they hold. NumPy itself is imported by who computes with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    AnyArray = NDArray[Any]
+    Array = NDArray[np.generic]  # of any dtype
+    Floats = NDArray[np.float64]
+    Indices = NDArray[np.int64]
+else:  # names in annotations, which are not evaluated
+    AnyArray = Array = Floats = Indices = Any
