@@ -60,7 +60,10 @@ class Endless:
         self._channel.close()
 
     def terminate(self) -> None:
-        self.signals.append((self.pid, signal.SIGTERM))
+        self.send_signal(signal.SIGTERM)
+
+    def send_signal(self, sign: int) -> None:
+        self.signals.append((self.pid, sign))
 
     def poll(self) -> None:
         """It never ends."""
@@ -93,6 +96,7 @@ def test_w5_a_process_that_no_signal_ends_is_waited_for_within_bounds(
     assert answer.message == f"no answer after 0 s, and no signal ends its process {endless.job}"
     assert [sent for group, sent in endless.signals if group == endless.job] == [
         signal.SIGTERM,
+        signal.SIGCONT,  # in case it was stopped
         signal.SIGKILL,
     ]
     assert (endless.pid, signal.SIGKILL) in endless.signals
