@@ -134,6 +134,30 @@ def test_a_run_is_the_same_by_whatever_path_it_is_named(
     assert run_ids(tmp_path) == ([ID, OTHER] if verb == "merge" else [OTHER])
 
 
+@pytest.mark.real
+@pytest.mark.parametrize("run", ["{elsewhere}/other/runs/copy", "linked"])
+def test_nothing_is_written_into_the_folder_of_a_run_elsewhere(
+    elsewhere: Path, tmp_path: Path, run: str
+) -> None:
+    root = tmp_path / "results"
+    runs.keep(root, a_run(id=OTHER))
+    (root / "runs/linked").symlink_to(elsewhere / "other/runs/copy")
+    before = files_of(elsewhere)
+    name = run.format(elsewhere=elsewhere)
+    assert "plots not saved" in accelbench("report", name, cwd=tmp_path).stderr
+    assert "-o FOLDER" in accelbench("report", name, "--format", "svg", cwd=tmp_path, code=2).stderr
+    accelbench("report", name, "--format", "png", "-o", "drawn", cwd=tmp_path)
+    assert (tmp_path / "drawn/latency.png").exists()
+    accelbench("export", name, "--to", "gha-benchmark", cwd=tmp_path, code=2)
+    assert files_of(elsewhere) == before
+    accelbench("report", OTHER, cwd=tmp_path)
+    assert (root / "runs" / OTHER / "plots/latency.png").exists()
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_python_takes_the_same_paths(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str

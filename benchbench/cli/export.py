@@ -33,7 +33,7 @@ def export(
         option(
             "--output",
             "-o",
-            text="File, or folder for several. [default: the screen; several go into the run's folder]",
+            text="File, or folder for several. [default: the screen; several go into a stored run's folder]",
         ),
     ] = None,
     share: Annotated[
@@ -46,6 +46,7 @@ def export(
     Examples: accelbench export latest --to junit -o report.xml; accelbench export latest --share -o for-all
     """
     from benchbench import api
+    from benchbench.store.selectors import own_folder
 
     if share == bool(to):
         raise UsageError("Give either --to FORMAT or --share.", "accelbench export --help")
@@ -53,7 +54,7 @@ def export(
         _share(run, output, results)
         return
     folder = api.folder(run, results)
-    print_document(api.report(folder), to, output, folder)
+    print_document(api.report(folder), to, output, own_folder(results, folder))
 
 
 def _share(run: str, output: Path | None, results: Path) -> None:

@@ -120,12 +120,12 @@ def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:
 
 
 def print_document(
-    document: Document, format: str, output: Path | None = None, folder: Path = Path()
+    document: Document, format: str, output: Path | None = None, folder: Path | None = None
 ) -> None:
     """To `output`, a file or a folder; else one text to the screen, as wide as it is, and plots to `folder`.
 
-    `folder`: of a run; no link in it is followed. Raises UsageError where several files are to be one,
-    CannotWrite.
+    `folder`: of a stored run; no link in it is followed. Raises UsageError where several files are to be one,
+    or have no place, CannotWrite.
     """
     from benchbench.store import disk
 
@@ -135,10 +135,13 @@ def print_document(
         tell(f"wrote {output}")
     elif output:
         write_files(files, output)
-    elif len(files) > 1 or has_pictures(format):
+    elif len(files) == 1 and not has_pictures(format):
+        print_answer(next(iter(files.values())).decode())
+    elif folder:
         write_files(files, folder / ("plots" if has_pictures(format) else "exports"), folder)
     else:
-        print_answer(_only(files, folder).decode())
+        message = f"{format} is written to files, and this run's folder is not among the results."
+        raise UsageError(message, "Say where they go: -o FOLDER")
 
 
 def _names_file(output: Path, format: str, files: Mapping[str, bytes]) -> bool:

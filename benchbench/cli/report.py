@@ -43,7 +43,7 @@ def report(
         option(
             "--output",
             "-o",
-            text="File, or folder for several plots. [default: the screen; plots go into the run's folder]",
+            text="File, or folder for several plots. [default: the screen; plots: a stored run's folder]",
         ),
     ] = None,
     columns: Annotated[
@@ -68,26 +68,32 @@ def report(
     ] = None,
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Show tables and plots of a run. With the terminal's table, plots are saved as PNG files.
+    """Show tables and plots of a run. With the terminal's table, a stored run's plots are saved as PNG files.
 
     Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
     from benchbench import api
     from benchbench.documents.plots import select_plots
     from benchbench.plan.config import known_prices
+    from benchbench.store.selectors import own_folder
 
     chosen = format or format_of(output)
     folder = api.folder(run, results)
     prices = known_prices(price or ())
     whole = api.report(folder, columns=split_names(columns), by=by, prices=prices)
     shown = replace(whole, plots=select_plots(whole.plots, split_names(plot)))
-    print_document(shown, chosen, output, folder)
+    own = own_folder(results, folder)
+    print_document(shown, chosen, output, own)
     if chosen == TERMINAL and not output:
-        _keep_plots(shown, folder)
+        _keep_plots(shown, own)
 
 
-def _keep_plots(shown: Document, folder: Path) -> None:
+def _keep_plots(shown: Document, folder: Path | None) -> None:
     """They come with the answer, which is no worse where they cannot be kept."""
+    if not folder:
+        if shown.plots:
+            tell("plots not saved: the run is not among the results; --format png -o FOLDER saves them")
+        return
     try:
         print_document(shown, "png", None, folder)
     except CannotWrite as error:

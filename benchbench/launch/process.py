@@ -220,10 +220,10 @@ class LocalWorker(Worker):
 
     def _end_job(self, pid: int | None, grace_s: float) -> None:
         """SIGTERM, a grace period, SIGKILL; a template that does not report the end is ended, too."""
-        for sign in (signal.SIGTERM, signal.SIGKILL):
+        for signs in ((signal.SIGTERM, signal.SIGCONT), (signal.SIGKILL,)):  # SIGCONT: if it was stopped
             with suppress(ProcessLookupError, PermissionError, TypeError):
-                os.killpg(pid, sign)  # type: ignore[arg-type]  # None: there is no job process
-                os.killpg(pid, signal.SIGCONT)  # type: ignore[arg-type]  # one that was stopped goes on to end
+                for sign in signs:
+                    os.killpg(pid, sign)  # type: ignore[arg-type]  # None: there is no job process
             with suppress(TimeoutError):
                 if pid is not None and self._channel.receive(grace_s) is not None:
                     return

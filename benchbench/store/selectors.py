@@ -79,6 +79,11 @@ def _named(root: Path, selector: str) -> Path:
     return root / folder.relative_to(top) if folder.is_relative_to(top) else folder
 
 
+def own_folder(root: Path, run: Path) -> Path | None:
+    """A run's folder, if it is in `root`: what is made of other runs is not written into theirs."""
+    return run if paths.resolved(run).is_relative_to(paths.resolved(root / RUNS)) else None
+
+
 def _runs_in(folder: str) -> list[Path]:
     """The runs in a folder of them, or in a results folder."""
     places = (Path(folder), Path(folder, RUNS)) if folder else ()
