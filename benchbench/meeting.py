@@ -129,8 +129,8 @@ def _heed(rank: Rank, message: Message) -> None:
 
 def _check_reply(reply: object) -> None:
     """As far as ranks are put together by it; whoever asked reads the rest. Raises ValueError."""
-    if not isinstance(reply, dict):
-        raise ValueError("a reply that is no object")
+    if not isinstance(reply, dict) or "ranks" in reply:
+        raise ValueError("no reply of a rank")
     if "verified" in reply and not _is_error(reply["verified"]):
         raise ValueError("verified: no relative error")
     outcome = reply.get("outcome", {"status": Status.OK})
@@ -182,7 +182,12 @@ def _together(ranks: Sequence[Rank]) -> Message:
         return failure_reply(dataclasses.replace(failure, message=message))
     if behind := [rank for rank in ranks if rank.reply is None]:
         return failure_reply(Failure(status=Status.TIMEOUT, message=_late(behind, len(ranks))))
-    return {"ranks": [rank.reply for rank in ranks]}
+    replies = [rank.reply or {} for rank in ranks]
+    for rank, reply in zip(ranks, replies, strict=True):
+        if ("verified" in reply) != ("verified" in replies[0]):
+            message = f"rank {rank.number} of {len(ranks)}: its reply is of another kind than rank 0's"
+            return failure_reply(Failure(status=Status.FAILED, message=message))
+    return {"ranks": replies}
 
 
 def _late(behind: Sequence[Rank], count: int) -> str:

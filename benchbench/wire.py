@@ -12,6 +12,7 @@ import json
 import secrets
 import selectors
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ INTRODUCTION_BYTES = 64 * 2**10  # of what is said before the other side is know
 INTRODUCTION_S = 5.0  # for the other side to prove that it knows the secret, and to say who it is
 MOST_GUESTS = 256  # who have connected and proved nothing: beyond these the first is sent away
 
+MOST = {bool: 1, int: LARGEST, float: sys.float_info.max}  # that a number may be, by its type
 PAUSE_S = 0.05  # until a connection is tried again that the system did not take
 
 Message = dict[str, Any]  # a JSON object
@@ -122,7 +124,7 @@ def message_of(line: bytes) -> Message:
 
 
 def _check(value: object, levels: int) -> None:
-    """Raises ValueError for what cannot be handled everywhere: depth, huge integers, half a character."""
+    """Raises ValueError for what cannot be handled everywhere, such as half a character."""
     if isinstance(value, dict):
         _check(list(value), levels)
         value = list(value.values())
@@ -131,11 +133,10 @@ def _check(value: object, levels: int) -> None:
             raise ValueError("nested too deeply")
         for each in value:
             _check(each, levels - 1)
-    elif isinstance(value, str):
-        if not value.isascii():
-            value.encode()
-    elif isinstance(value, int) and abs(value) > LARGEST:
-        raise ValueError("an integer has more than 30 digits")
+    elif isinstance(value, str) and not value.isascii():
+        value.encode()
+    elif isinstance(value, int | float) and abs(value) > MOST[type(value)]:
+        raise ValueError("a number that is too large")
 
 
 def _no_number(name: str) -> NoReturn:

@@ -5,10 +5,12 @@ Each raises what is expected, an AccelbenchError, or reads; what was read can th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -19,10 +21,15 @@ from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.session_file import encode_session, read_session
 from benchbench.launch.channel import Channel
+from benchbench.launch.transport import Answer
+from benchbench.meeting import Rank, meet, of_all
 from benchbench.model.record import Record
 from benchbench.plan.config import load_config
 from benchbench.plan.suite import load_suite
 from benchbench.registry import entry_names, load_class
+from benchbench.running.answers import decoded
+from benchbench.running.profile_pass import profile_in
+from benchbench.running.verification import error_in
 from benchbench.store import artifacts, codec, runs
 from benchbench.store.import_pytest_benchmark import pytest_benchmark
 from tests.factories import a_failure, a_profiled, a_record, a_run, a_run_info, a_watched, some_rounds
@@ -97,10 +104,29 @@ def read_message(content: bytes, _: Path) -> None:
         except ValueError:
             return
     if message is not None:
-        codec.outcome_of(message.get("outcome"))
+        read_answer(Answer(message))
+
+
+def read_answer(answer: Answer) -> None:
+    decoded(answer, {})
+    error_in(answer)
+    profile_in(answer, ())
+
+
+def read_rank(content: bytes, _: Path) -> None:
+    """What each of two ranks sends, up to the record's outcome and the verification's."""
+    here, there = zip(*(socket.socketpair() for number in range(2)), strict=True)
+    for end in there:
+        end.sendall(content[:100_000] + b"\n")
+        end.close()
+    reply = meet([Rank(number, end) for number, end in enumerate(here)], monotonic() + 10)
+    for end in here:
+        end.close()
+    read_answer(Answer(of_all(reply)))
 
 
 RECORDS = [a_record(), a_record(a_failure()), a_record(a_watched())]
+PROFILE = {"profile": dataclasses.asdict(a_profiled())["outcome"], "plain_step_s": [1e-3], "device": "cpu"}
 SUITE = b"""description = "x"
 policy = "quick"
 dtype = ["float32"]
@@ -140,8 +166,23 @@ READERS: dict[str, tuple[Read, list[bytes]]] = {
     "suite": (read_suite, [SUITE]),
     "config": (read_config, [CONFIG]),
     "import": (read_import, [json.dumps(IMPORT).encode()]),
+    "rank": (
+        read_rank,
+        [
+            *(
+                msgspec.json.encode({"reply": {"outcome": outcome, "stages_s": {}, "device": "cpu"}})
+                for outcome in (json.loads(codec.to_json(each))["outcome"] for each in RECORDS)
+            ),
+            msgspec.json.encode({"reply": PROFILE}),
+            b'{"reply": {"verified": 1e-7}}',
+            b'{"value": [1.0, 2]}',
+        ],
+    ),
     "message": (
         read_message,
-        [msgspec.json.encode({"outcome": json.loads(codec.to_json(each))["outcome"]}) for each in RECORDS],
+        [
+            msgspec.json.encode({"outcome": json.loads(codec.to_json(each))["outcome"], "stages_s": {}})
+            for each in RECORDS
+        ],
     ),
 }

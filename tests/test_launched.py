@@ -28,7 +28,7 @@ from benchbench.launch.followers import follow
 from benchbench.launch.joining import gather_followers
 from benchbench.launch.launched import PORT, Launched, first_host, launched
 from benchbench.launch.rank_group import Group, LaunchedProcess
-from benchbench.launch.transport import Answer
+from benchbench.launch.transport import Answer, Greeting
 from benchbench.meeting import Rank, meet
 from benchbench.model.measurement import Failure, Measurement, Window
 from benchbench.plan.schedule import in_blocks
@@ -267,13 +267,13 @@ def test_a_process_that_ends_or_is_silent_is_asked_nothing_more() -> None:
     there.close()
     assert gone.ended
     with pytest.raises(ConnectionError, match="its process has ended"):
-        gone.hear(1.0)
+        gone.hear(1.0, Greeting)
     gone.tell({"do": "close"})
     assert gone.lost == "its process has ended"
     here, there = socket.socketpair()
     silent = rank_group.Follower(member, Channel(here))
     with pytest.raises(ConnectionError, match="its process said nothing for 0 s"):
-        silent.hear(0.01)
+        silent.hear(0.01, Greeting)
     assert not there.recv(1)  # a late answer would be taken for the next one
     there.close()
 
@@ -295,7 +295,7 @@ def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
     )
     follower.tell({"do": "close"})
     with pytest.raises(ConnectionError, match="its process has ended"):
-        follower.hear(1.0)
+        follower.hear(1.0, Greeting)
     there.close()
 
 
@@ -390,7 +390,7 @@ def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[
 @pytest.mark.real  # waits until a limit is over
 @pytest.mark.xdist_group("launched")
 def test_what_a_launched_rank_does_wrong_ends_its_case_names_it_and_leaves_nothing(tmp_path: Path) -> None:
-    processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "none", timeout_s=12)
+    processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "garbles", "none", timeout_s=12)
     told = [each.communicate(timeout=120) for each in processes]
     assert [each.returncode for each in processes] == [4, 0], told
     found = outcomes(tmp_path)
@@ -399,12 +399,14 @@ def test_what_a_launched_rank_does_wrong_ends_its_case_names_it_and_leaves_nothi
         "hangs": "timeout",
         "wrong": "wrong_result",
         "late": "ok",
+        "garbles": "failed",
         "none": "ok",
     }
     messages = {name: each.message for name, each in found.items() if isinstance(each, Failure)}
     assert messages["killed"] == "rank 1 of 2: killed by signal 9 (SIGKILL)"
     assert messages["hangs"] == "rank 1 of 2 did not come back; the others waited"
     assert messages["wrong"].startswith("rank 1 of 2: relative error ")
+    assert messages["garbles"].startswith("rank 1 of 2: what it sent cannot be read: ")
     assert not running_in_or_below(tmp_path)
 
 

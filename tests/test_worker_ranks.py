@@ -190,6 +190,7 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
         ("killed", "crashed", "rank 1 of 2: killed by SIGKILL"),
         ("hangs", "timeout", "rank 1 of 2 did not come back; the others waited"),
         ("wrong", "wrong_result", "rank 1 of 2: relative error "),
+        ("garbles", "failed", "rank 1 of 2: what it sent cannot be read: "),
         ("late", "ok", ""),
         ("slow", "ok", ""),  # each rank by itself would choose another number of steps to read results after
     ],

@@ -8,7 +8,10 @@ from contextlib import suppress
 from time import monotonic
 
 from benchbench.launch.transport import Message
-from benchbench.wire import LineBuffer, message_of, next_line
+from benchbench.wire import MOST_BYTES, LineBuffer, message_of, next_line
+
+SEND_S = 60.0  # for the other end to take a message
+MOST_UNREAD = 16 * MOST_BYTES  # what came and was not read may be that much
 
 
 class Channel:
@@ -21,10 +24,13 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Send a message. What came before and was not read is dropped: it answers nothing asked now."""
-        self._drain()
-        with suppress(OSError):  # its process or its host is gone: `receive` will tell
-            self._socket.settimeout(None)
+        try:
+            self._drain()
+            self._socket.settimeout(SEND_S)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:  # its process or its host is gone, or it takes nothing: `receive` will tell
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # else the rest of a line might come later
 
     def receive(self, timeout_s: float) -> Message | None:
         """The next message; None when the other end is closed. Raises TimeoutError, ValueError."""
@@ -66,8 +72,12 @@ class Channel:
         self._socket.close()
 
     def _drain(self) -> None:
+        """Raises OSError for one who sends without end."""
         self._lines.clear()
         self._socket.setblocking(False)
-        with suppress(OSError):  # nothing there, or nobody
-            while self._socket.recv(65536):
-                pass
+        drained = 0
+        with suppress(BlockingIOError):
+            while piece := self._socket.recv(2**16):
+                drained += len(piece)
+                if drained > MOST_UNREAD:
+                    raise OSError("it sends without end")

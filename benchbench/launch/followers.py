@@ -9,11 +9,12 @@ from contextlib import closing, suppress
 
 import msgspec
 
+from benchbench.errors import UnreadableInput
 from benchbench.launch.channel import Channel
 from benchbench.launch.joining import JOIN_S, connect_to_first
 from benchbench.launch.launched import Launched
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.rank_group import this_member
+from benchbench.launch.rank_group import JobEnding, this_member
 from benchbench.launch.transport import Message, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -22,7 +23,10 @@ NO_LIMIT_S = 10 * 86_400.0  # a follower waits for as long as the first process 
 
 
 def follow(where: Launched, limit_s: float = JOIN_S) -> None:
-    """Do what the first process asks until it ends. Raises UsageError where it cannot be reached."""
+    """Do what the first process asks until it ends.
+
+    Raises UsageError where it cannot be reached, UnreadableInput where it cannot be understood.
+    """
     introduction = {"member": dataclasses.asdict(this_member(where))}
     with closing(Channel(connect_to_first(where, introduction, limit_s))) as channel:
         _Workers(channel).serve()
@@ -44,12 +48,14 @@ class _Workers:
         }
 
     def serve(self) -> None:
-        """Do what the first process asks, until it is gone."""
+        """Do what the first process asks, until it is gone. Raises UnreadableInput."""
         try:
             while (message := self._channel.receive(NO_LIMIT_S)) is not None:
                 answer = self._tasks[message["do"]](message)
                 if answer is not None:
                     self._channel.send(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableInput(f"What the first process asks cannot be understood: {error}") from error
         finally:
             if self._transport:
                 self._transport.close()
@@ -70,7 +76,7 @@ class _Workers:
 
     def _collect(self, message: Message) -> Message:
         answer = self._workers[message["worker"]].collect(message["timeout_s"])
-        return {"end": answer.end, "message": answer.message, "log": answer.log}
+        return dataclasses.asdict(JobEnding(end=answer.end, message=answer.message, log=answer.log))
 
     def _close(self, message: Message) -> None:
         with suppress(KeyError):

@@ -93,7 +93,7 @@ def _introduced(entered: Entered, size: int) -> Follower | None:
     channel = Channel(entered.connection, entered.lines)
     with suppress(ValueError):
         member = msgspec.convert(entered.introduction.get("member"), LaunchedProcess)
-        if 0 < member.rank < size:
+        if 0 < member.rank < size and member.cores:
             return Follower(member, channel)
     channel.close()
     return None

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 
@@ -15,7 +16,9 @@ from benchbench import __version__
 from benchbench.launch.channel import Channel
 from benchbench.launch.launched import Launched
 from benchbench.launch.transport import Greeting, JobEnd, Message
-from benchbench.meeting import cores_of
+from benchbench.meeting import LONGEST, cores_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,15 @@ class LaunchedProcess:
     cores: tuple[int, ...]
     version: str
     gpus: str = ""  # those its launcher let it see, as CUDA_VISIBLE_DEVICES; empty: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnding:
+    """How a rank's job ended, as the process says that had its worker."""
+
+    end: JobEnd
+    message: str
+    log: str
 
 
 @dataclass(slots=True)
@@ -52,20 +64,22 @@ class Follower:
         if not self.lost:
             self.channel.send(message)
 
-    def hear(self, timeout_s: float) -> Message:
-        """Its next answer. Raises ConnectionError where it has ended or is late: then it is lost for good."""
+    def hear(self, timeout_s: float, kind: type[T]) -> T:
+        """Its next answer. Raises ConnectionError where it has ended, is late or says anything else.
+
+        Then it is lost for good.
+        """
         if self.lost:
             raise ConnectionError(self.lost)
         try:
             answer = self.channel.receive(timeout_s)
+            if answer is not None:
+                return msgspec.convert(answer, kind)
+            self._lose("its process has ended")
         except TimeoutError:
             self._lose(f"its process said nothing for {timeout_s:.0f} s")
         except ValueError as error:
-            self._lose(f"its process cannot be understood: {error}")
-        else:
-            if answer is not None:
-                return answer
-            self._lose("its process has ended")
+            self._lose(f"its process cannot be understood: {str(error)[:LONGEST]}")
         raise ConnectionError(self.lost)
 
     def _lose(self, reason: str) -> None:
@@ -161,14 +175,14 @@ def installed_version() -> str:
 def greeting_of(follower: Follower, timeout_s: float) -> Greeting:
     """The greeting of the worker that was asked for last; `broken` where its process is gone."""
     try:
-        return msgspec.convert(follower.hear(timeout_s), Greeting)
-    except (ConnectionError, msgspec.ValidationError) as error:
+        return follower.hear(timeout_s, Greeting)
+    except ConnectionError as error:
         return Greeting(status="broken", reason=str(error))
 
 
-def ended_job(follower: Follower, timeout_s: float) -> Message:
-    """How its worker's job ended, as `end`, `message` and `log`; `crashed` where its process is gone."""
+def job_ending(follower: Follower, timeout_s: float) -> JobEnding:
+    """How its worker's job ended; `crashed` where its process is gone."""
     try:
-        return {"end": "", "message": "", "log": "", **follower.hear(timeout_s)}
+        return follower.hear(timeout_s, JobEnding)
     except ConnectionError as error:
-        return {"end": JobEnd.CRASHED, "message": str(error), "log": ""}
+        return JobEnding(end=JobEnd.CRASHED, message=str(error), log="")

@@ -11,7 +11,7 @@ from itertools import count
 from benchbench.backends.base import Backend
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
-from benchbench.launch.rank_group import Follower, Group, ended_job, greeting_of
+from benchbench.launch.rank_group import Follower, Group, JobEnding, greeting_of, job_ending
 from benchbench.launch.rank_meeting import Meeting
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import Sampler
@@ -156,7 +156,7 @@ class _Endings:
 
     def of(self, rank: int) -> str:
         """Why a rank gave no reply."""
-        message = self._others[rank - 1]["message"] if rank else self.own.message
+        message = self._others[rank - 1].message if rank else self.own.message
         return message or "its connection ended"
 
     @cached_property
@@ -168,11 +168,11 @@ class _Endings:
         return self._worker.collect(self.limit_s)
 
     @cached_property
-    def _others(self) -> list[Message]:
+    def _others(self) -> list[JobEnding]:
         _ = self.own  # asks the others, too
-        return [ended_job(follower, LATE_S) for follower in self._followers]
+        return [job_ending(follower, LATE_S) for follower in self._followers]
 
     @property
     def log(self) -> str:
         """What the workers printed last."""
-        return "\n".join(filter(None, [self.own.log, *(str(each["log"]) for each in self._others)]))
+        return "\n".join(filter(None, [self.own.log, *(each.log for each in self._others)]))

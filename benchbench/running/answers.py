@@ -40,6 +40,8 @@ def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
         ranks.append((int(reply.get("host", 0)), str(reply["device"]), outcome))
         for name, seconds in _seconds(reply["stages_s"]).items():
             stages[name] = max(seconds, stages.get(name, 0.0))
+    if not ranks:
+        raise ValueError("no ranks")
     return combined(ranks[0][2].cost, ranks)
 
 

@@ -76,7 +76,7 @@ def _profiled(
         answer = pool.read({"kind": "read", "recording": answer.reply["recording"]}, answer.files)
         if answer.reply is None:
             return _unavailable(f"reading its trace takes jax or tensorflow: {answer.message}"), {}
-    found = _decoded(answer, plain or ())
+    found = profile_in(answer, plain or ())
     if isinstance(found, Failure):
         return found, {}
     if not found.operators:
@@ -90,7 +90,8 @@ def _unavailable(reason: str) -> Failure:
     return Failure(status=Status.UNAVAILABLE, message=reason)
 
 
-def _decoded(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
+def profile_in(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
+    """The profile in an answer, or why there is none. `plain`: seconds of each step without the profiler."""
     if answer.reply is None:
         return Failure(status=answer.status, message=answer.message, log=answer.log)
     try:
@@ -99,7 +100,7 @@ def _decoded(answer: Answer, plain: Sequence[float]) -> Profile | Failure:
         if profile := answer.reply.get("profile"):
             return profile_outcome({**profile, "plain_step_s": plain})
         return profile_outcome(answer.reply["outcome"])
-    except (KeyError, TypeError, UnreadableInput) as error:
+    except (KeyError, TypeError, ValueError, UnreadableInput) as error:
         return Failure(status=Status.FAILED, message=f"the worker's answer cannot be read: {error}")
 
 

@@ -8,6 +8,7 @@ hides mistakes there.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from benchbench.backends.base import Backend
@@ -64,7 +65,7 @@ def verify_job(case: Case, reference: Message, found: Verified, *, in_float32: b
     """
 
     def answered(answer: Answer) -> Iterable[Job]:
-        result = _error_in(answer)
+        result = error_in(answer)
         if not in_float32 or not _is_unsupported(result):
             found[check_name(case)] = result
         return ()
@@ -117,13 +118,21 @@ def check_name(case: Case) -> str:
     return f"in float32: {dataclasses.replace(case, dtype=Dtype.FLOAT32, mode='', cache=Cache.HOT).id}"
 
 
-def _error_in(answer: Answer) -> float | Failure | None:
-    if answer.reply is not None and "verified" in answer.reply:
-        error: float | None = answer.reply["verified"]
-        return error
-    failure = decoded(answer, {})
-    assert isinstance(failure, Failure)
-    return failure
+def error_in(answer: Answer) -> float | Failure | None:
+    """The relative error, None for a simulated program, or why there is none."""
+    import msgspec
+
+    found = decoded(answer, {})
+    if isinstance(found, Failure) and "verified" not in (answer.reply or {}):
+        return found
+    try:
+        error: float | None = msgspec.convert((answer.reply or {}).get("verified", ""), float | None)
+        if not 0 <= (error or 0.0) < math.inf:
+            raise ValueError("no relative error")
+    except ValueError as unread:
+        message = f"the worker's answer cannot be read: verified: {unread}"
+        return Failure(status=Status.FAILED, message=message)
+    return error
 
 
 def _is_unsupported(result: float | Failure | None) -> bool:

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -23,6 +24,7 @@ from benchbench.wire import enter
 from benchbench.worker.children import die_with_parent
 from benchbench.worker.program import Message
 
+DEATH_S = 2.0  # for a process to end after its connection
 NUMBER_BYTES = 8  # of a rank, in memory that all of them see
 RunRank = Callable[[Message, World], Message]
 
@@ -36,8 +38,13 @@ class ForkedRank:
     channel: socket.socket
 
     def death(self) -> str:
-        """How it ended; waits for its end."""
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        """How it ended; its end is waited for, since its connection ends before."""
+        deadline = time.monotonic() + DEATH_S
+        while (found := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
+            if time.monotonic() > deadline:
+                return "its connection ended, and its process did not"
+            time.sleep(0.01)
+        code = os.waitstatus_to_exitcode(found[1])
         self.pid = 0
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 

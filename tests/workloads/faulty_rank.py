@@ -40,6 +40,10 @@ class FaultyRank(Collective):
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "hangs":
                 time.sleep(600)
+            if fault == "garbles":
+                lines = context.world.gather.__self__._lines  # type: ignore[attr-defined]
+                lines.write(b"no message\n")
+                lines.flush()
             context.world.gather(None)  # what a collective does: it waits for the others
             return x + 1 if fault == "wrong" else x
 

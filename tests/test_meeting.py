@@ -1,0 +1,244 @@
+"""What a rank sends where it is put together with others': whatever it is, it costs its case alone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchbench import meeting
+from benchbench.launch.channel import Channel
+from benchbench.launch.rank_group import Follower, Group, LaunchedProcess, greeting_of, job_ending
+from benchbench.launch.rank_meeting import Meeting
+from benchbench.launch.transport import Answer
+from benchbench.meeting import Rank, meet
+from benchbench.model.measurement import Failure
+from benchbench.model.world import World
+from benchbench.running.verification import error_in
+from benchbench.wire import LineBuffer, enter
+from benchbench.worker.ranks import run_ranks
+from tests.test_wire import NO_MESSAGES
+
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
+GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
+MOST = 4096  # bytes of a line, here
+
+
+def said(message: object) -> bytes:
+    return json.dumps(message).encode()
+
+
+def a_reply(**outcome: object) -> bytes:
+    return said({"reply": {"outcome": outcome, "stages_s": {}}})
+
+
+OUT_OF_TURN = {
+    "nothing": b"{}",
+    "another key": said({"answer": 1}),
+    "two keys": said({"value": 1, "reply": GOOD}),
+    "a value when one was given": said({"value": 1}) + b"\n" + said({"value": 2}),
+    "a value after the reply": said({"reply": GOOD}) + b"\n" + said({"value": 2}),
+    "two replies": said({"reply": GOOD}) + b"\n" + said({"reply": GOOD}),
+    "a reply that is none": said({"reply": [1]}),
+    "an outcome that is none": said({"reply": {"outcome": "ok"}}),
+    "no status": a_reply(),
+    "a status that is none": a_reply(status="fine"),
+    "a status that is a list": a_reply(status=["ok"]),
+    "a failure without a message": a_reply(status="failed"),
+    "a failure whose message is a number": a_reply(status="failed", message=1),
+    "a failure whose error is a text": a_reply(status="failed", message="x", relative_error="x"),
+    "a failure whose error is below zero": a_reply(status="failed", message="x", relative_error=-1),
+    "a text for an error": said({"reply": {"verified": "x"}}),
+    "a truth for an error": said({"reply": {"verified": True}}),
+    "a line that is too long": b"x" * (MOST + 1),
+    "a line without an end": b"x" * (2 * MOST),
+}
+BAD = NO_MESSAGES | OUT_OF_TURN
+
+
+def sent(connection: socket.socket, content: bytes) -> None:
+    with suppress(OSError):  # nobody reads it to its end
+        connection.sendall(content + b"\n")
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another rank waits for its value."""
+    monkeypatch.setattr(meeting, "GRACE_S", 0.02)
+    pairs = [socket.socketpair() for _ in range(2)]
+    (good, good_end), (bad, bad_end) = pairs
+    sent(good_end, said({"value": 1}))
+    sender = threading.Thread(target=sent, args=(bad_end, content))
+    sender.start()
+    reply = meet([Rank(0, good), Rank(1, bad, lines=LineBuffer(MOST))], time.monotonic() + 20.0)
+    assert reply["outcome"]["status"] == "failed"
+    assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
+    assert len(reply["outcome"]["message"]) < 300
+    for each in (good, bad):
+        each.close()
+    sender.join()
+    for each in (good_end, bad_end):
+        each.close()
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_a_bad_message_of_a_forked_rank_is_its_failure(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "GRACE_S", 0.02)
+
+    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
+        if world.rank == 1:
+            lines = world.gather.__self__._lines  # type: ignore[attr-defined]
+            lines.write(content + b"\n")
+            lines.flush()
+            time.sleep(20.0)
+        world.gather(None)
+        return GOOD
+
+    monkeypatch.setattr(LineBuffer.__init__, "__defaults__", (MOST,))
+    case = {"placement": {"devices": 2}, "device": "cpu"}
+    reply = run_ranks({"case": case, "folder": str(tmp_path), "threads": 2, "timeout_s": 20.0}, run)
+    assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
+
+
+def test_the_one_that_sent_it_is_named_whatever_that_caused_in_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meeting, "GRACE_S", 0.02)
+    here, there = zip(*(socket.socketpair() for _ in range(3)), strict=True)
+    sent(there[0], a_reply(status="failed", message="connection closed by peer"))
+    sent(there[1], b"[]")
+    there[2].close()
+    reply = meet([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
+    assert reply["outcome"]["message"].startswith("rank 1 of 3: what it sent")
+    for each in (*here, *there):
+        each.close()
+
+
+def test_replies_of_two_kinds_are_a_failure() -> None:
+    here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+    for each, reply in zip(there, [{"verified": 1e-7}, GOOD], strict=True):
+        sent(each, said({"reply": reply}))
+        each.close()
+    reply = meet([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
+    assert reply["outcome"]["message"] == "rank 1 of 2: its reply is of another kind than rank 0's"
+    for each in here:
+        each.close()
+
+
+def test_a_rank_that_takes_no_values_holds_nobody_beyond_the_deadline() -> None:
+    here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+    for each in there:
+        threading.Thread(target=sent, args=(each, said({"value": "x" * 2**20})), daemon=True).start()
+    begin = time.monotonic()
+    reply = meet([Rank(number, each) for number, each in enumerate(here)], begin + 0.3)
+    assert time.monotonic() - begin < 5.0
+    assert reply["outcome"]["status"] in ("timeout", "crashed")
+    for each in (*here, *there):
+        each.close()
+
+
+MEMBERS = [LaunchedProcess(rank, "a", (0,), "1") for rank in range(2)]
+
+
+@contextmanager
+def a_meeting(timeout_s: float) -> Iterator[Meeting]:
+    here, there = socket.socketpair()
+    held = Meeting(Group("127.0.0.1", MEMBERS[0], [Follower(MEMBERS[1], Channel(here))]), timeout_s)
+    try:
+        yield held
+    finally:
+        held.close()
+        here.close()
+        there.close()
+
+
+def come(invitation: dict[str, Any], introduction: dict[str, Any], *lines: bytes) -> None:
+    """As a rank that says these lines; without any it keeps its connection until that is closed."""
+    with (
+        suppress(OSError, ValueError),
+        socket.create_connection((invitation["host"], invitation["port"])) as connection,
+    ):
+        enter(connection, invitation["secret"], introduction, 5.0)
+        for line in lines:
+            connection.sendall(line + b"\n")
+        if not lines:
+            connection.recv(1)
+
+
+@pytest.mark.parametrize(
+    "introduction",
+    [{}, {"rank": 2}, {"rank": -1}, {"rank": "1"}, {"rank": True}, {"rank": None}, {"rank": [1]}],
+    ids=json.dumps,
+)
+def test_who_is_no_rank_of_the_job_is_sent_away_and_the_others_meet(introduction: dict[str, Any]) -> None:
+    with a_meeting(20.0) as held:
+        first = held.invitation(0)
+        threads = [threading.Thread(target=come, args=(first, introduction))]
+        threads += [
+            threading.Thread(target=come, args=(first, {"rank": rank}, said({"reply": GOOD})))
+            for rank in range(2)
+        ]
+        for each in threads:
+            each.start()
+        reply = held.hold(lambda _: "")
+    for each in threads:
+        each.join()
+    assert reply == {"ranks": [GOOD, GOOD]}
+
+
+@pytest.mark.real  # waits until a limit is over
+def test_a_meeting_ends_in_time_while_somebody_connects_all_the_while() -> None:
+    with a_meeting(1.0) as held:
+        invitation, stop = held.invitation(0), threading.Event()
+
+        def connect() -> None:
+            with suppress(OSError):
+                while not stop.is_set():
+                    socket.create_connection((invitation["host"], invitation["port"])).close()
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        begin = time.monotonic()
+        reply = held.hold(lambda _: "")
+        assert time.monotonic() - begin < 5.0  # half a second, on a machine that does nothing else
+        stop.set()
+        thread.join()
+    assert reply["outcome"]["message"] == "no process of rank 0, 1 of 2 came"
+
+
+NO_ANSWERS = {
+    **NO_MESSAGES,
+    "nothing": b"{}",
+    "numbers": said({"end": 1, "message": 2, "log": 3, "status": 4}),
+    "unknown": said({"end": "fine", "message": "", "log": "", "status": "fine"}),
+}
+
+
+@pytest.mark.parametrize("content", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) -> None:
+    for ask in (greeting_of, job_ending):
+        here, there = socket.socketpair()
+        follower = Follower(MEMBERS[1], Channel(here))
+        sent(there, content)
+        ask(follower, 5.0)
+        assert follower.lost.startswith("its process cannot be understood: ")
+        assert follower.ended
+        there.close()
+
+
+@pytest.mark.parametrize("error", ["x", [], True, -1.0, {}])
+def test_a_relative_error_that_is_none_fails_its_case(error: object) -> None:
+    found = error_in(Answer({"verified": error}))
+    assert isinstance(found, Failure)
+    assert "cannot be read" in found.message
+    assert isinstance(error_in(Answer({"outcome": {"status": "ok"}, "stages_s": {}})), Failure)
+    assert (error_in(Answer({"verified": 0.5})), error_in(Answer({"verified": None}))) == (0.5, None)
