@@ -132,10 +132,10 @@ def entries_of(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
     classes = [each for each in classes if not (inspect.isabstract(each) or each.__name__.startswith("_"))]
     if len(classes) == 1:
         return {_stem(module.__name__): classes[0]}
-    return {_snake_case(entry.__name__): entry for entry in classes}
+    return {snake_case(entry.__name__): entry for entry in classes}
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
     """`Resnet50Train` → `resnet50_train`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 

@@ -65,3 +65,28 @@ def test_what_was_measured_and_built_is_completed(tmp_path: Path) -> None:
 def test_where_there_is_nothing_nothing_is_offered(tmp_path: Path) -> None:
     assert completed(tmp_path, "accelbench check --baseline m") == []
     assert completed(tmp_path, "accelbench report 2026") == []
+
+
+ZZ = "class Zz{}(Base):\n    summary: str = 'x'\n"
+FILES = {  # what a file of workloads holds → the names that are offered of it
+    "one": ("class _Base(Gemm): pass\nclass Anything(_Base):\n    summary = 'x'\n", ["zz"]),
+    "several": (
+        f"class Base(Gemm): pass\n{ZZ.format('Infer')}{ZZ.format('Train')}",
+        ["zz_infer", "zz_train"],
+    ),
+    "imported from elsewhere": ("from other import Zz\n", ["zz"]),
+    "a mistake": ("class Zz(\n", ["zz"]),
+    "too deep": ("x = " + "(" * 5000 + ")" * 5000, ["zz"]),
+    "not text": ("\0", ["zz"]),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_names_of_the_users_files_are_completed_without_importing_them(tmp_path: Path, kind: str) -> None:
+    source, offered = FILES[kind]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/zz.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{source}")
+    (tmp_path / "mine/_zz.py").write_text("class Zz: pass\n")
+    found = completed(tmp_path, "accelbench run -w zz", ACCELBENCH_WORKLOADS=str(tmp_path / "mine"))
+    assert found == offered
+    assert not (tmp_path / "ran").exists()

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,24 @@ import pytest
 from benchbench import api
 from benchbench.analyse.rows import rows
 from benchbench.errors import CannotWrite
+from benchbench.machine.identity import is_hashed, name_hashes
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.note import plain
 from benchbench.model.run import Partner, Resumption
+from benchbench.model.status import Status
 from benchbench.store import runs
 from benchbench.validating.files import validate_path
-from tests.factories import a_case, a_failure, a_left_out, a_probe, a_record, a_run, some_rounds
+from tests.factories import (
+    a_case,
+    a_failure,
+    a_left_out,
+    a_measurement,
+    a_probe,
+    a_record,
+    a_run,
+    some_rounds,
+)
 from tests.program import accelbench
 
 HOST, USER = socket.gethostname(), getpass.getuser()
@@ -78,11 +93,101 @@ def test_equal_texts_stay_equal_and_others_differ(shared: Path) -> None:
     )
 
 
+SECRETS = {
+    "GitHub": f"ghp_{'a1B2' * 9}",
+    "GitHub, fine-grained": f"github_pat_{'a1_B2' * 8}",
+    "AWS": "AKIAIOSFODNN7EXAMPLE",
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJtZSJ9.dBjftJeZ4CVP-mB92K27",
+    "GitLab": "glpat-" + "x1" * 10,
+    "Hugging Face": "hf_" + "Ab3" * 11,
+}
+LEAKS = {  # a text as a framework or a user's code may raise it → what must not be left of it
+    **{name: (f"rejected {token} at login", token) for name, token in SECRETS.items()},
+    "a token as an option": ("exit 1: tool --token hunter2 --batch 3", "hunter2"),
+    "a password as an option": ("mount --db-password batch", "password batch"),
+    "an address in capitals": ("mail Kim.Canary@Mail.Example.ORG", "Canary|Example|ORG"),
+    "a host alone": ("cannot reach canary07.corp.example", "canary|corp"),
+    "a path with blanks": ("no file /srv/My Canary Project/of Kim/data.npz", "Canary|Kim|data.npz"),
+    "a quoted path with blanks": ("no file '/srv/My Canary Project'", "Canary|Project"),
+    "Windows": (r"no file C:\Users\Kim Canary\data.npz", "Kim|Canary|Users"),
+    "Windows, forward": ("no file D:/Users/Kim", "Kim|Users"),
+    "UNC": (r"no file \\canary07\share\x", "canary|share"),
+    "prose": ("patient John Miller of Acme was rejected", "John|Miller|Acme"),
+    "Unicode": ("Zoë Ångström was here", "Zo|Ångström"),
+    "IPv6": ("connect to fe80::1ff:fe23:4567:890a failed", "fe80|890a"),
+}
+
+
+def messages_of(folder: Path) -> list[str]:
+    run = runs.read_run(folder)
+    outcomes = [record.outcome for record in run.records]
+    said = [each.message for each in outcomes if isinstance(each, Failure)]
+    said += [note.text for each in outcomes if isinstance(each, Measurement) for note in each.notes]
+    for probe in run.info.probes:
+        said += [probe.reason, *(reason for _, reason in probe.missing)]
+    return [*said, *(out.reason for out in run.info.left_out)]
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_what_others_wrote_is_left_out_of_every_message(tmp_path: Path, name: str) -> None:
+    text, left = LEAKS[name]
+    run = a_run(
+        [
+            a_record(a_failure(status=Status.FAILED, message=f"RuntimeError: {text}"), case=a_case()),
+            a_record(a_measurement(notes=(plain(text),)), case=a_case(dtype=Dtype.FLOAT64)),
+        ],
+        left_out=(a_left_out(reason=text),),
+        probes=(replace(a_probe(), reason=text, missing=(("cuda", text),)),),
+    )
+    said = messages_of(api.share_run(runs.keep(tmp_path / "results", run), tmp_path / "shared").folder)
+    assert said[0].startswith("RuntimeError: ")
+    assert [each for each in said if re.search(left, each)] == []
+
+
+OWN = (
+    "killed by SIGKILL",
+    "rank 1 of 2: killed by SIGKILL",
+    "OutOfMemoryError: CUDA out of memory.",
+    "relative error 0.0123 is above the tolerance 1e-5",
+    "timed out after 300 s",
+    "needs 12.5 GiB, and this machine has 8.0 GiB",
+)
+
+
+@pytest.mark.parametrize("text", OWN)
+def test_what_accelbench_says_itself_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    run = a_run([a_record(a_failure(message=text))])
+    assert messages_of(api.share_run(runs.keep(tmp_path / "a", run), tmp_path / "b").folder)[0] == text
+
+
+def test_names_of_the_machine_that_measured_are_found_on_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "memory-node.corp.example")
+    monkeypatch.setenv("LOGNAME", "sample")
+    hashes = name_hashes()
+    assert all(word not in "".join(hashes) for word in ("memory", "sample"))
+    monkeypatch.undo()
+    told = "MEMORY-node of Sample: the sample of a memory-node"
+    run = a_run([a_record(a_failure(message=told))], name_hashes=hashes)
+    folder = api.share_run(runs.keep(tmp_path / "a", run), tmp_path / "b").folder
+    assert messages_of(folder)[0] == "[name 1] of [name 2]: the [name 3] of a [name 4]"
+    assert runs.read_head(folder).name_hashes == ()
+
+
+@pytest.mark.real
+def test_a_run_keeps_hashes_of_the_names_of_its_host_and_user(tmp_path: Path) -> None:
+    accelbench("run", "-b", "fake", "-w", "gemm", "--quick", "--rounds", "1", cwd=tmp_path)
+    (head,) = (tmp_path / "results/runs").glob("*/run.json")
+    assert is_hashed(HOST, runs.read_head(head.parent).name_hashes)
+    assert HOST not in head.read_text()
+
+
 def test_what_was_kept_and_dropped_is_told(tmp_path: Path) -> None:
     a_telling_run(tmp_path / "results")
     said = accelbench("export", "telling", "--share", "-o", "out", cwd=tmp_path).stderr.splitlines()
     assert said == [
-        "kept: 3 records of 2 cases: samples, telemetry, messages",
+        "kept: 3 records of 2 cases: samples, telemetry, messages in accelbench's own words",
         "kept: hardware and system: Example CPU, 2 threads, Linux 6.8",
         "kept: versions: accelbench 0.1.0, Python 3.13.0, torch 2.13.0",
         "kept: settings, policy, seed, the run's id, and when it began",

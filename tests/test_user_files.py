@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -11,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from benchbench.documents.suites import suites_document
-from benchbench.errors import UsageError, page
+from benchbench.errors import AccelbenchWarning, UsageError, page
 from benchbench.exporters.terminal import Terminal
 from benchbench.launch import user_files
 from benchbench.launch.catalogue import user_file_warnings, workload_at, workload_named
 from benchbench.launch.project import UserCode, user_code
 from benchbench.model.case import Dtype
+from benchbench.store import runs
 from benchbench.workloads.operations.gemm import Gemm
-from tests.program import accelbench, rows, running_in
+from tests.factories import a_case, a_run, some_rounds
+from tests.program import accelbench, environment, rows, running_in
 
 HEAD = """\
 from dataclasses import dataclass
@@ -236,7 +239,8 @@ def test_a_project_says_where_its_workloads_are_and_what_they_import(
     monkeypatch.delenv("ACCELBENCH_WORKLOADS", raising=False)
     monkeypatch.chdir(below)
     assert user_code().workloads == (str(tmp_path / "mine"),)
-    assert workload_named("good").fields() == Gemm.fields()
+    with pytest.warns(AccelbenchWarning, match="executed, for the first time"):
+        assert workload_named("good").fields() == Gemm.fields()
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", "")
     with pytest.raises(UsageError, match="No workload named 'good'"):
         workload_named("good")
@@ -247,3 +251,89 @@ def test_folders_that_are_no_list_are_told(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"accelbench\.toml: Expected `array`"):
         user_code()
+
+
+@pytest.fixture
+def cloned(tmp_path: Path) -> Path:
+    """A repository whose workload and source each leave a file where they are executed, with two runs."""
+    root = tmp_path / "cloned"
+    root.mkdir()
+    write(root, own=f"open({str(tmp_path / 'workload')!r}, 'w')\n{GOOD.replace('Good', 'Own')}")
+    (root / "src").mkdir()
+    (root / "src/sitecustomize.py").write_text(f"open({str(tmp_path / 'source')!r}, 'w')\n")
+    (root / "suites").mkdir()
+    suite = (
+        'description = "x"\npolicy = "quick"\n[[cases]]\nworkload = "own"\ncpu = [{m = 8, n = 8, k = 8}]\n'
+    )
+    (root / "suites/mine.toml").write_text(suite)
+    code = '[code]\nworkloads = ["mine"]\nsources = ["src"]\n'
+    usual = '[run]\nsuite = ["suites/mine.toml"]\nbackend = ["fake"]\n'
+    (root / "accelbench.toml").write_text(code + usual)
+    records = some_rounds(0.001, 0.0011, 0.0012, case=a_case(suite="mine", workload="own", backend="fake"))
+    for name in ("A", "B"):
+        runs.keep(root / "results", a_run(records, id=name))
+    return root
+
+
+EXECUTING = (
+    ("run", "--rounds", "1"),
+    ("run", "--dry-run"),
+    ("compare", "--ab", "threads=1", "threads=2", "-w", "own", "--rounds", "2"),
+    ("doctor", "--aa", "mine", "-b", "fake"),
+    ("list", "workloads"),
+    ("list", "suites"),
+)
+NOT_EXECUTING = (
+    ("devices",),
+    ("doctor",),
+    ("list", "runs"),
+    ("list", "metrics"),
+    ("list", "backends"),
+    ("env", "list"),
+    ("report", "A"),
+    ("compare", "A", "B"),
+    ("history",),
+    ("hardware", "A"),
+    ("export", "A", "--to", "junit", "-o", "x"),
+    ("validate", "A"),
+    ("runs", "prune", "--keep", "5"),
+    ("baseline", "list"),
+    ("merge", "results/runs/A", "--results", "other"),
+)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", [*EXECUTING, *NOT_EXECUTING], ids=" ".join)
+def test_only_commands_that_the_page_lists_execute_a_repositorys_code(
+    cloned: Path, command: tuple[str, ...]
+) -> None:
+    done = tried(*command, cwd=cloned)
+    left = {name for name in ("workload", "source") if (cloned.parent / name).exists()}
+    assert left == ({"workload", "source"} if command in EXECUTING else set()), done.stderr
+    assert done.returncode == 0 or command in EXECUTING, done.stderr
+
+
+def tried(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Whatever its exit code."""
+    variables = {name: value for name, value in environment(**more).items() if name != "ACCELBENCH_WORKLOADS"}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "benchbench.cli", *command],
+        cwd=cwd,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.real
+def test_code_of_a_folder_is_announced_before_it_is_executed_for_the_first_time(cloned: Path) -> None:
+    cache = {"ACCELBENCH_CACHE": str(cloned.parent / "cache")}
+    first, second = (tried("list", "workloads", cwd=cloned, **cache).stderr for _ in range(2))
+    assert first.count("for the first time") == 1
+    assert "mine, src" in first
+    assert "for the first time" not in second
+    config = cloned / "accelbench.toml"
+    config.write_text(config.read_text().replace('["src"]', '["src", "more"]'))
+    assert "mine, src, more" in tried("list", "workloads", cwd=cloned, **cache).stderr
+    assert "for the first time" not in tried("devices", cwd=cloned, **cache).stderr

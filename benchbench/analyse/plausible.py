@@ -76,11 +76,11 @@ def strays(blocks: Sequence[float]) -> bool:
 
 
 def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
-    saved = None if case.dtype is None else _multiplications_saved(case)
-    if not saved or case.dtype is None:
-        return ""
-    peak = known.flops_limit(case.dtype)
-    if not peak or speed <= saved * known.clock_margin * peak:
+    peak = None if case.dtype is None else known.flops_limit(case.dtype)
+    if case.dtype is None or not peak or speed <= known.clock_margin * peak:
+        return ""  # nobody need be asked, and no file of the user's be imported
+    saved = _multiplications_saved(case)
+    if not saved or speed <= saved * known.clock_margin * peak:
         return ""
     split = "" if peak == known.flops_peak(case.dtype) else " (of three TF32 products each)"
     limit = f"the datasheet's {rate(peak, 'FLOP/s')} of {case.dtype.compute}{split} on {known.device}"

@@ -1,4 +1,4 @@
-"""What the shell can complete: names of what there is, several by commas. Imports no framework.
+"""What the shell can complete: names of what there is, several by commas. Imports no framework, runs no code.
 
 A mistake in a file of the user's is none of completion's business: it then knows fewer names.
 """
@@ -49,7 +49,7 @@ def _suites(_: Path) -> Iterable[str]:
 def _workloads(_: Path) -> Iterable[str]:
     from benchbench.launch import catalogue
 
-    return catalogue.workload_names()
+    return catalogue.names_without_importing()
 
 
 def _backends(_: Path) -> Iterable[str]:

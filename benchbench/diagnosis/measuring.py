@@ -12,6 +12,7 @@ from benchbench.diagnosis import ceilings, noise, selftest
 from benchbench.diagnosis.findings import Finding, examine, this_host
 from benchbench.errors import NothingToMeasure
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.project import no_code
 from benchbench.machine import nvml
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
@@ -114,7 +115,7 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
     targets = request.requested_targets(devices) if devices else []
     with (
         ready([], options.wait_s, None, observer) as tell_disturbances,
-        WorkerPool(targets, request.settings(options), sys.executable) as pool,
+        WorkerPool(targets, request.settings(options), sys.executable, no_code()) as pool,
     ):
         tell_disturbances()
         observer.note("spinning on the host")

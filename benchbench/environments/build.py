@@ -24,6 +24,7 @@ from benchbench.environments.torch_builds import check_build, check_resolved, ru
 from benchbench.environments.wheels import Download
 from benchbench.errors import CannotBuild, CannotWrite, UsageError
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.project import no_code
 from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -230,7 +231,7 @@ def finish(place: Site, request: BuildRequest, tell: Tell) -> Environment:
 def fault_of(target: Target) -> str:
     """Why a worker cannot import the target's framework or list its devices; empty if it can."""
     settings = Settings(threads=usable_threads(), timeout_s=CHECK_S)
-    with WorkerPool([target], settings, sys.executable) as pool:
+    with WorkerPool([target], settings, sys.executable, no_code()) as pool:
         (probe,) = pool.probe()
     return "" if probe.status == "ready" else probe.reason
 

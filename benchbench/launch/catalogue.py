@@ -6,6 +6,7 @@ process of its own: what exits, hangs or crashes there costs only that file, and
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
@@ -13,7 +14,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from benchbench import paths, registry
-from benchbench.errors import UsageError, unknown
+from benchbench.errors import UnreadableInput, UsageError, unknown
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
     MORE,
@@ -25,9 +26,11 @@ from benchbench.launch.user_files import (
     shown,
 )
 from benchbench.model.case import Scalar
+from benchbench.reading import read_file
 from benchbench.registry import WORKLOADS
 from benchbench.workloads.base import Workload
 
+MOST_SOURCE = 2**20  # bytes of a file whose names are read
 WorkloadKind = type[Workload] | UserWorkload  # before parameters are chosen
 SizedWorkload = Workload | UserWorkloadSize  # at given ones
 
@@ -104,6 +107,32 @@ def workload_at(name: str, params: Mapping[str, Scalar]) -> SizedWorkload:
 def workload_names() -> list[str]:
     """Of every workload that can be measured, sorted."""
     return sorted({*registry.entry_names(WORKLOADS), *user_catalogue().workload_names()})
+
+
+def names_without_importing() -> list[str]:
+    """The same, as far as the sources of the user's files tell: none of them is executed."""
+    found = set(registry.entry_names(WORKLOADS))
+    for stem, file in _files(tuple(map(Path, user_code().workloads)), found, []).items():
+        found.update(_names_in_source(stem, file))
+    return sorted(found)
+
+
+def _names_in_source(stem: str, file: Path) -> list[str]:
+    """Of one class the file's name, of several their own; a base for others may lack a summary."""
+    try:
+        body = ast.parse(read_file(file, MOST_SOURCE)).body
+    except (UnreadableInput, SyntaxError, ValueError, RecursionError, MemoryError):
+        return [stem]
+    classes = [each for each in body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
+    complete = [each for each in classes if "summary" in _assigned(each)] or classes
+    names = [registry.snake_case(each.name) for each in complete]
+    return [stem] if len(names) < 2 else [name for name in names if f"{name}_".startswith(f"{stem}_")]
+
+
+def _assigned(kind: ast.ClassDef) -> set[str]:
+    targets = [each for line in kind.body if isinstance(line, ast.Assign) for each in line.targets]
+    targets += [line.target for line in kind.body if isinstance(line, ast.AnnAssign)]
+    return {each.id for each in targets if isinstance(each, ast.Name)}
 
 
 def user_file_warnings() -> list[str]:

@@ -6,14 +6,20 @@ Its other tables are read by `plan/config.py`.
 from __future__ import annotations
 
 import os
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from benchbench import paths, registry
-from benchbench.errors import UnreadableInput, UsageError, page
+from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError, page
+from benchbench.format import visible
+from benchbench.machine.environment import cache_folder
 from benchbench.reading import read_toml
 from benchbench.workloads._image_sets import DATA_PATHS, data_paths
 
@@ -59,9 +65,47 @@ def user_code() -> UserCode:
     named = registry.WORKLOAD_PATH in os.environ
     return UserCode(
         workloads=tuple(registry.extra_folders() if named else _absolute(root, table.workloads)),
-        python_path=tuple(each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each),
+        python_path=_python_path(),
         sources=tuple(_absolute(root, table.sources)),
     )
+
+
+def no_code() -> UserCode:
+    """Where workers find packages, and none of the user's own code: what measures none of it needs none."""
+    return UserCode(workloads=(), python_path=_python_path())
+
+
+def _python_path() -> tuple[str, ...]:
+    return tuple(each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each)
+
+
+def tell_code_runs() -> None:
+    """Warn that code of the nearest accelbench.toml's folder is about to be executed, if it never was.
+
+    Once for a user, a folder and what it names: a repository that was just cloned is code of others. What
+    the user names in the environment is told by nobody.
+    """
+    path = find_config(Path())
+    if path is None:
+        return
+    table = _table(path, "code", CodeConfig)
+    folders = [*([] if registry.WORKLOAD_PATH in os.environ else table.workloads), *table.sources]
+    if folders:
+        _tell_once(path, tuple(folders))
+
+
+@cache
+def _tell_once(path: Path, folders: tuple[str, ...]) -> None:
+    content = "\0".join((str(paths.resolved(path)), *folders))
+    mark = cache_folder("known-code") / sha256(content.encode(errors="replace")).hexdigest()[:24]
+    if os.path.lexists(mark):
+        return
+    with suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    names = ", ".join(map(visible, folders))
+    text = f"code of this folder is executed, for the first time: what {visible(str(path))} names, {names}"
+    warnings.warn(AccelbenchWarning(text), stacklevel=3)
 
 
 def user_data() -> tuple[str, ...]:

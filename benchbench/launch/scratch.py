@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.launch.project import UserCode, user_code, user_data
+from benchbench.launch.project import UserCode, tell_code_runs, user_code, user_data
 from benchbench.machine.environment import worker_environment
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -66,6 +66,8 @@ class RunScratch:
         backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
         extra = {**backend.environment(settings, str(self._cache(target, chosen or {}))), **(chosen or {})}
         code = self._code or user_code()
+        if code.sources or code.workloads:
+            tell_code_runs()
         own = [str(self.path / "package"), *code.sources]
         if target.python == sys.executable:  # another interpreter must not see this one's packages
             own += code.python_path

@@ -20,7 +20,7 @@ from benchbench.gate import baselines
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import decide
 from benchbench.machine.environment import machine, same_hardware, tuning_variables, usable_threads
-from benchbench.machine.identity import machine_id
+from benchbench.machine.identity import machine_id, name_hashes
 from benchbench.model.case import Case
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.measurement import Failure, Measurement
@@ -127,6 +127,7 @@ def session(name: str, policy: Policy, earlier: Run | None) -> Run:
         left_out=(),
         tags=commit_tag(),
         machine_id=machine_id(),
+        name_hashes=name_hashes(),
         variables=tuning_variables(os.environ),
     )
     before = earlier.info if earlier else info

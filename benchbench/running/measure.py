@@ -17,7 +17,7 @@ from benchbench.launch.joining import gather_followers
 from benchbench.launch.launched import Launched
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.project import UserCode
+from benchbench.launch.project import UserCode, no_code
 from benchbench.launch.rank_transport import RankTransport
 from benchbench.launch.transport import Transport
 from benchbench.machine.system import limits
@@ -152,6 +152,6 @@ def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target
 def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]:
     """What every target chosen has; without a choice also every environment. Raises UsageError."""
     chosen = request.requested_targets(options, labelled=True)
-    with WorkerPool(chosen, request.settings(options), sys.executable) as pool:
+    with WorkerPool(chosen, request.settings(options), sys.executable, no_code()) as pool:
         observer.note("importing every backend")
         return pool.probe()

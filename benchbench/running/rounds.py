@@ -14,7 +14,7 @@ from pathlib import PurePath
 from benchbench import __version__
 from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import machine, tuning_variables
-from benchbench.machine.identity import machine_id
+from benchbench.machine.identity import machine_id, name_hashes
 from benchbench.model.case import Case
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
@@ -60,6 +60,7 @@ def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
         left_out=chosen.left_out,
         tags={**commit_tag(), **terms.tags},
         machine_id=machine_id(),
+        name_hashes=name_hashes(),
         variables=tuning_variables(os.environ),
     )
 

@@ -21,6 +21,15 @@ NAMED = re.compile(  # password=…, "token": "…", Authorization: Bearer …
     r"(?i)\b([\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]*"
     r"[\"']?\s*[=:]\s*[\"']?|bearer\s+)[^\s\"',;&]{4,}"
 )
+OPTION = re.compile(  # --token x, --db-password x
+    r"(?i)((?:^|(?<=\s))--?[\w-]*(?:password|passwd|secret|token|api-?key|access-?key|credentials?)\s+)"
+    r"(?!-)[^\s\"',;&]+"
+)
+TOKENS = re.compile(  # secrets by their shape: of GitHub, GitLab, AWS, Slack, Google, Hugging Face; JWT
+    r"\b(?:gh[opusr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+    r"|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{35}|hf_[A-Za-z0-9]{30,}|sk-[\w-]{20,}"
+    r"|eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*)"
+)
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SIGNATURE", re.IGNORECASE)
 
 
@@ -35,7 +44,8 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
     paths = [(_path(path), short) for path, short in ((folder, "."), (home, "~")) if len(path) > 1]
 
     def redact(text: str) -> str:
-        text = NAMED.sub(rf"\1{HIDDEN}", ADDRESS.sub("", text))
+        text = TOKENS.sub(HIDDEN, ADDRESS.sub("", text))
+        text = OPTION.sub(rf"\1{HIDDEN}", NAMED.sub(rf"\1{HIDDEN}", text))
         text = hidden.sub(HIDDEN, text) if hidden else text
         for path, short in paths:
             text = path.sub(short, text)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import getpass
+import ast
+import errno
 import os
 import re
-import socket
+import signal
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from benchbench.errors import CannotWrite
 from benchbench.format import count_of
+from benchbench.machine.identity import is_hashed, own_names
 from benchbench.model.case import Case
+from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
+from benchbench.model.note import Note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.store import runs
@@ -23,12 +26,24 @@ from benchbench.store.redaction import own_redaction
 
 REMOVED = "removed"
 END = r"[^\s'\":;,()\[\]]*[^\s'\":;,()\[\].]"
+START = r"(?<![\w/.~])(?:~|\.{0,2})/|(?<!\w)[A-Za-z]:[\\/]|\\\\"  # of a path; on Windows, and on a host there
+REST = rf"(?:(?: [^\s/\\'\":;,]+){{1,4}}[\\/]{END})*"  # after a blank in one of its names
 PLACES = {  # what a text may tell of a machine
-    "path": re.compile(rf"(?<![\w/.~])(?:~|\.{{0,2}})/{END}"),
+    "path": re.compile(rf"(?<=['\"])(?:{START})[^'\"\n]+(?=['\"])|(?:{START}){END}{REST}"),
     "address": re.compile(
-        r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|://[^\s/'\"]+"
+        r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b|://[^\s/'\"]+"
+        r"|(?<![\w:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){3,7}(?![\w:])"
     ),
 }
+NAMES = (
+    re.compile(r"[\w.-]+"),
+    re.compile(r"[\w-]+"),
+    re.compile(r"[^\W_]+"),
+)  # as a name may stand in a text
+PLACEHOLDER = re.compile(r"(\[[a-z]+ \d+\]|\[redacted\])")
+WORD = re.compile(r"[^\s\[\](){}<>'\"`,;:=|/\\]+")
+ERROR = re.compile(r"[A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Failure)")
+NUMBER = re.compile(r"\d{1,12}|(?:\d+)?[a-zA-Zµ×%]{1,2}|0x[0-9a-fA-F]{1,4}|\d+e\d+")
 FILES = (runs.HEAD, runs.RECORDS, runs.END)
 
 
@@ -51,24 +66,16 @@ def write_shared(source: Path, folder: Path) -> SharedRun:
         raise CannotWrite(f"{folder}: File exists", "Name a folder that does not exist yet: -o FOLDER")
     cases = [*run.info.plan, *(out.case for out in run.info.left_out), *(each.case for each in run.records)]
     values = _numbered(value for case in cases for value in case.environment.values())
-    texts = _Texts(own_names() - _names(cases))
-    writer = runs.create_in(folder, _head(run.info, values), texts)
+    texts = _Texts(own_names(), run.info.name_hashes, _names(cases))
+    writer = runs.create_in(folder, _head(run.info, values, texts), texts)
     try:
         for record in run.records:
-            writer.append(_record(record, values))
+            writer.append(_record(record, values, texts))
         if run.ended:
             writer.end()
     finally:
         writer.close()
     return SharedRun(folder=folder, kept=_kept(run), dropped=_dropped(run, source, values, texts))
-
-
-def own_names() -> set[str]:
-    """Of this machine and of who uses it."""
-    found = {socket.gethostname(), socket.gethostname().partition(".")[0]}
-    with suppress(OSError, KeyError):  # a user without a name
-        found.add(getpass.getuser())
-    return found - {"", "localhost"}
 
 
 def _names(cases: Sequence[Case]) -> set[str]:
@@ -77,20 +84,71 @@ def _names(cases: Sequence[Case]) -> set[str]:
     return {text for each in facts for text in each}
 
 
-class _Texts:
-    """Hides what a text tells of a machine. Equal texts stay equal and others differ, so that cases do."""
+@cache
+def own_words() -> frozenset[str]:
+    """The words of accelbench's own messages, those of the texts in its sources, and the system's."""
+    found = {each.name.lower() for each in signal.Signals}
+    found.update(word for number in errno.errorcode for word in _words(os.strerror(number)))
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        tree = ast.parse(path.read_bytes())
+        parts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.Expr)]
+        notes = {id(node.value) for node in parts if isinstance(node, ast.Expr)}  # docstrings
+        texts = (node.value for node in parts if isinstance(node, ast.Constant) and id(node) not in notes)
+        found.update(word for text in texts if isinstance(text, str) for word in _words(text))
+    return frozenset(found)
 
-    def __init__(self, names: set[str]) -> None:
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-zµ]+", text.lower())
+
+
+class _Texts:
+    """Hides what a text tells of a machine. Equal texts stay equal and others differ, so that cases do.
+
+    `own`: names of this machine and who uses it; `hashes`: of the one that measured; `cases`: names of what
+    was measured, which stay.
+    """
+
+    def __init__(self, own: set[str], hashes: Sequence[str], cases: set[str]) -> None:
         self._own = own_redaction()
-        words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        self._kinds = {**PLACES, **({"name": re.compile(rf"\b(?:{words})\b")} if words else {})}
-        self.hidden: dict[str, dict[str, int]] = {kind: {} for kind in self._kinds}
+        self._names, self._hashes = {name.lower() for name in own}, tuple(hashes)
+        self._cases = {name.lower() for name in cases}
+        self._known: dict[str, bool] = {}
+        self._kept = {word for name in cases for word in _words(name)}
+        self.hidden: dict[str, dict[str, int]] = {kind: {} for kind in (*PLACES, "name", "text")}
 
     def __call__(self, text: str) -> str:
         text = self._own(text)
-        for kind, pattern in self._kinds.items():
+        for kind, pattern in PLACES.items():
             text = pattern.sub(partial(self._hidden, kind), text)
+        for pattern in NAMES:
+            text = pattern.sub(self._without_name, text)
         return text
+
+    def message(self, text: str) -> str:
+        """Of what others may have written: types of errors, numbers, and words that are accelbench's own."""
+        parts = PLACEHOLDER.split(self(text))
+        parts[::2] = (WORD.sub(self._own_word, part) for part in parts[::2])
+        return "".join(parts)
+
+    def _own_word(self, found: re.Match[str]) -> str:
+        pieces = re.split(r"[^\w]+|_", found[0])
+        known = all(
+            not piece
+            or piece.lower() in own_words()
+            or piece.lower() in self._kept
+            or ERROR.fullmatch(piece)
+            or NUMBER.fullmatch(piece)
+            for piece in pieces
+        )
+        return found[0] if known or ERROR.fullmatch(found[0]) else self._hidden("text", found)
+
+    def _without_name(self, found: re.Match[str]) -> str:
+        word = found[0].lower()
+        if word not in self._known:
+            is_name = word in self._names or is_hashed(word, self._hashes)
+            self._known[word] = is_name and word not in self._cases
+        return self._hidden("name", found) if self._known[word] else found[0]
 
     def _hidden(self, kind: str, found: re.Match[str]) -> str:
         known = self.hidden[kind]
@@ -105,25 +163,58 @@ def _case(case: Case, values: Mapping[str, str]) -> Case:
     return replace(case, environment={name: values[value] for name, value in case.environment.items()})
 
 
-def _head(info: RunInfo, values: Mapping[str, str]) -> RunInfo:
+def _head(info: RunInfo, values: Mapping[str, str], texts: _Texts) -> RunInfo:
     return replace(
         info,
         command=(REMOVED,),
+        probes=tuple(_probe(each, texts) for each in info.probes),
         plan=tuple(_case(case, values) for case in info.plan),
-        left_out=tuple(replace(out, case=_case(out.case, values)) for out in info.left_out),
+        left_out=tuple(
+            replace(out, case=_case(out.case, values), reason=texts.message(out.reason))
+            for out in info.left_out
+        ),
         partner=None,
         tags={},
         machine_id="",
+        name_hashes=(),
         variables=None,
         resumed=tuple(replace(part, command=(REMOVED,)) for part in info.resumed),
     )
 
 
-def _record(record: Record, values: Mapping[str, str]) -> Record:
+def _probe(probe: Probe, texts: _Texts) -> Probe:
+    return replace(
+        probe,
+        missing=tuple((kind, texts.message(reason)) for kind, reason in probe.missing),
+        missing_modes=tuple((mode, texts.message(reason)) for mode, reason in probe.missing_modes),
+        reason=texts.message(probe.reason),
+        remedy=texts.message(probe.remedy),
+    )
+
+
+def _record(record: Record, values: Mapping[str, str], texts: _Texts) -> Record:
     outcome = record.outcome
     if isinstance(outcome, Failure):
-        outcome = replace(outcome, log="")
+        outcome = replace(outcome, message=texts.message(outcome.message), log="")
+    else:
+        outcome = replace(outcome, notes=_notes(outcome.notes, texts))
+        if outcome.telemetry:
+            notes = _notes(outcome.telemetry.notes, texts)
+            outcome = replace(outcome, telemetry=replace(outcome.telemetry, notes=notes))
     return replace(record, case=_case(record.case, values), outcome=outcome)
+
+
+def _notes(notes: Sequence[Note], texts: _Texts) -> tuple[Note, ...]:
+    return tuple(
+        replace(
+            each,
+            data={
+                name: texts.message(datum) if isinstance(datum, str) else datum
+                for name, datum in each.data.items()
+            },
+        )
+        for each in notes
+    )
 
 
 def _kept(run: Run) -> tuple[str, ...]:
@@ -133,7 +224,7 @@ def _kept(run: Run) -> tuple[str, ...]:
     hardware = ", ".join((machine.cpu, threads, machine.os, *machine.accelerators))
     versions = ", ".join(f"{probe.target.name} {probe.version}" for probe in info.probes if probe.version)
     return (
-        f"{records} of {cases}: samples, telemetry, messages",
+        f"{records} of {cases}: samples, telemetry, messages in accelbench's own words",
         f"hardware and system: {hardware}",
         f"versions: accelbench {info.version}, Python {machine.python}, {versions}",
         "settings, policy, seed, the run's id, and when it began",
@@ -150,9 +241,10 @@ def _dropped(run: Run, source: Path, values: Mapping[str, str], texts: _Texts) -
         "logs of workers": logs,
         "damaged lines": len(run.damaged),
         "other files of its folder": files,
+        "words of others in messages": len(texts.hidden["text"]),
         "paths in texts": len(texts.hidden["path"]),
         "addresses in texts": len(texts.hidden["address"]),
-        "names of host and user in texts": len(texts.hidden.get("name", ())),
+        "names of host and user in texts": len(texts.hidden["name"]),
     }
     partner = ("its partner in a comparison",) if run.info.partner else ()
     identity = ("the id of the machine",) if run.info.machine_id else ()
