@@ -11,6 +11,7 @@ from functools import cache
 from benchbench.arrays import Floats
 
 LARGE_P = 0.1  # of a variance beside those of the others: below, it is not shrunk to them
+STRANGE_P = 0.02  # likewise: below, the others say nothing of it
 WILD_P = 1e-3  # of one of the largest variances: below, it does not tell what is usual
 NEWTON_STEPS = 30
 
@@ -282,7 +283,7 @@ class VariancePrior:
         """Of a case with variance `own`, known with `degrees`: what is taken for both.
 
         max(s², (d₀ s₀² + d s²) / (d₀ + d)) and min(d₀ + d, `most`) degrees of freedom. Never less than its
-        own s²: a few cases that are noisier than the rest would alarm (tests/studies/adaptive_rounds.py).
+        own s²: a few cases that are noisier than the rest would alarm (studies/adaptive_rounds.py).
         """
         weight = degrees / (self.degrees + degrees)  # 0 where the cases do not differ
         moderated = weight * own + (1 - weight) * self.variance
@@ -292,11 +293,15 @@ class VariancePrior:
         """As `posterior`, but an own variance is kept only where it is significantly larger than the others'.
 
         At `LARGE_P`: a wild case has its own variance (Phipson et al. 2016), and an ordinary one that happens
-        to be large is shrunk. For claims that are corrected for several looks, and by false discovery rate:
-        there it keeps the error (tests/studies/ranking.py) and finds more.
+        to be large is shrunk. At `STRANGE_P` it is known with its own degrees of freedom alone: the others
+        say nothing of it. For claims that are corrected for several looks, and by false discovery rate: there
+        it keeps the error (studies/ranking.py) and finds more.
         """
+        p = self.p_of(own, degrees)
+        if p < STRANGE_P:
+            return own, degrees
         known = max(degrees, min(self.degrees + degrees, self.most))
-        if self.p_of(own, degrees) < LARGE_P:
+        if p < LARGE_P:
             return own, known
         weight = degrees / (self.degrees + degrees)
         return weight * own + (1 - weight) * self.variance, known

@@ -1,6 +1,6 @@
 """Rows 1 to 7 of what measuring has to show, on scripted clocks and seeded series.
 
-On a real clock rows 2 and 4 are figures, not tests: `python -m tests.studies.spin_comparison`.
+On a real clock rows 2 and 4 are figures, not tests: `python -m studies.spin_comparison`.
 `accelbench doctor --selftest` is rows 4 and 5 for anyone's machine.
 """
 

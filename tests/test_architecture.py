@@ -230,6 +230,7 @@ def test_the_top_level_holds_what_was_agreed_and_what_tools_need() -> None:
         "benchbench",
         "suites",
         "results",
+        "studies",
         "tests",
         "docs",
     }

@@ -8,9 +8,9 @@ import pytest
 
 from benchbench.model.record import Record
 from benchbench.store import runs
+from studies.neighbours import confident_rows, confident_verdicts
 from tests.factories import a_case, a_record, a_run, a_telemetry, a_watched, some_rounds
 from tests.program import accelbench
-from tests.studies.neighbours import confident_rows, confident_verdicts
 
 TORCH, JAX = a_case(), a_case(backend="jax", mode="jit")
 BUSY = a_telemetry(busy_s=tuple(0.35 * number for number in range(11)))  # others: two of the 3.5 CPU seconds

@@ -257,7 +257,7 @@ def test_a_quiet_machine_is_never_called_contended(cpus: int, rounds: int, lengt
 
 
 def recorded_runs() -> list[list[Measurement]]:
-    """Ten runs on two cores of a virtual machine with nothing else on it (`tests/studies/quiet_runs.py`)."""
+    """Ten runs on two cores of a virtual machine with nothing else on it (`studies/quiet_runs.py`)."""
     runs = json.loads((ROOT / "tests/data/quiet_runs.json").read_bytes())
     return [
         [

@@ -126,7 +126,7 @@ def test_a_quoted_number_is_the_codes(page: str, pattern: str, value: float) -> 
 
 def test_the_times_of_one_quick_case_are_the_study_s() -> None:
     text = " ".join((ROOT / "docs/measuring.md").read_text().split())
-    printed = (ROOT / "tests/studies/output/user_time.md").read_text()
+    printed = (ROOT / "studies/output/user_time.md").read_text()
     after, before = re.findall(r"takes ([0-9.]+ s) instead of ([0-9.]+ s)", text)[0]
     later, earlier = re.findall(r"not larger: ([0-9.]+) % against ([0-9.]+) %", text)[0]
     (share,) = re.findall(r"Blocks take ([0-9]+) % of the run", text)
@@ -139,7 +139,7 @@ def test_the_times_of_one_quick_case_are_the_study_s() -> None:
 
 def test_what_is_said_of_drifting_runs_is_the_study_s() -> None:
     text = " ".join((ROOT / "docs/measuring.md").read_text().split())
-    quiet, walks, uneven = (ROOT / "tests/studies/output/drift.txt").read_text().split("\n\n")
+    quiet, walks, uneven = (ROOT / "studies/output/drift.txt").read_text().split("\n\n")
     figures = re.compile(r"([0-9.]+)%")
     (most,) = re.findall(rf"at most {NUMBER} % were said to drift", text)
     assert float(most) == max(map(float, figures.findall(quiet)))
@@ -180,7 +180,7 @@ def test_the_table_of_presets_is_that_of_the_policies() -> None:
     ],
 )
 def test_a_page_quotes_the_ratios_that_a_study_printed(page: str, study: str) -> None:
-    printed = (ROOT / "tests/studies/output" / study).read_text().replace(" to ", " ")
+    printed = (ROOT / "studies/output" / study).read_text().replace(" to ", " ")
     quoted = re.findall(r"(\d\.\d{3,4}) \[(\d\.\d{3,4}), (\d\.\d{3,4})\]", (ROOT / "docs" / page).read_text())
     assert len(quoted) >= 2
     figures = re.findall(r"\d\.\d{3,4}", printed)

@@ -158,7 +158,7 @@ def faults_of_a_replaced_baseline(tmp_path: Path) -> list[Outcome]:
 
 def faults_of(work: str) -> int:
     """How many were tried, in a fresh process: a fork of this one would have what other tests imported."""
-    command = [sys.executable, "-m", "tests.studies.injected_faults", work]
+    command = [sys.executable, "-m", "studies.injected_faults", work]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = re.search(r"(\d+) faults: ", done.stdout)

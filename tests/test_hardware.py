@@ -347,7 +347,7 @@ def test_a_machine_that_is_far_slower_than_machines_differ_is_called(
 
 def test_the_page_quotes_the_study_of_stragglers() -> None:
     page = (ROOT / "docs/hardware.md").read_text()
-    assert (ROOT / "tests/studies/output/stragglers.md").read_text() in page
+    assert (ROOT / "studies/output/stragglers.md").read_text() in page
 
 
 def test_machines_alike_to_the_last_digit_are_none_of_them_slow() -> None:

@@ -17,7 +17,7 @@ from scipy import stats as oracle
 
 from benchbench.trends.change_points import History, Segment, change_points
 from benchbench.trends.partition import best_partition
-from tests.studies.series import UNCHANGED, there_and_back
+from studies.series import UNCHANGED, there_and_back
 
 Logs = NDArray[np.float64]
 HERE = Path(__file__).parent

@@ -1,6 +1,6 @@
 """S13: what reads a store takes a number of operations that grows with its records, not with their square.
 
-Functions called are counted, which no other program disturbs. tests/studies/many_records.py has seconds and
+Functions called are counted, which no other program disturbs. studies/many_records.py has seconds and
 memory of up to a million records.
 """
 

@@ -15,7 +15,7 @@ import pytest
 
 from benchbench.model.case import Dtype
 from benchbench.worker.tolerance import LAMBDA, tolerance
-from tests.studies.losses import FRAMEWORKS, NETWORKS, STEPS, Frameworks, float64_losses, network
+from studies.losses import FRAMEWORKS, NETWORKS, STEPS, Frameworks, float64_losses, network
 
 EVERYWHERE = "convnet_train"
 XLA_TRAINS = (EVERYWHERE, "transformer_train")  # half a minute or more each: XLA compiles on the CPU

@@ -26,9 +26,9 @@ from benchbench.timing.sampling import (
     warm_up,
 )
 from benchbench.timing.steadiness import level, settled
+from studies.slow_steps import correlated, met, processes
 from tests.script import Script
 from tests.simulator import allowed
-from tests.studies.slow_steps import correlated, met, processes
 from tests.test_architecture import ROOT
 
 DEFAULT = POLICIES["default"]
@@ -270,7 +270,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
 
 
 def test_the_documentation_quotes_the_study_of_windows() -> None:
-    output = rows_of((ROOT / "tests/studies/output/slow_steps.md").read_text())
+    output = rows_of((ROOT / "studies/output/slow_steps.md").read_text())
     page = rows_of((ROOT / "docs/measuring.md").read_text())
     named = {"2 s, 60 s (d": "default", "0.1 s, 3 s": "`--quick`"}
     named |= {f"{w} s, {c} s": f"default, windows of {w} s, {c} s" for w, c in (("0.5", 20), ("3", 60))}

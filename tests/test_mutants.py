@@ -1,6 +1,6 @@
 """Wrong programs are told from right ones: each mutant, in each dtype, against the tolerances of a run.
 
-`python -m tests.studies.mutants` prints how far each is beyond its tolerance.
+`python -m studies.mutants` prints how far each is beyond its tolerance.
 """
 
 from __future__ import annotations

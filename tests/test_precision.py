@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchbench.timing.policy import POLICIES
-from tests.studies import rivals
-from tests.studies.recorded import Made
-from tests.studies.time_to_precision import (
+from studies import rivals
+from studies.recorded import Made
+from studies.time_to_precision import (
     STARTING_S,
     Cost,
     Replay,

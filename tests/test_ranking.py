@@ -25,9 +25,9 @@ from benchbench.model.run import Policy
 from benchbench.stats import VariancePrior, calm_prior, discovery_level, variance_prior
 from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES, of_rounds
+from studies.ranking import LOOKS, Cell, simulated, walks
 from tests.factories import a_case, a_failure, a_measurement, a_record, some_rounds
 from tests.simulator import allowed
-from tests.studies.ranking import LOOKS, Cell, simulated, walks
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = POLICIES["quick"]
@@ -192,6 +192,7 @@ def test_a_variance_is_shrunk_unless_it_is_significantly_larger() -> None:
     assert prior.shrunk(2.0, 2.0) == (1.0, 40.0)
     assert prior.shrunk(0.1, 2.0) == (1.0, 40.0)
     assert prior.shrunk(3.0, 2.0) == (3.0, 40.0)  # χ²: p = e^(-3)
+    assert prior.shrunk(5.0, 2.0) == (5.0, 2.0)
     some = variance_prior([1.0, 0.01, 30.0, 2.0, 0.2, 5.0], [10.0] * 6)
     own, degrees = some.shrunk(0.01, 10.0)
     assert 0.01 < own < some.variance

@@ -29,9 +29,9 @@ from benchbench.store import codec, runs, selectors, ulid
 from benchbench.store.checksum import sealed
 from benchbench.store.lock import lock
 from benchbench.timing.policy import within
+from studies import kills
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench, environment, only
-from tests.studies import kills
 from tests.test_architecture import ROOT
 from tests.test_schedule import FIVE, Script, Scripted, cases
 
@@ -271,7 +271,7 @@ def test_runs_killed_at_random_moments_keep_what_was_shown_and_are_finished(
 
 
 def test_two_hundred_kills_lost_nothing() -> None:
-    told = (ROOT / "tests/studies/output/kills.txt").read_text()
+    told = (ROOT / "studies/output/kills.txt").read_text()
     backends = re.findall(r"^(fake|torch): (\d+) kills", told, re.MULTILINE)
     assert {backend for backend, _ in backends} == {"fake", "torch"}
     total = sum(int(count) for _, count in backends)

@@ -29,9 +29,7 @@ from benchbench.gate.spread import session_deviation
 from benchbench.model.options import Variance
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, VariancePrior
-from tests.rendering import rendered
-from tests.simulator import Array, a_session, allowed
-from tests.studies.sessions import (
+from studies.sessions import (
     CASES,
     PROCESSES,
     against_sessions,
@@ -44,6 +42,8 @@ from tests.studies.sessions import (
     together,
     unlike,
 )
+from tests.rendering import rendered
+from tests.simulator import Array, a_session, allowed
 from tests.test_architecture import ROOT
 
 POLICY = GatePolicy(metrics=METRICS[:1])
@@ -173,7 +173,7 @@ def test_what_is_slower_than_sessions_with_heavy_tails_is_provisional() -> None:
     assert not any(each.heavy_tails for each in own.findings)
 
 
-# How often a check is right: reduced from tests/studies/sessions.py
+# How often a check is right: reduced from studies/sessions.py
 
 
 @pytest.mark.real
@@ -277,7 +277,7 @@ def cells(line: str) -> list[str]:
 
 
 def test_the_documentation_quotes_the_committed_output() -> None:
-    output = [cells(line) for line in (ROOT / "tests/studies/output/sessions.md").read_text().splitlines()]
+    output = [cells(line) for line in (ROOT / "studies/output/sessions.md").read_text().splitlines()]
     shares = {tuple(row[:4]): row[4:] for row in output if len(row) == 8}
     text = (ROOT / "docs/checking.md").read_text().partition("## Figures")[2].partition("\n## ")[0]
     rows = [row for row in map(cells, text.splitlines()) if len(row) == 6 and row[0].isdigit()]
@@ -289,7 +289,7 @@ def test_the_documentation_quotes_the_committed_output() -> None:
 
 
 def test_the_documentation_quotes_other_sessions_too() -> None:
-    output = [cells(line) for line in (ROOT / "tests/studies/output/sessions.md").read_text().splitlines()]
+    output = [cells(line) for line in (ROOT / "studies/output/sessions.md").read_text().splitlines()]
     text = (ROOT / "docs/checking.md").read_text().partition("## Figures")[2].partition("\n## ")[0]
     other = [row for row in output if len(row) == 10 and row[3] == "shared"]
     table = [row for row in map(cells, text.splitlines()) if len(row) == 7 and row[0].isdigit()]

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from studies import check_speed, history_speed, isolation, real_checks, spin_comparison
 from tests.program import environment
-from tests.studies import check_speed, history_speed, isolation, real_checks, spin_comparison
 from tests.test_architecture import ROOT
 
-STUDIES = sorted(path.stem for path in (ROOT / "tests/studies").glob("[!_]*.py"))
+STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("[!_]*.py"))
 FAKE = ["-b", "fake", "-d", "cpu", "-w", "gemm", "-p", "m=1000", "--quick"]
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_can_be_imported_and_says_what_it_is(name: str) -> None:
-    assert importlib.import_module(f"tests.studies.{name}").__doc__
+    assert importlib.import_module(f"studies.{name}").__doc__
 
 
 def kept_repository(folder: Path) -> list[Path]:

@@ -21,10 +21,10 @@ from benchbench.model.run import Policy
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, headline, welch
 from benchbench.timing.policy import POLICIES, within
+from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
 from tests.factories import a_run, some_rounds
 from tests.rendering import rendered
 from tests.simulator import a_scheduled_run, a_suite, allowed
-from tests.studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
 
 differences = st.lists(
     st.builds(

@@ -7,7 +7,7 @@ import pytest
 from tests.test_architecture import ROOT
 
 PAGE = (ROOT / "docs/why_slower.md").read_text()
-OUTPUT = ROOT / "tests/studies/output"
+OUTPUT = ROOT / "studies/output"
 BACKENDS = ("torch", "tensorflow", "jax", "onnxruntime")
 PASSIVE = "[env:OMP_WAIT_POLICY=passive]"
 

@@ -32,7 +32,7 @@ TABLE = (
         channels_last=True,
         source="oneDNN reorders channels first for each convolution: "
         "https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/; "
-        "measured: tests/studies/output/torch_layouts.md",
+        "measured: studies/output/torch_layouts.md",
     ),
     Guidance(
         "cuda",

@@ -1,7 +1,7 @@
 """Who is fastest in each work of a run, by how much, and whether that can be told. Pure.
 
 Cases are compared by the processes of the same round, which met the same minutes. docs/measuring.md has the
-evidence for the rule, tests/studies/ranking.py makes it.
+evidence for the rule, studies/ranking.py makes it.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def share_of(policy: Policy, rounds: int) -> float:
 
     Further rounds are made where those before did not decide, so each is another chance to err. Looks share
     most of their rounds: of walks that look at 3–6, 5–10, 10–20, 3–8 and 3–30 rounds, at most 5 % ever reach
-    these levels (two million walks each, tests/studies/ranking.py). A budget has no last round, so its looks
+    these levels (two million walks each, studies/ranking.py). A budget has no last round, so its looks
     are added up: the shares (1 − FIRST_LOOK)/(k(k + 1)) sum to 1 − FIRST_LOOK over all k ≥ 1.
     """
     further = rounds - policy.rounds

@@ -11,7 +11,7 @@ from benchbench.stats import effective_count, mad, median, quantile
 AGREEMENTS = 3  # consecutive windows that must agree
 THIRDS = 3  # of the timed blocks that must agree
 LEAST_THIRD = 4  # blocks: fewer do not tell their own noise
-LEVELS_APART = 0.03  # of the median, and 5 standard errors: one steady process in a hundred (tests/studies)
+LEVELS_APART = 0.03  # of the median, and 5 standard errors: one steady process in a hundred (studies)
 LEVEL_ERRORS = 5.0
 WINDOW_S = 1.0  # of the windows that must not wander: shorter ones do on any machine that others use
 LEAST_WINDOW = 3  # blocks

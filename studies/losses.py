@@ -1,0 +1,102 @@
+"""The losses of each network, from the same weights on the same batch, in every framework.
+
+`python -m studies.losses [FRAMEWORK]…` prints the first ten side by side with float64's. A program, and
+what test_losses.py checks.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from benchbench import registry
+from benchbench.backends.base import Backend
+from benchbench.model.case import Dtype
+from benchbench.model.device import Probe, Target
+from benchbench.workloads.adversarial import AdversarialStep
+from benchbench.workloads.base import Draw, Training, Workload
+from benchbench.workloads.networks.r3d18 import R3d18
+from benchbench.workloads.networks.resnet50 import Resnet50
+from benchbench.workloads.steps import TrainingStep
+from benchbench.workloads.transfers.input_pipeline import InputPipeline
+from tests.factories import a_case, real_settings
+from tests.tiny import NAMES, tiny
+from tests.verifying import OpenPools
+
+STEPS = 10
+FRAMEWORKS = ("torch", "tensorflow", "jax", "torch_xla")
+# An adversarial step makes no loss fall: each update raises the other's. A pipeline gives no batch twice.
+NETWORKS = tuple(
+    name
+    for name in NAMES
+    if isinstance(tiny(name), TrainingStep) and not isinstance(tiny(name), AdversarialStep | InputPipeline)
+)
+
+
+def network(name: str) -> Training:
+    """Small images, but as deep as it is timed: verification trains a shallow ResNet-50 and R3D-18."""
+    work = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
+    assert isinstance(work, Training)
+    if isinstance(work, R3d18):
+        return replace(work.tiny(), depth=18)
+    return replace(work, batch=2, image=64) if isinstance(work, Resnet50) else work.tiny()
+
+
+def float64_losses(name: str) -> list[float]:
+    """What the maths gives."""
+    work = network(name)
+    return [loss for loss, _ in work.reference(work.arrays(Draw(Dtype.FLOAT32)), STEPS)]
+
+
+class Frameworks:
+    """A template process per framework, which imports it once; each training is a fork of it."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self._pools = OpenPools(opened, real_settings())
+
+    def probe(self, name: str) -> Probe:
+        """Whether it is installed."""
+        return self._pools.of(name)[1]
+
+    def losses(self, framework: str, name: str, steps: int, dtype: Dtype = Dtype.FLOAT32) -> list[float]:
+        """Of the first steps of a network."""
+        pool, probe = self._pools.of(framework)
+        answer = pool.ask(traced(probe.target, name, dtype), {"kind": "trace", "steps": steps})[0]
+        assert answer.reply is not None, answer
+        assert "losses" in answer.reply, answer.reply
+        found: list[float] = answer.reply["losses"]
+        return found
+
+
+def traced(target: Target, name: str, dtype: Dtype) -> Any:
+    """The case of that training."""
+    backend = registry.load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+    work = network(name)
+    return a_case(
+        workload=name, params=work.params, dtype=dtype, mode=backend.modes[0], phase=work.phase,
+        target=target.name, backend=target.backend,
+    )  # fmt: skip
+
+
+def table(found: dict[str, list[float]]) -> str:
+    """Steps down, frameworks across."""
+    lines = ["step  " + "".join(f"{name:>14}" for name in found)]
+    for step, row in enumerate(zip(*found.values(), strict=True), 1):
+        lines.append(f"{step:4}  " + "".join(f"{loss:14.8f}" for loss in row))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the losses of every network."""
+    with ExitStack() as opened:
+        frameworks = Frameworks(opened)
+        wanted = [name for name in sys.argv[1:] or FRAMEWORKS if frameworks.probe(name).status == "ready"]
+        for name in NETWORKS:
+            found = {framework: frameworks.losses(framework, name, STEPS) for framework in wanted}
+            print(f"{name}, float32\n{table({'float64': float64_losses(name)} | found)}\n")
+
+
+if __name__ == "__main__":
+    main()

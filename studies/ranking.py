@@ -1,0 +1,265 @@
+"""Who is fastest, simulated with the tool's own schedule and rule: how often a winner is named, and wrongly.
+
+    python -m studies.ranking [RUNS] > studies/output/ranking.md
+
+A run is works × backends × rounds of log times: a factor common to a round and work, whose backends follow
+each other, and a process's own, of the noise named. Of each cell it prints the share of works whose fastest
+is named, and the rounds that were made in the mean; the runs in which any winner is wrong, and the share of
+the named that are wrong, in the mean over runs. Where two are equal, naming either is wrong. Last, how often
+walks reach the levels of all looks, where nothing differs and the noise is known.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from benchbench.judging.ranking import ERROR, Standing, judge_records, share_of, work_key
+from benchbench.model.case import Case
+from benchbench.model.record import Record
+from benchbench.model.run import Policy
+from benchbench.plan.schedule import due
+from benchbench.timing.policy import POLICIES, of_rounds
+from tests.factories import a_case, a_measurement, a_record
+from tests.simulator import Array
+
+Generator = np.random.Generator
+HEADER = (
+    "| noise | works × backends | of a round / own | lead | equal | rounds | named | rounds made | "
+    "runs with a wrong one | wrong of the named |"
+)
+QUICK = POLICIES["quick"]
+MOST = 10  # rounds drawn for each run
+LOOKS = ((3, 6), (5, 10), (10, 20), (3, 8), (3, 30))  # planned and most rounds
+FIRST = "first look"  # the name of a policy whose further rounds are not made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """`ratios`: of each work's backends, the fastest first. `equal`: works in which the second is as fast."""
+
+    noise: str
+    ratios: tuple[float, ...]
+    works: int = 8
+    equal: int = 0
+    common: float = 0.08
+    own: float = 0.05
+    policy: Policy = QUICK
+
+    @property
+    def label(self) -> str:
+        """Its columns of the table."""
+        policy = self.policy
+        more = f"–{policy.most_rounds}" if policy.most_rounds and policy.name != FIRST else ""
+        columns = (
+            self.noise,
+            f"{self.works} × {len(self.ratios)}",
+            f"{self.common:.0%} / {self.own:.0%}",
+            f"{self.ratios[1]:.2f}×" if self.equal < self.works else "none",
+            str(self.equal),
+            f"{policy.rounds}{more}",
+        )
+        return " | ".join(columns)
+
+
+def normal(source: Generator, shape: tuple[int, ...]) -> Array:
+    return np.asarray(source.standard_normal(shape))
+
+
+def heavy(source: Generator, shape: tuple[int, ...]) -> Array:
+    return np.asarray(source.standard_t(3, shape) / math.sqrt(3))
+
+
+def skewed(source: Generator, shape: tuple[int, ...]) -> Array:
+    drawn = source.lognormal(0, 1, shape)
+    return np.asarray((drawn - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e))
+
+
+def two_modes(source: Generator, shape: tuple[int, ...]) -> Array:
+    """Half of the processes are slower by two standard deviations, and a tenth of one is noise."""
+    return np.asarray(2.0 * (source.random(shape) < 0.5) - 1 + 0.1 * source.standard_normal(shape))
+
+
+def astray(source: Generator, shape: tuple[int, ...]) -> Array:
+    """One process in thirty is off by ten standard deviations."""
+    return normal(source, shape) + 10 * normal(source, shape) * (source.random(shape) < 1 / 30)
+
+
+def neighbours(source: Generator, shape: tuple[int, ...]) -> Array:
+    """Nobody saw it: a tenth of the processes are slower by up to six standard deviations."""
+    return normal(source, shape) + (source.random(shape) < 0.1) * source.uniform(0, 6, shape)
+
+
+def drifting(source: Generator, shape: tuple[int, ...]) -> Array:
+    """All cases of a run become slower or faster together."""
+    trend = np.linspace(-1, 1, shape[0])[:, None, None] * source.standard_normal()
+    return normal(source, shape) + 2 * trend
+
+
+def unlike_works(source: Generator, shape: tuple[int, ...]) -> Array:
+    """Works differ in their noise by a factor of e either way (a standard deviation)."""
+    return normal(source, shape) * np.exp(source.standard_normal((1, shape[1], 1)))
+
+
+def unlike_cases(source: Generator, shape: tuple[int, ...]) -> Array:
+    return normal(source, shape) * np.exp(source.standard_normal((1, *shape[1:])))
+
+
+def one_wild_work(source: Generator, shape: tuple[int, ...]) -> Array:
+    """The first work is five times as noisy as the others."""
+    noise = normal(source, shape)
+    noise[:, 0] *= 5
+    return noise
+
+
+NOISES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
+    "normal": normal,
+    "t, 3 degrees": heavy,
+    "log-normal": skewed,
+    "two modes": two_modes,
+    "astray": astray,
+    "neighbours": neighbours,
+    "drift": drifting,
+    "unlike works": unlike_works,
+    "unlike cases": unlike_cases,
+    "one wild work": one_wild_work,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one run: works named, of these wrongly, and rounds made of a case in the mean."""
+
+    named: int
+    wrong: int
+    rounds: float
+
+
+def simulated(cell: Cell, source: Generator) -> Outcome:
+    """One run, measured as `accelbench run` would and judged as `report` would."""
+    backends = len(cell.ratios)
+    shape = (MOST, cell.works, backends)
+    levels = np.tile(np.log(np.array(cell.ratios)), (cell.works, 1))
+    levels[: cell.equal, 1] = levels[: cell.equal, 0]
+    shared = source.normal(0, cell.common, (MOST, cell.works, 1))
+    logs = levels + shared + cell.own * NOISES[cell.noise](source, shape)
+    cases = [[a_case(params={"m": w}, target=f"b{b}") for b in range(backends)] for w in range(cell.works)]
+    records = list(_measured(cell.policy, cases, logs))
+    verdicts = judge_records(records, cell.policy)
+    named = wrong = 0
+    for work in range(cell.works):
+        found = verdicts[work_key(cases[work][0])]
+        if found.standing is Standing.WON and found.fastest:
+            named += 1
+            best = np.isclose(levels[work], levels[work].min())
+            wrong += best.sum() > 1 or found.fastest.case != cases[work][int(levels[work].argmin())]
+    return Outcome(named, wrong, len(records) / (cell.works * backends))
+
+
+def _measured(policy: Policy, cases: Sequence[Sequence[Case]], logs: Array) -> Iterator[Record]:
+    flat = [case for work in cases for case in work]
+    place = {case.id: (w, b) for w, work in enumerate(cases) for b, case in enumerate(work)}
+    made: list[Record] = []
+    most = policy.rounds if policy.name == FIRST else policy.most_rounds or policy.rounds
+    for number in range(min(most, len(logs))):
+        for case in due(policy, number, flat, made, 0.0):
+            step_s = 1e-3 * math.exp(float(logs[(number, *place[case.id])]))
+            made.append(a_record(a_measurement(block_s=(step_s,), iterations=1), case=case, round=number))
+    yield from made
+
+
+def line(cell: Cell, runs: int, seed: int = 7) -> str:
+    """A row of the table."""
+    source = np.random.default_rng(seed)
+    found = [simulated(cell, source) for _ in range(runs)]
+    named = sum(each.named for each in found) / (runs * cell.works)
+    any_wrong = sum(each.wrong > 0 for each in found) / runs
+    share = sum(each.wrong / max(each.named, 1) for each in found) / runs
+    rounds = [each.rounds for each in found]
+    return f"| {cell.label} | {named:.1%} | {np.mean(rounds):.1f} | {any_wrong:.1%} | {share:.1%} |"
+
+
+def cells() -> Iterator[tuple[str, list[Cell]]]:
+    """By what they are to show."""
+    four = (1.0, 1.15, 1.4, 2.0)
+    fixed = of_rounds(QUICK, 3)
+    power = [
+        Cell(noise="normal", ratios=(1, 1.05, 1.4, 2), common=0.01, own=0.01),
+        Cell(noise="normal", ratios=four, common=0.05, own=0.03),
+        Cell(noise="normal", ratios=four),
+        Cell(noise="normal", ratios=(1, 1.3, 1.4, 2), own=0.08),
+    ]
+    first, longer = replace(QUICK, name=FIRST), replace(QUICK, most_rounds=MOST)
+    yield "Power, the preset's rounds alone", [replace(cell, policy=first) for cell in power]
+    yield "Power, three rounds and never more", [replace(cell, policy=fixed) for cell in power]
+    yield "Power, rounds where it is open", power
+    yield "Power, rounds where it is open, up to ten", [replace(cell, policy=longer) for cell in power]
+    yield (
+        "Power under other noise",
+        [Cell(noise=noise, ratios=four, common=0.05, own=0.03) for noise in NOISES if noise != "normal"],
+    )
+    sizes = [(1, 2), (1, 4), (8, 2), (8, 4), (8, 6), (30, 2), (30, 4)]
+    yield (
+        "Nothing differs",
+        [
+            Cell(noise="normal", ratios=(1.0,) * backends, works=works, equal=works)
+            for works, backends in sizes
+        ],
+    )
+    yield (
+        "The two in front are equal",
+        [
+            Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0, 2.0, 2.0)[:backends], works=works, equal=works)
+            for noise in NOISES
+            for works, backends in ([(1, 4), (8, 4), (30, 2)] if noise != "normal" else sizes)
+        ],
+    )
+    yield (
+        "More rounds: the two in front are equal",
+        [
+            Cell(noise="normal", ratios=(1.0, 1.0, 1.4, 2.0), equal=8, policy=of_rounds(QUICK, rounds))
+            for rounds in (3, 5, 10)
+        ],
+    )
+    yield (
+        "Half of the works lead, in the others the two in front are equal",
+        [
+            Cell(noise=noise, ratios=(1.0, 1.3, 1.4, 2.0), works=works, equal=works // 2)
+            for noise in NOISES
+            for works in (8, 30)
+        ],
+    )
+
+
+def walks(policy: Policy, count: int = 200_000, seed: int = 7) -> float:
+    """How often a mean of normal values of a known variance reaches the level of any look, if it is 0."""
+    source = np.random.default_rng(seed)
+    reached = np.zeros(count, bool)
+    total = math.sqrt(policy.rounds) * source.standard_normal(count)
+    for rounds in range(policy.rounds, (policy.most_rounds or MOST) + 1):
+        total += source.standard_normal(count) if rounds > policy.rounds else 0.0
+        level = ERROR * share_of(policy, rounds)
+        reached |= np.abs(total) / math.sqrt(rounds) > NormalDist().inv_cdf(1 - level / 2)
+    return float(reached.mean())
+
+
+def main(runs: int) -> None:
+    print(f"Who is fastest: {runs} runs a row, `python -m studies.ranking {runs}`\n")
+    for title, rows in cells():
+        print(f"## {title}\n")
+        print(f"{HEADER}\n| --- | --- | --- | --- | --: | --- | --: | --: | --: | --: |")
+        for cell in rows:
+            print(line(cell, runs), flush=True)
+        print()
+    print("## All looks together\n\n| rounds | reached |\n| --- | --: |")
+    for planned, most in LOOKS:
+        print(f"| {planned}–{most} | {walks(replace(QUICK, rounds=planned, most_rounds=most)):.1%} |")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 400)

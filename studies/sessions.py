@@ -1,0 +1,256 @@
+"""Checks of simulated suites against sessions: `python -m studies.sessions grid|unchanged|otherwise N`.
+
+Prints how an unchanged suite of 30 cases ends, and how often slower cases are found, by the gate's own code:
+by how many sessions there are, how they differ, what the second test is, and what tells how much they differ.
+
+Not a test: the tests hold reduced versions.
+"""
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from benchbench.analyse.digest import Digest
+from benchbench.analyse.metrics import METRICS
+from benchbench.gate.cases import GatePolicy
+from benchbench.gate.confirm import Confirmation
+from benchbench.gate.decide import check_interleaved, decide
+from benchbench.model.options import Variance
+from benchbench.model.run import Partner
+from benchbench.model.status import Verdict
+from tests.simulator import Array, a_session, process_medians
+
+CASES, SLOW, PROCESSES = 30, 3, 3
+CHANGES = (1.0, 1.1, 1.2)
+STORMY_SHARE, STORM = 0.1, 10.0
+POLICY = GatePolicy(metrics=METRICS[:1])
+Source = np.random.Generator
+Weather = Callable[[Source, int], Array]  # logarithms, shape (sessions, cases)
+
+
+def alike(source: Source, count: int, spread: float) -> Array:
+    """Sessions that differ by the same in every case, independently."""
+    return spread * source.standard_normal((count, CASES))
+
+
+def together(source: Source, count: int, spread: float, share: float) -> Array:
+    """A share of the variance is common to all cases of a session."""
+    common = source.standard_normal((count, 1))
+    own = source.standard_normal((count, CASES))
+    return np.asarray(spread * (math.sqrt(share) * common + math.sqrt(1 - share) * own))
+
+
+def unlike(source: Source, count: int, spread: float, deviation: float) -> Array:
+    """Cases whose spreads are log-normal."""
+    spreads = spread * np.exp(deviation * np.random.default_rng(30).standard_normal(CASES))
+    return np.asarray(spreads * source.standard_normal((count, CASES)))
+
+
+def some_noisy(source: Source, count: int, spread: float, factor: float) -> Array:
+    """The last six cases are noisier."""
+    values = alike(source, count, spread)
+    values[:, -6:] *= factor
+    return values
+
+
+def heavy(source: Source, count: int, spread: float) -> Array:
+    """Student's t with 3 degrees of freedom."""
+    return np.asarray(spread * source.standard_t(3, (count, CASES)) / math.sqrt(3))
+
+
+def stormy(source: Source, count: int, spread: float) -> Array:
+    """One session in ten is ten times as far off, case by case."""
+    storms = np.where(source.random((count, CASES)) < STORMY_SHARE, STORM, 1.0)
+    return np.asarray(storms * alike(source, count, spread))
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a check is given: stored sessions, and of one hour a run, and old and new code measured again."""
+
+    sessions: list[Digest]
+    run: Digest
+    old: Digest
+    again: Digest
+    old_again: Digest
+
+
+def suites(source: Source, count: int, weather: Weather, change: float, hours: int = 1) -> Iterator[Suite]:
+    """Suites without end, the first three cases slower; the `hours` of a day differ by a third as much."""
+    factors = np.ones((CASES, 1))
+    factors[:SLOW] = change
+    while True:
+        days = np.repeat(weather(source, count + 1), hours, axis=0)
+        medians = process_medians(source, (len(days), CASES, 4 * PROCESSES), 0.01, count=10)
+        medians *= np.exp(days + (weather(source, len(days)) / 3 if hours > 1 else 0))[..., None]
+        old, new, old_again, again = np.split(medians[-1], 4, axis=1)
+        yield Suite(
+            sessions=[
+                a_session(
+                    rows[:, :PROCESSES], day=number // hours, id=f"S{number}", hour=2 * (number % hours)
+                )
+                for number, rows in enumerate(medians[: count * hours])
+            ],
+            run=a_session(factors * new),
+            old=a_session(old, id="A"),
+            again=a_session(factors * again),
+            old_again=a_session(old_again),
+        )
+
+
+def against_sessions(suite: Suite, policy: GatePolicy) -> list[Verdict]:
+    found = decide(suite.sessions, suite.run, policy, Confirmation(new=suite.again))
+    return [each.verdict for each in found.findings]
+
+
+def second_interleaved(suite: Suite, policy: GatePolicy) -> list[Verdict]:
+    again = Confirmation(new=suite.again, ref=suite.old_again)
+    found = decide(suite.sessions, suite.run, replace(policy, interleaved=True), again)
+    return [each.verdict for each in found.findings]
+
+
+def both_interleaved(suite: Suite, policy: GatePolicy) -> list[Verdict]:
+    again = Confirmation(new=suite.again, ref=suite.old_again)
+    found = check_interleaved(*partners(suite.old, replace(suite.run, id="B")), policy, again)
+    return [each.verdict for each in found.findings]
+
+
+def partners(ref: Digest, new: Digest) -> tuple[Digest, Digest]:
+    """As the two sides of an interleaved comparison."""
+    same = {case: case for case in ref.cases}
+    return (
+        replace(ref, partner=Partner(label="old", run=new.id, cases=same)),
+        replace(new, partner=Partner(label="new", run=ref.id, cases=same)),
+    )
+
+
+RULES: dict[str, Callable[[Suite, GatePolicy], list[Verdict]]] = {
+    "against the sessions": against_sessions,
+    "interleaved with the baseline's code": second_interleaved,
+    "both tests interleaved": both_interleaved,
+}
+
+
+@dataclass
+class Counts:
+    """Of unchanged suites those that end with 10, and with 10 or 12; at each change the cases found.
+
+    `told`: those found or provisional.
+    """
+
+    failed: int = 0
+    not_passed: int = 0
+    hits: list[int] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+
+    def add(self, unchanged: list[Verdict], slower: list[list[Verdict]]) -> None:
+        self.failed += Verdict.SLOWER in unchanged
+        self.not_passed += Verdict.SLOWER in unchanged or Verdict.PROVISIONAL in unchanged
+        cases = [verdicts[:SLOW] for verdicts in slower]
+        self.hits = _added(self.hits, [each.count(Verdict.SLOWER) for each in cases])
+        provisional = [each.count(Verdict.PROVISIONAL) for each in cases]
+        self.told = _added(self.told, [each.count(Verdict.SLOWER) for each in cases], provisional)
+
+    def shares(self, count: int) -> list[float]:
+        slow = [hits / (SLOW * count) for hits in (*self.hits, *self.told)]
+        return [self.failed / count, self.not_passed / count, *slow]
+
+
+def _added(counts: list[int], *more: list[int]) -> list[int]:
+    return [sum(each) for each in zip(counts or [0] * len(more[0]), *more, strict=True)]
+
+
+def rates(
+    rule: str,
+    sessions: int,
+    weather: Weather,
+    count: int,
+    changes: Sequence[float] = CHANGES,
+    *,
+    variances: Sequence[Variance] = tuple(Variance),
+    hours: int = 1,
+) -> dict[Variance, list[float]]:
+    """By each variance, shares of suites that end with 10, with 10 or 12, of slower cases found, and told."""
+    counts = {variance: Counts() for variance in variances}
+    drawn = [
+        suites(np.random.default_rng([sessions, place]), sessions, weather, change, hours)
+        for place, change in enumerate(changes)
+    ]
+    for _ in range(count):
+        each = [next(source) for source in drawn]
+        for variance, counted in counts.items():
+            unchanged, *slower = (RULES[rule](one, replace(POLICY, variance=variance)) for one in each)
+            counted.add(unchanged, slower)
+    return {variance: counted.shares(count) for variance, counted in counts.items()}
+
+
+OTHER_WEATHER: dict[str, Callable[[float], Weather]] = {
+    "half in common": lambda spread: partial(together, spread=spread, share=0.5),
+    "all in common": lambda spread: partial(together, spread=spread, share=1.0),
+    "log-normal spreads": lambda spread: partial(unlike, spread=spread, deviation=0.8),
+    "six cases twice": lambda spread: partial(some_noisy, spread=spread, factor=2.0),
+    "six cases 3 times": lambda spread: partial(some_noisy, spread=spread, factor=3.0),
+    "t₃": lambda spread: partial(heavy, spread=spread),
+    "one session in ten ten times": lambda spread: partial(stormy, spread=spread),
+}
+
+
+def row(
+    sessions: int, named: str, rule: str, weather: Weather, count: int, hours: int = 1, most: int = 4
+) -> None:
+    """`most`: of its shares that are printed."""
+    for variance, shares in rates(rule, sessions, weather, count, hours=hours).items():
+        cells = " | ".join(f"{100 * share:.1f} %" for share in shares[:most])
+        print(f"| {sessions} | {named} | {rule} | {variance} | {cells} |", flush=True)
+
+
+def grid(count: int) -> None:
+    """By the number of sessions and how they differ."""
+    print(
+        "| sessions | they differ by | second test | variance | ends with 10 | 10 or 12 | finds 10 % | 20 % |"
+    )
+    print("| ---: | --- | --- | --- | ---: | ---: | ---: | ---: |")
+    first, second, _ = RULES
+    for sessions in (1, 2, 3, 5, 10):
+        for spread in (0.0, 0.02, 0.05, 0.1):
+            for rule in (first, second):
+                row(sessions, f"{100 * spread:.0f} %", rule, partial(alike, spread=spread), count)
+
+
+def unchanged(count: int) -> None:
+    """More suites, none of them slower, against the sessions alone."""
+    print("| sessions | they differ by | variance | ends with 10 | 10 or 12 |")
+    print("| ---: | --- | --- | ---: | ---: |")
+    spreads = (0.0, 0.02, 0.05, 0.1)
+    weathers: list[tuple[int, str, Weather]] = [
+        (5, f"{100 * spread:.0f} %", partial(alike, spread=spread)) for spread in spreads
+    ]
+    others = itertools.product(("six cases twice", "t₃"), (5, 10))
+    weathers += [(sessions, f"2 %, {name}", OTHER_WEATHER[name](0.02)) for name, sessions in others]
+    for sessions, named, weather in weathers:
+        found = rates("against the sessions", sessions, weather, 4 * count, (1.0,))
+        for variance, shares in found.items():
+            cells = " | ".join(f"{100 * share:.1f} %" for share in shares[:2])
+            print(f"| {sessions} | {named} | {variance} | {cells} |", flush=True)
+
+
+def otherwise(count: int) -> None:
+    """Sessions that are not normal, not alike or not independent, and pairs alone."""
+    print("| sessions | they differ by | second test | variance | ends with 10 | 10 or 12 ", end="")
+    print("| finds 10 % | 20 % | finds or tells 10 % | 20 % |")
+    print("| ---: | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    first, _, both = RULES
+    row(1, "any", both, partial(alike, spread=0.05), count, most=6)
+    for sessions in (5, 10):
+        for name, weather in OTHER_WEATHER.items():
+            row(sessions, f"2 %, {name}", first, weather(0.02), count, most=6)
+        row(sessions, "2 %, two hours a day", first, partial(alike, spread=0.02), count, hours=2, most=6)
+
+
+if __name__ == "__main__":
+    {"grid": grid, "unchanged": unchanged, "otherwise": otherwise}[sys.argv[1]](int(sys.argv[2]))
