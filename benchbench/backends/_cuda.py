@@ -24,7 +24,7 @@ class Replay:
         self._calls = 0
 
     def __call__(self, *arguments: Any) -> Any:
-        """One step."""
+        """Run one step."""
         self._calls += 1
         if self._calls == 1:
             return self._aside(arguments)

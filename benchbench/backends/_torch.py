@@ -47,7 +47,7 @@ class TorchSession(Session):
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None, copy=True)
 
     def put_on_host(self, array: Array, *, pinned: bool = False) -> Any:
-        """A CPU tensor; only CUDA pins."""
+        """A CPU tensor; only CUDA pins memory."""
         import torch
 
         tensor = torch.from_numpy(array)
@@ -57,14 +57,13 @@ class TorchSession(Session):
         return tensor.pin_memory() if pinned else tensor
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """The step itself."""
         return step
 
     def wait(self, output: Any) -> None:
         """CPU operations have finished when they return."""
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """Gathered where it is, then widened."""
+        """Elements are gathered where the tensor is, then widened."""
         import torch
 
         at = tuple(torch.from_numpy(index.T.copy()).to(output.device))
@@ -100,7 +99,6 @@ class TorchSession(Session):
         return {"multiply": str(found)}
 
     def cache_bytes(self) -> int:
-        """Of the CPU."""
         return host_cache_bytes()
 
     def flush(self) -> Any:
@@ -116,7 +114,6 @@ class TorchSession(Session):
         """Nothing is tracked on the CPU."""
 
     def peak_device(self) -> Memory:
-        """See the host's peak."""
         return Memory(bytes=None, reason=ON_THE_CPU)
 
 

@@ -52,6 +52,6 @@ TABLE = (
 
 
 def lie_channels_last(device: str, dtype: Dtype) -> bool:
-    """Of the first line for the device, by torch's name, and the dtype; without one False, as in torch."""
+    """What the first line for the device, by torch's name, and the dtype says; without one False."""
     lines = (line for line in TABLE if line.device == device and dtype in line.dtypes)
     return next((line.channels_last for line in lines), False)

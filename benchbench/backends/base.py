@@ -49,7 +49,7 @@ class Timer(Protocol):
 
     @property
     def batches(self) -> Sequence[Batch]:
-        """So far, one per call of `blocks`; empty where each block is waited for."""
+        """Batches so far, one per call of `blocks`; empty where each block is waited for."""
 
     def now(self) -> float:
         """Seconds on the clock that limits and warm-up are judged by."""
@@ -89,15 +89,12 @@ class HostTimer:
         self._clock = clock
 
     def now(self) -> float:
-        """Seconds of the clock."""
         return self._clock()
 
     def no_op(self) -> Any:
-        """The least step."""
         return self._no_op()
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
-        """Seconds of each block."""
         run = self._waiting if self._every_step else self._queued
         found = []
         for _ in range(count):
@@ -123,7 +120,7 @@ class HostTimer:
 
 
 def host_cache_bytes() -> int:
-    """Of the last-level caches of the CPUs at hand. Raises Unsupported."""
+    """Bytes in the last-level caches of the CPUs at hand. Raises Unsupported."""
     if size := kernel.cache_bytes(Path("/"), kernel.allowed_cpus()):
         return size
     raise Unsupported("this system does not tell the size of the CPU's caches (/sys/devices/system/cpu)")
@@ -235,7 +232,7 @@ class Session(ABC):
         return lambda: None
 
     def cache_bytes(self) -> int:
-        """Of the device's last-level cache, or as much as any device has. Raises Unsupported."""
+        """Bytes in the device's last-level cache, or as many as any device has. Raises Unsupported."""
         raise Unsupported("accelbench does not know its caches")
 
     def flush(self) -> Any:

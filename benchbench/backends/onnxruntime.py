@@ -84,7 +84,7 @@ class OnnxRuntime(Backend):
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, kept=0.2, profile_s=1.0)
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
-        """Where exported models are kept; threads are the session's."""
+        """Names where exported models are kept; threads are the session's."""
         return {EXPORTED: f"{cache}/onnx"}
 
     def load(self) -> str:
@@ -164,7 +164,7 @@ class OnnxSession(TorchSession):
     model = ""  # the name that its exported model is kept by, in this run; "": it is not
 
     def __init__(self, device: str, dtype: Dtype, threads: int) -> None:
-        """`device` as in `cpu`, `cuda:0`, `tensorrt:0`."""
+        """`device` is a name such as `cpu`, `cuda:0`, `tensorrt:0`."""
         super().__init__("cpu", dtype)
         self.channels_last = False  # ONNX has images NCHW; the runtime lays them out for its kernels
         name, _, index = device.partition(":")
@@ -209,7 +209,7 @@ class OnnxSession(TorchSession):
         return Unsupported(f"no kernel for {self.case_dtype}: {str(error).splitlines()[0][:200]}")
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What is bound is overwritten."""
+        """Overwrite the inputs that are bound."""
         for ours, theirs in zip(self._bound_inputs, others, strict=True):
             ours.update_inplace(theirs.numpy())
         return inputs
@@ -347,13 +347,12 @@ class OnnxSession(TorchSession):
         return self._runner(session, binding)
 
     def take(self, output: Any, index: Indices) -> Floats:
-        """From the copy on the host: the runtime cannot gather."""
+        """Elements of the copy on the host: the runtime cannot gather."""
         import numpy as np
 
         return np.asarray(self.fetch(output)[tuple(index.T)])
 
     def fetch(self, output: Any) -> Floats:
-        """The first output, on the host."""
         import numpy as np
 
         return np.asarray(output.copy_outputs_to_cpu()[0], dtype=np.float64)
@@ -368,7 +367,6 @@ class OnnxSession(TorchSession):
         }
 
     def peak_device(self) -> Memory:
-        """Its arenas do not tell."""
         return Memory(bytes=None, reason="ONNX Runtime does not report the peak of its arenas")
 
 

@@ -78,14 +78,12 @@ class TensorFlow(Backend):
         }
 
     def load(self) -> str:
-        """Import TensorFlow."""
         with _without(*UNUSED):
             import tensorflow as tf
 
         return str(tf.__version__)
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """`cpu`, and every GPU."""
         import tensorflow as tf
 
         found, missing = [Device(name="cpu", device_class=DeviceClass.CPU, model="")], _not_measured(tf)
@@ -154,7 +152,7 @@ class TensorFlow(Backend):
         return known[device], TensorFlowSession(device, Dtype.FLOAT32, "eager")
 
     def out_of_memory(self, error: BaseException) -> bool:
-        """ResourceExhaustedError, on any device."""
+        """TensorFlow raises ResourceExhaustedError on any device."""
         import tensorflow as tf
 
         return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
@@ -164,7 +162,7 @@ class TensorFlowSession(Session):
     """One device; every operation of the case is placed on it."""
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """`device` as in `cpu`, `gpu:0`."""
+        """`device` is a name such as `cpu`, `gpu:0`."""
         import tensorflow as tf
 
         self.device = device
@@ -178,7 +176,6 @@ class TensorFlowSession(Session):
         self._clearing: Any = None
 
     def put(self, array: Array) -> Any:
-        """A tensor on the device."""
         import numpy as np
         import tensorflow as tf
 
@@ -234,7 +231,7 @@ class TensorFlowSession(Session):
         return compiled  # type: ignore[no-any-return]
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """Told of it, tf.function takes a signature in which the axis has no size; else it traces each."""
+        """tf.function told of it takes a signature in which the axis has no size; else it traces each."""
         if not dynamic:
             return self.compile(step, 0)
         if self.mode != "function":
@@ -296,7 +293,6 @@ class TensorFlowSession(Session):
         return taken
 
     def fetch(self, output: Any) -> Floats:
-        """Widened on the host."""
         import numpy as np
 
         return np.asarray(output.numpy(), dtype=np.float64)
@@ -322,7 +318,7 @@ class TensorFlowSession(Session):
         return partial(tf.function(lambda x: x + 1.0, autograph=False), one)
 
     def cache_bytes(self) -> int:
-        """Of the CPU; a GPU's is not told."""
+        """The CPU's alone; TensorFlow does not tell a GPU's."""
         return LARGEST_CACHE if self._accelerator else host_cache_bytes()
 
     def flush(self) -> Any:
@@ -336,7 +332,6 @@ class TensorFlowSession(Session):
         return self._clearing
 
     def nbytes(self, array: Any) -> int:
-        """Elements times their size."""
         return int(array.shape.num_elements()) * int(array.dtype.size)
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
@@ -355,14 +350,12 @@ class TensorFlowSession(Session):
         return _xspans.parse_profile(folder, recording, {})
 
     def reset_peak(self) -> None:
-        """Of the device's allocator."""
         if self._accelerator:
             import tensorflow as tf
 
             tf.config.experimental.reset_memory_stats(self.device.upper())
 
     def peak_device(self) -> Memory:
-        """Bytes in use at the peak."""
         if not self._accelerator:
             return Memory(
                 bytes=None, reason="TensorFlow keeps no statistics of CPU memory; see the host's peak"

@@ -91,7 +91,6 @@ class Torch(Backend):
         }
 
     def load(self) -> str:
-        """Import torch."""
         import torch
 
         return str(torch.__version__)
@@ -104,7 +103,6 @@ class Torch(Backend):
             import torch._dynamo  # noqa: F401
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """`cpu`, and every CUDA device visible."""
         import torch
 
         found, missing = [_device("cpu", "")], _not_measured(torch)
@@ -186,18 +184,17 @@ class CpuSession(TorchSession):
     """The CPU, eager or compiled."""
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
-        """`device` as in `cpu`, `cuda:0`."""
+        """`device` is a name such as `cpu`, `cuda:0`."""
         super().__init__(device, dtype)
         self._mode = mode
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """torch.compile, or the step itself."""
         import torch
 
         return torch.compile(step, mode=COMPILED[self._mode]) if self._mode in COMPILED else step
 
     def compile_for_shapes(self, step: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
-        """By itself torch.compile takes a size for dynamic once it has changed."""
+        """torch.compile by itself takes a size for dynamic once it has changed."""
         import torch
 
         if self._mode == "cudagraph":
@@ -224,7 +221,7 @@ class CpuSession(TorchSession):
     def _profiled(
         self, step: Callable[[], Any], iterations: int, count: int, trace: Path, *, details: bool
     ) -> Profile:
-        """After a step that the profiler takes to get going and leaves out."""
+        """A profile after a step that the profiler takes to get going and leaves out."""
         import torch
         from torch.profiler import ProfilerActivity, record_function, schedule
 
@@ -265,7 +262,7 @@ class CudaSession(CpuSession):
         self.calls_until_timed = 2 if self._mode == "cudagraph" else 1  # a graph's first call is eager
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """Also: a graph that is replayed."""
+        """Also replays a CUDA graph, in that mode."""
         return Replay(step) if self._mode == "cudagraph" else super().compile(step, state)
 
     def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -283,17 +280,15 @@ class CudaSession(CpuSession):
         torch.cuda.synchronize(self.device)
 
     def timer(self, before: Callable[[], Any] | None = None) -> Timer:
-        """CUDA events."""
         return EventTimer(self.wait, before=before, clock=self.clock)
 
     def cache_bytes(self) -> int:
-        """Of the L2 cache."""
         import torch
 
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """NVTX, as nsys shows it."""
+        """An NVTX range, as nsys shows it."""
         import torch
 
         found: AbstractContextManager[object] = torch.cuda.nvtx.range(name)
@@ -306,7 +301,6 @@ class CudaSession(CpuSession):
         torch.cuda._sleep(cycles)
 
     def reset_peak(self) -> None:
-        """Of the caching allocator."""
         import torch
 
         torch.cuda.reset_peak_memory_stats(self.device)

@@ -78,7 +78,7 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """Of its file system; None where it does not tell, or there is no such folder."""
+    """Bytes free on its file system; None where it does not tell, or there is no such folder."""
     with suppress(OSError):
         return shutil.disk_usage(folder).free
     return None

@@ -104,7 +104,7 @@ def fingerprint(found: Machine) -> str:
 
 
 def same_hardware(one: Machine, other: Machine) -> bool:
-    """Whether they differ in nothing but, by a little, in memory.
+    """Whether two machines differ in nothing but, by a little, in memory.
 
     Of what is built in, the kernel shows less after an update, or under another hypervisor.
     """
@@ -166,7 +166,7 @@ def worker_environment(
 
 
 def tuning_variables(parent: Mapping[str, str]) -> dict[str, str]:
-    """Those of `parent` that workers inherit and that may change what is measured, sorted by name."""
+    """Variables of `parent` that workers inherit and that may change what is measured, sorted by name."""
     return {name: parent[name] for name in sorted(parent) if name.upper() in TUNING}
 
 

@@ -41,7 +41,7 @@ def _hashed(key: str, *more: str) -> str:
 
 
 def own_names() -> set[str]:
-    """Of this machine and of who uses it, as a text may have them."""
+    """The names of this machine and of who uses it, as a text may have them."""
     host = socket.gethostname()
     found = {host, host.partition(".")[0]}
     with suppress(OSError, KeyError, ImportError):  # a user without a name
@@ -55,7 +55,7 @@ def own_names() -> set[str]:
 
 
 def name_hashes() -> tuple[str, ...]:
-    """Of these names, `SALT:HASH`: whoever shares the run elsewhere finds them in its texts by these.
+    """`SALT:HASH` for each name: whoever shares the run elsewhere finds them in its texts by these.
 
     A hash has 16 bits: of all words one in 65,536 has the same, so none is proved to be the name.
     """
@@ -64,7 +64,7 @@ def name_hashes() -> tuple[str, ...]:
 
 
 def is_hashed(word: str, hashes: Iterable[str]) -> bool:
-    """Whether it is one of the names that these are of, in capitals or not."""
+    """Whether the text is a name that one of the hashes is of, in capitals or not."""
     return any(known == _name_hash(salt, word) for salt, _, known in (each.partition(":") for each in hashes))
 
 

@@ -70,7 +70,7 @@ def cpu_flags(root: Path) -> frozenset[str]:
 
 
 def cpu_times(root: Path, cpus: Sequence[int]) -> CpuTimes | None:
-    """Of these CPUs; what guests use is in their hosts' user time already."""
+    """Times of these CPUs; what guests use is in their hosts' user time already."""
     wanted = set(cpus)
     lines = re.findall(r"^cpu([0-9]+) ([0-9]+(?: [0-9]+){7})", read_text(root / "proc/stat"), re.MULTILINE)
     found = [[int(each) for each in fields.split()] for cpu, fields in lines if int(cpu) in wanted]
@@ -96,7 +96,7 @@ def clocks_mhz(root: Path, cpus: Sequence[int]) -> float | None:
 
 
 def cache_bytes(root: Path, cpus: Sequence[int]) -> int | None:
-    """Of the last-level caches of these CPUs together, each counted once (sysfs-devices-system-cpu)."""
+    """The last-level caches of these CPUs together, each counted once (sysfs-devices-system-cpu)."""
     found: dict[str, int] = {}
     for cpu in cpus:
         levels = {
@@ -126,7 +126,7 @@ def tpu_chips(root: Path) -> int:
 
 
 def pressure(root: Path, resource: str) -> Pressure | None:
-    """Of `cpu`, `memory` or `io`: docs.kernel.org/accounting/psi.html."""
+    """Pressure on `cpu`, `memory` or `io`: docs.kernel.org/accounting/psi.html."""
     some = r"^some avg10=([0-9.]+) .*total=([0-9]+)$"
     found = re.search(some, read_text(root / "proc/pressure" / resource), re.MULTILINE)
     return Pressure(float(found[1]) / 100, int(found[2]) / 1e6) if found else None

@@ -45,7 +45,7 @@ class Pause:
 
     @property
     def cores(self) -> float | None:
-        """That others used; None where the system does not tell."""
+        """Cores that others used; None where the system does not tell."""
         if self.before is None or self.after is None:
             return None
         return max(self.after.busy_s - self.before.busy_s - self.own_s, 0.0) / self.seconds
@@ -65,7 +65,7 @@ class Pause:
 
 
 def beginning(root: Path = Path("/")) -> Beginning:
-    """Now."""
+    """This moment."""
     return Beginning(time.monotonic(), cpu_times(root, allowed_cpus()), cpu_seconds())
 
 
@@ -75,7 +75,7 @@ def pause_since(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Pause:
-    """From then until now, once half a second is over."""
+    """The pause from `start` until now, once half a second is over."""
     sleep(max(PAUSE_S - (clock() - since.at_s), 0.0))
     now = beginning(root)
     return Pause(

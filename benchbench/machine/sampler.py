@@ -159,14 +159,14 @@ def _gpu_columns(states: Sequence[GpuState | None]) -> dict[str, Any]:
 
 
 def _column(values: Iterable[float | None], digits: int | None) -> tuple[Any, ...]:
-    """All of them, or none where one is missing. No digits: whole numbers already."""
+    """All values, or none where one is missing. No digits: whole numbers already."""
     found = list(values)
     known = [value for value in found if value is not None]
     return tuple(round(value, digits) for value in known) if len(known) == len(found) else ()
 
 
 def _counted(values: Iterable[float | None], digits: int) -> tuple[float, ...]:
-    """As a column that begins at 0; a counter that was set back has none."""
+    """A counter as a column that begins at 0; one that was set back has none."""
     found = _column(values, 9)
     if any(after < before for before, after in pairwise(found)):
         return ()

@@ -51,7 +51,7 @@ def peak_host(reset: bool, status: Path = STATUS) -> Memory:
 
 
 def cpu_seconds(proc: Path = PROC) -> float:
-    """That this process has computed, and every process below it, those that have ended among them.
+    """CPU seconds of this process and of every process below it, those that have ended among them.
 
     The workers of a framework's input pipeline are processes of the case, not neighbours of it.
     """
@@ -84,7 +84,7 @@ def _has_children() -> bool:
 
 
 def _parent_and_cpu(stat: Path) -> tuple[int, float] | None:
-    """By proc(5): fields 4, and 14 to 17 in clock ticks; None of a process that is gone."""
+    """Fields 4, and 14 to 17 in clock ticks, of proc(5); None of a process that is gone."""
     try:
         fields = stat.read_text(errors="replace").rpartition(")")[2].split()
         return int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

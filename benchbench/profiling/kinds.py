@@ -48,7 +48,7 @@ PATTERNS = {kind: _pattern(parts) for kind, parts in PARTS.items()}
 
 
 def kind(name: str) -> Kind:
-    """Of the operator of this name."""
+    """The kind that an operator of this name is of."""
     if is_communication(name):
         return Kind.COMMUNICATION
     if is_range(name):

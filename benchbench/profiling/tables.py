@@ -106,7 +106,7 @@ class OperatorTable:
 
 
 def profile_tables(run: Run, found: Iterable[Profiled]) -> list[OperatorTable]:
-    """Of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
+    """The tables of those cases of `run` that have a profile. Raises UnreadableInput where none has."""
     latency = {row.case.id: row.value("latency_s") for row in rows_of(run)}
     made = [
         operator_table(each, each.outcome, latency.get(each.case.id))
@@ -161,7 +161,7 @@ def operator_table(case: Profiled, profile: Profile, measured_s: float | None) -
 
 
 def rank_rows(profile: Profile) -> tuple[RankRow, ...]:
-    """Of each rank; of a profile of one process one row, or none where nothing passed."""
+    """A row for each rank; for a profile of one process one row, or none where nothing passed."""
     if profile.ranks:
         return tuple(_rank_row(rank, each, profile.steps) for rank, each in enumerate(profile.ranks))
     if profile.communication is None:
@@ -240,7 +240,7 @@ def _off(step_s: float, expected_s: float) -> str:
 
 
 def select_profiles(found: Iterable[Profiled], patterns: Sequence[str]) -> list[Profiled]:
-    """Those whose case id holds or matches one of `patterns`, all without any. Raises UsageError for none."""
+    """Profiles whose case id holds or matches one of `patterns`, all without any. Raises UsageError."""
     everything = list(found)
     wanted = [
         each

@@ -41,7 +41,7 @@ class Stopwatch(Protocol):
 
     @property
     def batches(self) -> Sequence[Batch]:
-        """So far, one per call of `blocks`; empty where each block is waited for."""
+        """Batches so far, one per call of `blocks`; empty where each block is waited for."""
 
     def now(self) -> float:
         """Seconds on the clock that limits are judged by."""

@@ -35,7 +35,7 @@ def is_communication(name: str) -> bool:
 
 
 def communication_in(spans: Sequence[Span], pieces: Iterable[Piece]) -> Communication | None:
-    """Of a device or of the host, whose `pieces` say when each span was the innermost of its lane.
+    """What a device or the host passed; `pieces` say when each span was the innermost of its lane.
 
     None without a span that passes anything.
     """
@@ -60,7 +60,7 @@ def communication_in(spans: Sequence[Span], pieces: Iterable[Piece]) -> Communic
 
 
 def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """In order, those that overlap as one."""
+    """Intervals in order, those that overlap as one."""
     joined: list[Stretch] = []
     for start, end in sorted(stretches):
         if joined and start <= joined[-1][1]:

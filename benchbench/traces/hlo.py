@@ -53,7 +53,7 @@ def _computations(text: str) -> dict[str, Computation]:
 
 
 def _operations(name: str, computations: Mapping[str, Computation]) -> list[str]:
-    """Of a computation and those it calls, its root's last."""
+    """The operations of a computation and of those it calls, its root's last."""
     found: list[str] = []
     for operation, called in computations.get(name, {}).values():
         found += [*_operations(called, computations), *([] if called else [operation])]

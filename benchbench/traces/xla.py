@@ -163,7 +163,7 @@ def _number(event: Event, stat: str) -> float | None:
 
 
 def _allocations(lines: Sequence[Line], on_device: bool, origin_ns: float) -> list[Allocation]:
-    """Of the one allocator that held most, among the device's or the host's."""
+    """Allocations of the one allocator that held most, among the device's or the host's."""
     found: dict[str, list[Allocation]] = defaultdict(list)
     for line in lines:
         for event in line.events:

@@ -79,7 +79,7 @@ def standard_of(backend: Backend, workload: Workload) -> Standard:
 
 
 def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArray:
-    """In place of `standard_normal`."""
+    """Zeros in place of `standard_normal`."""
     import numpy as np
 
     return np.zeros(shape, real)
@@ -171,7 +171,7 @@ class WrongResult(Exception):
 
 
 def case_of(fields: Message) -> Case:
-    """From JSON."""
+    """The case that JSON describes."""
     kinds = {"dtype": Dtype, "phase": Phase, "cache": Cache}
     typed = {name: kind(fields[name]) for name, kind in kinds.items()}
     return Case(**{**fields, **typed, "placement": placement_of(fields["placement"])})
@@ -184,6 +184,6 @@ def workload_of(fields: Message) -> Workload:
 
 
 def placement_of(fields: Message) -> Placement:
-    """From JSON."""
+    """The placement that JSON describes."""
     names = tuple(fields.get("names", ()))
     return Placement(**{**fields, "names": names, "strategy": Strategy(fields["strategy"])})

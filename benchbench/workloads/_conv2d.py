@@ -39,22 +39,18 @@ class Sizes2d(Convolution):
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """NCHW."""
         return self.batch, self.channels, self.height, self.width
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """KCRS."""
         return self.filters, self.channels, self.kernel_h or self.kernel, self.kernel_w or self.kernel
 
     @property
     def strides(self) -> tuple[int, int]:
-        """The same for both sides."""
         return self.stride, self.stride
 
     @property
     def edges(self) -> tuple[int, ...]:
-        """Of height and width."""
         return tuple(self.padding if edge == AS_PADDING else edge for edge in (self.pad_h, self.pad_w))
 
     def tiny(self) -> Self:
@@ -63,10 +59,10 @@ class Sizes2d(Convolution):
         return replace(self, batch=2, channels=5, height=height, width=width + 2, filters=7)
 
     def convolved(self, ops: Any, images: Any, filters: Any) -> Any:
-        """By the operations of a reference."""
+        """The convolution by the operations of a reference."""
         return ops.conv2d(images, filters, stride=self.strides, padding=self.edges)
 
 
 def explicit_padding(edges: tuple[int, ...]) -> list[list[int]]:
-    """As TensorFlow takes it of NHWC images."""
+    """Padding as TensorFlow takes it of NHWC images."""
     return [[0, 0], *([edge, edge] for edge in edges), [0, 0]]

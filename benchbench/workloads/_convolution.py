@@ -49,7 +49,7 @@ class Convolution(Operation):
     @property
     @abstractmethod
     def strides(self) -> Sizes:
-        """By spatial dimension."""
+        """Strides by spatial dimension."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class Convolution(Operation):
 
     @property
     def multiplications_saved(self) -> float:
-        """By the sizes; of a gradient as of the convolution."""
+        """Sizes tell; a gradient takes as many as the convolution."""
         sizes = self.image_shape[2:], self.filter_shape[2:], self.strides, self.edges
         return saved_by_algorithms(zip(*sizes, strict=True))
 
@@ -88,7 +88,6 @@ class Convolution(Operation):
 
     @property
     def output_shape(self) -> Sizes:
-        """(batch, outputs, *sides)."""
         return self.convolved_shape
 
     def cost(self, dtype: Dtype) -> Cost:
@@ -106,11 +105,9 @@ class Convolution(Operation):
 
     @property
     def reduction(self) -> int:
-        """Each output sums C·R·S products."""
         return prod(self.filter_shape[1:])
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """Images and filters."""
         return {
             "images": draw.normal("images", *self.image_shape),
             "filters": draw.normal("filters", *self.filter_shape),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausalAttention:
-    """Of the last `rows` of `length` positions to all up to each; its products only. It has no weights."""
+    """Attention of the last `rows` of `length` positions to all up to each: products alone, no weights."""
 
     rows: int
     length: int
@@ -28,11 +28,9 @@ class CausalAttention:
 
     @property
     def products(self) -> int:
-        """To a score, then to an output."""
         return self.width // self.heads + self.length
 
     def weights(self) -> dict[str, Weight]:
-        """None."""
         return {}
 
     def flops(self, batch: int) -> int:
@@ -41,7 +39,6 @@ class CausalAttention:
         return 4 * batch * pairs * self.width
 
     def elements(self, batch: int) -> int:
-        """Queries, keys, values and result."""
         shared = self.width * self.kv_heads // self.heads
         return 2 * batch * (self.rows * self.width + self.length * shared)
 
@@ -57,15 +54,13 @@ class RmsNorm:
     roundings: ClassVar[int] = 1
 
     def weights(self) -> dict[str, Weight]:
-        """The scale."""
         return {f"{self.name}.weight": Weight(shape=(self.channels,), mean=1.0, scale=0.1)}
 
     def flops(self, batch: int) -> int:
-        """Not counted."""
         return 0
 
     def elements(self, batch: int) -> int:
-        """Not counted: fused with what it follows at best."""
+        """Nothing is counted: fused with what it follows at best."""
         return 0
 
 
@@ -81,19 +76,15 @@ class TiedLogits:
 
     @property
     def products(self) -> int:
-        """To a logit."""
         return self.width
 
     def weights(self) -> dict[str, Weight]:
-        """None of its own."""
         return {}
 
     def flops(self, batch: int) -> int:
-        """2 per multiply-add."""
         return 2 * batch * self.rows * self.width * self.vocabulary
 
     def elements(self, batch: int) -> int:
-        """Operand, table and result, each once."""
         return batch * self.rows * (self.width + self.vocabulary) + self.width * self.vocabulary
 
 
@@ -120,11 +111,10 @@ class Rotary:
         }
 
     def flops(self, batch: int) -> int:
-        """Not counted."""
         return 0
 
     def elements(self, batch: int) -> int:
-        """Not counted: fused with the products at best."""
+        """Nothing is counted: fused with the products at best."""
         return 0
 
 

@@ -39,18 +39,18 @@ ENCODER_LAYERS = {f"layers.*.{name}": division for name, division in ENCODER_LAY
 
 
 def layer_of(name: str) -> str:
-    """Of a weight or a bias: `layers.0.out` of `layers.0.out.weight`."""
+    """The layer that a weight or a bias belongs to: `layers.0.out` for `layers.0.out.weight`."""
     return name.removesuffix("weight").removesuffix("bias").rstrip("._")
 
 
 def division_of(plan: DivisionPlan, name: str) -> Division | None:
-    """Of a weight's layer; None: it is not divided."""
+    """How the layer of that weight is divided; None: it is not."""
     layer = layer_of(name)
     return next((division for pattern, division in plan.items() if fnmatch(layer, pattern)), None)
 
 
 def planned_axis(plan: DivisionPlan, name: str, axes: int) -> int | None:
-    """Along which torch's styles divide a weight of so many axes; None: each device has the whole.
+    """The axis along which torch's styles divide a weight of so many axes; None: each device has the whole.
 
     A bias of a layer whose sums are added up is added once: it is not divided.
     """
@@ -61,7 +61,7 @@ def planned_axis(plan: DivisionPlan, name: str, axes: int) -> int | None:
 
 
 def marked_axis(strategy: Strategy, shape: Sequence[int], devices: int, outputs: int) -> int | None:
-    """Along which a weight is divided where XLA's partitioner derives the rest; None: not at all.
+    """The axis along which a weight is divided where XLA's partitioner derives the rest; None: not at all.
 
     Fully sharded along the longest axis that the devices divide equally, tensor-parallel along that of its
     `outputs` if they do.

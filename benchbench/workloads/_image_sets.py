@@ -53,13 +53,13 @@ class ImageSet:
         return isinstance(self.images[0], str)
 
     def image(self, index: int) -> NDArray[np.uint8]:
-        """One of them, decoded."""
+        """An image, decoded."""
         stored: Any = self.images[index]
         return decoded_image(Path(stored)) if isinstance(stored, str) else stored
 
     @property
     def least_side(self) -> int:
-        """In pixels, the shorter side of the smallest image."""
+        """The shorter side of the smallest image, in pixels."""
         return min(min(self._size(index)) for index in range(len(self.labels)))
 
     def _size(self, index: int) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def drawn_set(count: int, side: int, classes: int) -> ImageSet:
 
 
 def channels_of(name: str) -> int:
-    """Of the images of the set of that name."""
+    """The channels that images of the set of that name have."""
     return CHANNELS[name.partition("-")[0]]
 
 

@@ -33,17 +33,15 @@ class Dense:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight: outputs, inputs."""
+        """The weight's shape: outputs, inputs."""
         return self.outputs, self.inputs
 
     @property
     def products(self) -> int:
-        """Summed into one output element."""
         return self.inputs
 
     @property
     def roundings(self) -> int:
-        """The product, and the sum with the bias."""
         return 1 + self.bias
 
     def weights(self) -> dict[str, Weight]:
@@ -53,11 +51,9 @@ class Dense:
         return {f"{self.name}.weight": matrix, **bias_of(self.name, self.outputs, self.bias)}
 
     def flops(self, batch: int) -> int:
-        """Of the forward pass."""
         return 2 * batch * self.rows * self.inputs * self.outputs
 
     def elements(self, batch: int) -> int:
-        """Operand, weight and result, each once."""
         return batch * self.rows * (self.inputs + self.outputs) + prod(self.shape)
 
 
@@ -75,7 +71,6 @@ class Norm:
     roundings: ClassVar[int] = 1
 
     def weights(self) -> dict[str, Weight]:
-        """Scale, shift, and the running statistics of batch normalisation."""
         shape, name = (self.channels,), self.name
         learnt = {f"{name}.weight": Weight(shape=shape, mean=self.scale[0], scale=self.scale[1])}
         if self.shift:
@@ -88,11 +83,10 @@ class Norm:
         return learnt | {f"{name}.running_mean": mean, f"{name}.running_var": variance}
 
     def flops(self, batch: int) -> int:
-        """Not counted."""
         return 0
 
     def elements(self, batch: int) -> int:
-        """Not counted: fused with what it follows at best."""
+        """Nothing is counted: fused with what it follows at best."""
         return 0
 
 
@@ -114,11 +108,9 @@ class Embedding:
         return {f"{self.name}.weight": Weight(shape=(self.count, self.width), scale=self.scale)}
 
     def flops(self, batch: int) -> int:
-        """None."""
         return 0
 
     def elements(self, batch: int) -> int:
-        """What is looked up is read and written."""
         return 2 * batch * self.rows * self.width
 
 
@@ -135,11 +127,9 @@ class SelfAttention:
 
     @property
     def products(self) -> int:
-        """To a score, then to an output."""
         return self.width // self.heads + self.length
 
     def weights(self) -> dict[str, Weight]:
-        """None."""
         return {}
 
     def flops(self, batch: int) -> int:
@@ -148,7 +138,6 @@ class SelfAttention:
         return 4 * batch * pairs * self.width
 
     def elements(self, batch: int) -> int:
-        """Queries, keys, values and result."""
         return 4 * batch * self.length * self.width
 
 
@@ -161,32 +150,32 @@ class Layer(Protocol):
 
     @property
     def products(self) -> int:
-        """Summed into one output element."""
+        """Products summed into one output element."""
 
     @property
     def roundings(self) -> int:
         """Times a value is rounded to the case's dtype in it."""
 
     def weights(self) -> dict[str, Weight]:
-        """By PyTorch's names."""
+        """Weights by PyTorch's names."""
 
     def flops(self, batch: int) -> int:
-        """Of the forward pass."""
+        """FLOPs of the forward pass."""
 
     def elements(self, batch: int) -> int:
-        """Moved in the forward pass: operand, weight and result, each once."""
+        """Elements moved in the forward pass: operand, weight and result, each once."""
 
 
 Passes = Sequence[tuple[int, Layer]]  # how many times the work of a layer's forward pass is done
 
 
 def weights_of(layers: Sequence[Layer]) -> dict[str, Weight]:
-    """By PyTorch's names."""
+    """Weights by PyTorch's names."""
     return {name: weight for layer in layers for name, weight in layer.weights().items()}
 
 
 def parameters_in(layers: Sequence[Layer]) -> int:
-    """That are learnt."""
+    """How many parameters are learnt."""
     return sum(prod(weight.shape) for weight in weights_of(layers).values() if weight.is_learnt)
 
 

@@ -11,7 +11,7 @@ NAMES = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}  # by the number of axes: o
 
 
 def images_layout(context: DeviceContext, axes: int = 4) -> str:
-    """`NHWC` where channels are last; of no images "" (`axes` is 0)."""
+    """`NHWC` where channels are last; "" where there are no images (`axes` is 0)."""
     return NAMES[axes][context.channels_last] if axes else ""
 
 

@@ -37,7 +37,7 @@ class MemoryBound(Operation):
 
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the inputs of floating type, by name, in the order in which the step takes them."""
+        """Name → shape of each input of floating type, in the order in which the step takes them."""
 
     @property
     def items(self) -> int:
@@ -51,16 +51,14 @@ class MemoryBound(Operation):
 
     @property
     def reduction(self) -> int:
-        """Nothing is summed, unless said otherwise."""
         return 1
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """As the first input's, unless said otherwise."""
+        """The first input's shape, unless said otherwise."""
         return next(iter(self.shapes().values()))
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """N(0, 1), unless `drawn` says otherwise."""
         spread = {name: self.drawn.get(name, (0.0, 1.0)) for name in self.shapes()}
         return {
             name: draw.normal(name, *shape, mean=spread[name][0], scale=spread[name][1])
@@ -68,7 +66,7 @@ class MemoryBound(Operation):
         }
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Of the samples that are asked for; of all where they meet."""
+        """`forward` of the samples that are asked for, or of all samples where they meet."""
         if self.batched:
             return reference_of_samples(self, arrays, index, self.batched)
         from benchbench.workloads._reference.ops import Ops
@@ -117,7 +115,7 @@ class MemoryBound(Operation):
 
 
 class MemoryBoundBackward(Backward, MemoryBound):
-    """Stands before the operation in the list of base classes."""
+    """Mixin: list it first."""
 
     def cost(self, dtype: Dtype) -> Cost:
         """No FLOPs; each input, the gradient of the output and the gradients of the inputs move once."""
@@ -127,13 +125,13 @@ class MemoryBoundBackward(Backward, MemoryBound):
 
     @property
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the gradients, which are named after the inputs."""
+        """Gradients are named after the inputs."""
         return {name: shape for name, shape in self.shapes().items() if name not in self.constants}
 
     def references(
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
-        """Of the samples that are asked for; of all where they meet."""
+        """Gradients of the samples that are asked for, or of all samples where they meet."""
         if not self.batched:
             return super().references(arrays, indices, ops)
         import numpy as np
@@ -155,11 +153,9 @@ class Pointwise(MemoryBound):
     n: int = 2**24
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """A vector."""
         return {"x": (self.n,)}
 
     def tiny(self) -> Self:
-        """An odd size."""
         return replace(self, n=1021)
 
 
@@ -174,18 +170,14 @@ class Rowwise(MemoryBound):
 
     @property
     def items(self) -> int:
-        """Rows."""
         return self.rows
 
     @property
     def reduction(self) -> int:
-        """A row."""
         return self.width
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """A matrix."""
         return {"x": (self.rows, self.width)}
 
     def tiny(self) -> Self:
-        """Odd sizes."""
         return replace(self, rows=13, width=37)

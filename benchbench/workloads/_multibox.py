@@ -44,7 +44,6 @@ class MultiBox(Loss):
         return CLASSES.torch(output[..., :-COORDINATES], labels) + (distances * matched).sum() / matched.sum()
 
     def tensorflow(self, output: Any, *targets: Any) -> Any:
-        """Huber's loss by operations, masked."""
         import tensorflow as tf
 
         labels, coordinates = targets
@@ -56,7 +55,6 @@ class MultiBox(Loss):
         return CLASSES.tensorflow(output[..., :-COORDINATES], labels) + mean
 
     def jax(self, output: Any, *targets: Any) -> Any:
-        """Huber's loss by operations, masked."""
         import jax.numpy as jnp
 
         labels, coordinates = targets
@@ -67,7 +65,6 @@ class MultiBox(Loss):
         return CLASSES.jax(output[..., :-COORDINATES], labels) + distances.mean(where=matched)
 
     def numpy(self, ops: Any, output: Any, *targets: Any) -> Any:
-        """In what accumulates."""
         labels, coordinates = targets
         matched = labels > 0
         distance = ops.smooth_l1(output[..., -COORDINATES:][matched], coordinates[matched])

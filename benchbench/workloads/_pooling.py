@@ -39,16 +39,13 @@ class Pool2d(MemoryBound):
 
     @property
     def items(self) -> int:
-        """Images."""
         return self.batch
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """NCHW."""
         return {"x": (self.batch, self.channels, self.height, self.width)}
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """NCHW."""
         rows, columns = (
             (side + 2 * self.padding - self.kernel) // self.stride + 1 for side in (self.height, self.width)
         )

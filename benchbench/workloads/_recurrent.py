@@ -46,11 +46,9 @@ class Recurrent(Operation):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Batch, steps, hidden units."""
         return self.batch, self.length, self.hidden
 
     def tiny(self) -> Self:
-        """Odd sizes, none equal."""
         return replace(self, length=7, batch=3, inputs=11, hidden=5)
 
     @property
@@ -78,13 +76,13 @@ class Recurrent(Operation):
         return name == "x"
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Of one sequence: they do not meet."""
+        """The elements of one sequence: sequences do not meet."""
         index = super().sample(source, count)
         index[:, 0] = index[0, 0]
         return index
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Of the sequences that are asked for."""
+        """The elements of the sequences that are asked for."""
         return reference_of_samples(self, arrays, index, ["x"])
 
 

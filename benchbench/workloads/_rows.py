@@ -23,7 +23,6 @@ class OrderedRows(Operation):
     roundings = 0
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """x, (rows, columns)."""
         return {"x": draw.normal("x", self.rows, self.columns)}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:

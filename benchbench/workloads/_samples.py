@@ -25,7 +25,7 @@ MEAN, DEVIATION = 128.0, 64.0
 
 
 def drawn_order(count: int) -> Indices:
-    """Of each sample its image, the crop's place from the top and from the left, and whether it is flipped.
+    """For each sample its image, the crop's place from the top and from the left, and whether it is flipped.
 
     (`EPOCHS` · count, 4). Each epoch has every image once, in an order of its own.
     """

@@ -30,7 +30,6 @@ class Transfer(Vectors):
         return Cost(flops=0, bytes=moved, link_bytes=moved, items=1, item="transfer")
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of x."""
         import numpy as np
 
         return np.asarray(arrays["x"][index[:, 0]], np.float64)

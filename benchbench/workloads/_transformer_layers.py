@@ -29,7 +29,7 @@ class MultiHeadAttention:
 
     @property
     def products(self) -> int:
-        """To a query, to a score, to a result, and to an output."""
+        """Products summed to a query, to a score, to a result, and to an output."""
         return 2 * self.width + self.width // self.heads + self.memory
 
     def weights(self) -> dict[str, Weight]:
@@ -61,7 +61,6 @@ class TiedDense(Dense):
     """A product with a table of embeddings that is another layer's, and a bias of its own."""
 
     def weights(self) -> dict[str, Weight]:
-        """The bias."""
         return bias_of(self.name, self.outputs, self.bias)
 
 
@@ -74,12 +73,12 @@ class TransformerSize:
     feed_forward: int
 
     def encoder_layer(self, name: str, length: int) -> Iterator[Layer]:
-        """As nn.TransformerEncoderLayer names them; the order of its norms has no part in cost."""
+        """Layers by nn.TransformerEncoderLayer's names; the order of its norms has no part in cost."""
         yield self._attention(f"{name}.self_attn", length, length)
         yield from self._fed(name, length, norms=2)
 
     def decoder_layer(self, name: str, length: int, memory: int) -> Iterator[Layer]:
-        """As nn.TransformerDecoderLayer names them: causal, then over the memory."""
+        """Layers by nn.TransformerDecoderLayer's names: causal, then over the memory."""
         yield self._attention(f"{name}.self_attn", length, length, causal=True)
         yield self._attention(f"{name}.multihead_attn", length, memory)
         yield from self._fed(name, length, norms=3)

@@ -37,15 +37,12 @@ class Vectors(Operation):
 
     @property
     def output_shape(self) -> tuple[int]:
-        """Of the result."""
         return (self.n,)
 
     def tiny(self) -> Self:
-        """An odd size."""
         return type(self)(n=1021)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
-        """The operands, (n,)."""
         import numpy as np
 
         count = min(self.n, DRAWN)

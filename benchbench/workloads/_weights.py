@@ -32,7 +32,7 @@ class Weight:
     parts: tuple[int, ...] = ()  # what `axes` are of, where an axis of `shape` is several of theirs
 
     def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
-        """In PyTorch's layout."""
+        """The weight in PyTorch's layout."""
         import numpy as np
 
         array = draw.normal(name, *self.shape, scale=self.scale, mean=self.mean)
@@ -40,12 +40,12 @@ class Weight:
 
     @property
     def shape_channels_last(self) -> tuple[int, ...]:
-        """As TensorFlow and JAX have it."""
+        """The shape as TensorFlow and JAX have it."""
         moved = [(self.parts or self.shape)[axis] for axis in self.axes or range(len(self.shape))]
         return (prod(moved[:-1]), moved[-1]) if self.axes and self.parts else tuple(moved)
 
     def channels_last(self, array: AnyArray) -> AnyArray:
-        """As TensorFlow and JAX have it: the input's channels before the output's."""
+        """The weight as TensorFlow and JAX have it: the input's channels before the output's."""
         if not self.axes:
             return array
         moved = array.reshape(self.parts or self.shape).transpose(self.axes)

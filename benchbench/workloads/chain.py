@@ -26,12 +26,12 @@ class Link:
 
     @cached_property
     def weights(self) -> tuple[str, ...]:
-        """By PyTorch's names, its own and those that it shares."""
+        """Weights by PyTorch's names, its own and those that it shares."""
         return (*weights_of(self.layers), *self.shares)
 
     @property
     def flops(self) -> int:
-        """Of one sample's forward pass."""
+        """FLOPs of one sample's forward pass."""
         return sum(layer.flops(1) for layer in self.layers)
 
 
@@ -42,10 +42,9 @@ class Chain(Network):
 
     @abstractmethod
     def links(self) -> Sequence[Link]:
-        """In the order in which they are applied."""
+        """Links in the order in which they are applied."""
 
     def layers(self) -> Sequence[Layer]:
-        """Of all links."""
         return [layer for link in self.links() for layer in link.layers]
 
     def lengthened(self, stages: int) -> Self:

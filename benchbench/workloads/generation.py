@@ -31,11 +31,10 @@ class Generation(Decoder, Inference):
 
     @property
     def logits(self) -> int:
-        """The last."""
         return 1
 
     def rounding_size(self) -> Self:
-        """As deep, and as wide as can be afforded: a sum of more products errs more."""
+        """It is as deep, and as wide as can be afforded: a sum of more products errs more."""
         tiny = self.tiny()
         width = ROUNDING_WIDTH if self.width >= ROUNDING_WIDTH else tiny.width
         return replace(tiny, depth=self.depth, width=width)  # type: ignore[call-arg]  # each is a dataclass
@@ -64,7 +63,6 @@ class Decode(Generation):
 
     @property
     def rows(self) -> int:
-        """The new token."""
         return 1
 
     def __post_init__(self) -> None:
@@ -83,7 +81,7 @@ class Decode(Generation):
         return {"prompt": prompt, **super().inputs(draw)}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Without a cache: of the whole sequence, as Prefill of one token more."""
+        """Without a cache, the whole sequence is computed, as Prefill of one token more."""
         tokens = ops.np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
         weights = {name: arrays[name] for name in self.weights()}
         return self.numpy(ops, weights, tokens, training=False)

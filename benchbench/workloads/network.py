@@ -54,7 +54,7 @@ class Network(Workload):
 
     @property
     def multiplications_saved(self) -> float:
-        """Of all passes together; a gradient of a convolution takes as many as the convolution."""
+        """Counted over all passes together; a gradient of a convolution takes as many as the convolution."""
         return saved_in(self.passes())
 
     def first_layers(self) -> Sequence[Layer]:
@@ -63,16 +63,16 @@ class Network(Workload):
 
     @abstractmethod
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """By name, the batch first; images NCHW."""
+        """Inputs by name, the batch first; images NCHW."""
 
     @property
     @abstractmethod
     def output_shape(self) -> tuple[int, ...]:
-        """Of the output, the batch first."""
+        """The output's shape, the batch first."""
 
     @property
     def image_axes(self) -> int:
-        """Of its images 4, of videos 5; 0 if it takes none."""
+        """Axes of its inputs: images have 4, videos 5; 0 if it takes neither."""
         if not self.images.intersection(self.input_names):
             return 0
         return 5 if any(len(weight.shape) == 5 for weight in self.weights().values()) else 4
@@ -115,25 +115,23 @@ class Network(Workload):
         return self.batch
 
     def weights(self) -> dict[str, Weight]:
-        """By PyTorch's names."""
+        """Weights by PyTorch's names."""
         return weights_of(self.layers())
 
     def drawn_weights(self, draw: Draw) -> dict[str, Array]:
-        """By PyTorch's names, in its layout."""
+        """Arrays by PyTorch's names, in its layout."""
         return {name: weight.draw(draw, name) for name, weight in self.weights().items()}
 
     def is_input(self, name: str) -> bool:
-        """Whether the array is given to each step, not held by the program as a weight is."""
         return name in (*self.input_names, *self.target_names)
 
     @property
     def reduction(self) -> int:
-        """Summed over the layers of the longest path, forward."""
+        """Sums over the layers of the longest path, forward."""
         return sum(layer.products for layer in self.layers() if not layer.beside)
 
     @property
     def roundings(self) -> int:
-        """On the longest path, forward."""
         return sum(layer.roundings for layer in self.layers() if not layer.beside)
 
     def channels_last_inputs(self, put: Callable[[Array], Any], arrays: Arrays) -> tuple[Any, ...]:

@@ -54,7 +54,7 @@ class PipelinedTraining(TrainingStep, Chain):
         return self.placement.strategy is Strategy.PIPELINE
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
-        """As of any workload; a pipeline also gets its number of micro-batches."""
+        """A pipeline also gets its number of micro-batches."""
         instance = super().divided(placement, rank, replicas)
         if instance.is_pipeline and self.accumulate == 1:
             most = MICRO_BATCHES_OF_STAGE * placement.devices
@@ -71,7 +71,7 @@ class PipelinedTraining(TrainingStep, Chain):
         return replace(tiny, **sizes).divided(self.placement, self.rank, self.replicas)
 
     def refuses(self, dtype: Dtype) -> str:
-        """Also refuses more stages than layers, and a schedule where there is no pipeline."""
+        """More stages than layers are refused, too, and a schedule where there is no pipeline."""
         if self.schedule != SCHEDULES[0] and not self.is_pipeline:
             return f"schedule={self.schedule} is of a pipeline"
         if self.is_pipeline:
@@ -93,14 +93,12 @@ class PipelinedTraining(TrainingStep, Chain):
         return idle / (self.accumulate + idle)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """In stages, or as any network."""
         if not self.is_pipeline:
             return super().build_torch(context, arrays)
         program = torch_pipeline.pipelined_training(self, self.update, self.schedule, context, arrays)
         return self._noted(program)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """In stages, or as any network."""
         if not self.is_pipeline:
             return super().build_jax(context, arrays)
         assert isinstance(self, BlockChain)  # as `strategies` says

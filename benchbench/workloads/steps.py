@@ -52,7 +52,6 @@ class Inference(Network, Operation):
     """The output, without gradients. Batch norm uses running statistics; only a compiler folds it."""
 
     def cost(self, dtype: Dtype) -> Cost:
-        """Counted over the layers; see `counted_cost`."""
         return replace(counted_cost(self.passes(), self.batch, dtype), items=self.items, item=self.item)
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -60,11 +59,10 @@ class Inference(Network, Operation):
         return {**self.input_arrays(draw), **self.drawn_weights(draw)}
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """Those of `input_names`."""
         return self.inputs(draw)
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
-        """Of one sample's output: samples do not meet in inference, and each costs a forward pass."""
+        """Elements of one sample's output: samples do not meet, and each costs a forward pass."""
         index = super().sample(source, count)
         index[:, 0] = index[0, 0]
         return index
@@ -72,12 +70,11 @@ class Inference(Network, Operation):
     draws_tolerated = DRAWS_TOLERATED
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Of the whole batch."""
         weights = {name: arrays[name] for name in self.weights()}
         return self.numpy(ops, weights, *(arrays[name] for name in self.input_names), training=False)
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Of the samples that are asked for, and no other."""
+        """Outputs of the samples that are asked for, and of no other."""
         return reference_of_samples(self, arrays, index, self.input_names)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -113,17 +110,17 @@ class TrainingStep(Network, Training):
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:
-        """Those of `_programs/`, a framework each; in torch, layers are divided by the network's plan."""
+        """`_programs/` tells, a framework each; in torch, layers are divided by the network's plan."""
         planned = framework == "torch" and cls.tensor_parallel
         return (*STRATEGIES.get(framework, ()), *([Strategy.TENSOR_PARALLEL] if planned else []))
 
     def held(self, dtype: Dtype) -> tuple[int, int]:
-        """Of the learnt weights, and of as many again for each of the optimizer's slots."""
+        """Bytes of the learnt weights, and of as many again for each of the optimizer's slots."""
         parameters = dtype.storage.itemsize * parameters_in(self.layers())
         return parameters, parameters * len(self.update.slots)
 
     def small(self) -> Self:
-        """As many samples on each device as on one, or some more that micro-batches can share equally."""
+        """A device has as many samples as one alone, or some more that micro-batches can share equally."""
         tiny, count = self.tiny(), self.accumulate
         samples = math.ceil(tiny.batch / count) * count
         sizes: dict[str, Any] = {"batch": samples * self.placement.devices}
@@ -148,7 +145,6 @@ class TrainingStep(Network, Training):
         return replace(cost, bytes=count * micro_batch.bytes + moved, items=self.items, item=self.item)
 
     def passes(self) -> Passes:
-        """Forward and back."""
         return training_passes(self.layers(), self.first_layers())
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -156,7 +152,6 @@ class TrainingStep(Network, Training):
         return {**self.input_arrays(draw), **self.drawn_weights(draw)}
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        """Inputs and targets."""
         arrays = self.inputs(draw)
         for objective in self.objectives:
             arrays |= objective.loss.targets(draw, self.output_shape)
@@ -164,17 +159,16 @@ class TrainingStep(Network, Training):
 
     @property
     def roundings(self) -> int:
-        """On the longest path, forward and back."""
+        """Roundings on the longest path, forward and back."""
         return 2 * super().roundings
 
     @property
     def idle(self) -> set[str]:
-        """Partly without a gradient, where the optimizer divides it by its own size."""
+        """Parameters partly without a gradient, where the optimizer divides it by its own size."""
         averages = self.update.averages
         return {name for name, weight in self.weights().items() if averages and weight.is_partly_idle}
 
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        """Forward, backward, and the published rule."""
         from benchbench.workloads._programs.numpy import training
 
         return training(self, self.update, arrays, ops)
@@ -193,7 +187,7 @@ class TrainingStep(Network, Training):
 
 
 def _parts(devices: int, micro_batches: int) -> str:
-    """Into what a batch is divided."""
+    """How many parts a batch is divided into."""
     if micro_batches == 1:
         return f"among {devices} devices"
     return f"into {micro_batches} micro-batches" + (f" on each of {devices} devices" if devices > 1 else "")

@@ -76,7 +76,7 @@ def _batch_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple
 
 
 def fetched(arrays: Any) -> Iterable[tuple[str, Any]]:
-    """By name in NumPy: to lay out each anew on the device would be a program compiled for each shape."""
+    """Arrays by name in NumPy: laying out each anew on the device would compile a program for each shape."""
     import jax
 
     return jax.device_get(arrays).items()  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from benchbench.workloads.base import DeviceContext
 
 
 class GrainSample:
-    """Of a number in the order: the sample, (side, side, channels), and its class.
+    """The sample, (side, side, channels), and its class, that a number in the order stands for.
 
     The workers are given a copy.
     """
@@ -25,7 +25,6 @@ class GrainSample:
         self._side = side
 
     def __call__(self, number: int) -> tuple[Any, Any]:
-        """By NumPy."""
         row = self._order[number]
         return augmented(self._images.image(row[0]), row, self._side), self._images.labels[row[0]]
 

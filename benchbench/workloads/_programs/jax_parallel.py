@@ -84,11 +84,11 @@ class Shardings:
 
     @property
     def batch(self) -> Any:
-        """Along the first axis where the strategy divides the batch, else the same on every device."""
+        """Divided along the first axis where the strategy divides the batch, else whole on every device."""
         return self._along(0 if self._strategy.divides_batch else None)
 
     def state(self, shape: Shape) -> Any:
-        """Of an array of the state with that shape: see `marked_axis`; the last axis is that of outputs."""
+        """The sharding of an array of the state: see `marked_axis`; the last axis is that of outputs."""
         return self._along(marked_axis(self._strategy, shape, self._count, outputs=len(shape) - 1))
 
     def _along(self, axis: int | None) -> Any:

@@ -12,7 +12,7 @@ from benchbench.workloads.base import DeviceContext
 
 
 def sample_function(images: ImageSet, side: int) -> Any:
-    """Of a row of the order: the sample, (side, side, channels), and its class."""
+    """A function from a row of the order to the sample, (side, side, channels), and its class."""
     import tensorflow as tf
 
     stored, labels = tf.constant(images.images), tf.constant(images.labels)

@@ -36,7 +36,7 @@ def run_in_replicas(context: DeviceContext, step: Callable[..., Any]) -> Callabl
 
 
 def average_gradients(context: DeviceContext, gradients: list[Any]) -> list[Any]:
-    """Over the replicas, within one of them."""
+    """Means over the replicas, within one of them."""
     if context.world.devices == 1:
         return gradients
     import tensorflow as tf
@@ -46,7 +46,7 @@ def average_gradients(context: DeviceContext, gradients: list[Any]) -> list[Any]
 
 
 def own_copy(context: DeviceContext, variable: Any) -> Any:
-    """The copy that a replica has of a variable, within it; the variable itself on one device."""
+    """The copy that a replica has of a variable; the variable itself on one device."""
     if context.world.devices == 1:
         return variable
     import tensorflow as tf
@@ -56,7 +56,7 @@ def own_copy(context: DeviceContext, variable: Any) -> Any:
 
 
 def make_variable(context: DeviceContext, value: Any, *, is_learnt: bool) -> Any:
-    """In each replica; what is not learnt, running statistics, goes its own way in each, as in Keras."""
+    """A variable in each replica; running statistics, not learnt, go their own way in each, as in Keras."""
     import tensorflow as tf
 
     if is_learnt or context.world.devices == 1:

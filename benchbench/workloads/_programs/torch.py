@@ -168,7 +168,7 @@ def load_weights(
 
 
 def inputs_of(network: Network, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
-    """On the device, images in the session's layout."""
+    """Inputs on the device, images in the session's layout."""
     tensors = {name: context.put(arrays[name]) for name in network.input_names}
     return tuple(
         tensor.contiguous(memory_format=torch_layout(context, tensor.ndim))

@@ -58,7 +58,7 @@ def module_of(layer: Conv | ConvTranspose | Dense) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
-    """Of (batch, length, heads, dim): F.scaled_dot_product_attention, which picks the fused kernel.
+    """F.scaled_dot_product_attention of (batch, length, heads, dim), which picks the fused kernel.
 
     Heads of `k` and `v` serve groups of those of `q`.
     """

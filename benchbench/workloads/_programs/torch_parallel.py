@@ -67,7 +67,7 @@ def split_micro_batches(network: Network, inputs: Any, targets: Mapping[str, Any
 
 @contextmanager
 def without_sync(model: Any) -> Iterator[None]:
-    """Within it, ranks accumulate gradients of their own; the next backward pass outside sums all."""
+    """A context in which ranks accumulate their own gradients; the next backward pass outside sums all."""
     if hasattr(model, "no_sync"):  # DistributedDataParallel
         with model.no_sync():
             yield

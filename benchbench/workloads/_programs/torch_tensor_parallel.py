@@ -41,7 +41,7 @@ def divide_layers(network: Network, module: Any, context: DeviceContext) -> Any:
 
 
 def parameters_by_name(module: Any) -> dict[str, Any]:
-    """The divided module's, by the names of the network's state."""
+    """The divided module's parameters, by the names of the network's state."""
     return {name.replace(".in_proj.", ".in_proj_"): p for name, p in module.named_parameters()}
 
 
@@ -112,7 +112,7 @@ def _replace_attention(module: Any) -> None:
     from torch import nn
 
     class DenseAttention(nn.Module):  # type: ignore[misc]
-        """Of a sequence with itself."""
+        """Attention of a sequence with itself."""
 
         def __init__(self, replaced: Any) -> None:
             super().__init__()

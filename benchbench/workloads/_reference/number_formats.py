@@ -25,7 +25,7 @@ class Grid(Protocol):
         """The largest relative error of rounding to nearest."""
 
     def spacing(self, x: Floats) -> Floats:
-        """Between the two representable values next to each element of `x`."""
+        """The distance between the two representable values next to each element of `x`."""
 
     def nearest(self, x: Floats) -> Floats:
         """Each element rounded, ties to even."""
@@ -49,7 +49,6 @@ class Floating:
         return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, self.least) - self.bits))
 
     def nearest(self, x: Floats) -> Floats:
-        """Each element rounded, ties to even."""
         if self.bits == FLOAT64.bits:
             return x
         if self == FLOAT32 and np.isfinite(converted := _in_float32(x)).all():
@@ -57,7 +56,7 @@ class Floating:
         return _nearest(self, x) if has_subnormals(x, self) else self._nearest_normal(x)
 
     def _nearest_normal(self, x: Floats) -> Floats:
-        """By the bits of float64, a third of the time: half a unit is added, and what lies below one cut."""
+        """Rounded by the bits of float64, a third of the time: half a unit is added, the rest is cut."""
         dropped = FLOAT64.bits - self.bits
         half, cut = np.uint64(2 ** (dropped - 1) - 1), np.uint64(2**dropped - 1)
         bits = bits_of(x)
@@ -80,20 +79,19 @@ class Levels:
 
     @property
     def unit_roundoff(self) -> float:
-        """Of the largest element."""
+        """The largest element's: others are further from theirs."""
         return 0.5 / self.count
 
     def spacing(self, x: Floats) -> Floats:
-        """The same for all elements."""
+        """All elements have the same."""
         return np.asarray(np.abs(x).max() / self.count or 1.0)
 
     def nearest(self, x: Floats) -> Floats:
-        """Each element rounded, ties to even."""
         return _nearest(self, x)
 
 
 def _in_float32(x: Floats) -> Floats:
-    """As the processor converts it; what is beyond float32 is infinite."""
+    """Values as the processor converts them; what is beyond float32 is infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(x, np.float64).astype(np.float32).astype(np.float64)
 
@@ -112,7 +110,7 @@ INT8 = Levels(127)
 
 
 def bits_of(x: Floats) -> Bits:
-    """Those of its elements, one after the other; of a contiguous array no copy."""
+    """The bits of its elements, one after the other; of a contiguous array no copy."""
     return np.ascontiguousarray(x, np.float64).reshape(-1).view(np.uint64)
 
 

@@ -66,15 +66,15 @@ class Exact:
         return y
 
     def result(self, y: Floats) -> Floats:
-        """Of any other operation."""
+        """The result of any other operation."""
         return y
 
     def accumulated(self, y: Floats, terms: float) -> Floats:
-        """A sum of `terms` elements that stays in what accumulates."""
+        """A sum of `terms` elements that stays in the accumulation dtype."""
         return y
 
     def shared(self, x: Floats, terms: float) -> Floats:
-        """A parameter that meets `terms` elements: its gradient is their sum, in what accumulates."""
+        """A parameter that meets `terms` elements: its gradient is their sum, in the accumulation dtype."""
         return x
 
     def parameter(self, x: Floats) -> Floats:
@@ -82,7 +82,7 @@ class Exact:
         return x
 
     def reused(self, x: Floats) -> Floats:
-        """What further steps read, too."""
+        """A weight that further steps read, too."""
         return x
 
     def positive(self, x: Floats) -> NDArray[np.bool_]:
@@ -104,7 +104,6 @@ class Stored(Exact):
     storage: Floating
 
     def stored(self, x: Floats) -> Floats:
-        """Rounded to nearest."""
         return self.storage.nearest(x)
 
 
@@ -128,7 +127,7 @@ class Flipping(Stored):
         return np.asarray(nearest[sizes[nearest] <= limit])
 
     def positive(self, x: Floats) -> NDArray[np.bool_]:
-        """The others, where they are near zero."""
+        """What lies nearest to zero is on the other side."""
         passing = np.asarray(_unboxed(x) > 0).copy()
         passing.flat[self.near_zero(x)] ^= True
         return passing
@@ -142,7 +141,6 @@ class Watching(Stored):
     noted: list[int] = field(default_factory=list)
 
     def positive(self, x: Floats) -> NDArray[np.bool_]:
-        """As it is."""
         self.noted.append(len(self.flipping.near_zero(x)))
         return super().positive(x)
 
@@ -166,39 +164,38 @@ class Rounded(Exact):
 
     @property
     def updates_in_float32(self) -> bool:
-        """Where not all is float64."""
         return self.precision.storage is not FLOAT64
 
     def operand(self, x: Floats, terms: float) -> Floats:
-        """Forward what is multiplied; back a sum of `terms` products."""
+        """Forward a value that is multiplied; back a sum of `terms` products."""
         return self._both(x, self._multiplied, lambda g: self._summed(g, terms))
 
     def product(self, y: Floats, terms: float) -> Floats:
-        """Forward a sum of `terms` products; back what is multiplied."""
+        """Forward a sum of `terms` products; back a value that is multiplied."""
         return self._both(y, lambda y: self._summed(y, terms), self._multiplied)
 
     def result(self, y: Floats) -> Floats:
-        """As stored between operations, both ways."""
+        """Rounded as it is stored between operations, forward and back."""
         return self._both(y, self._kept, self._kept)
 
     def accumulated(self, y: Floats, terms: float) -> Floats:
-        """With the error of accumulating; its gradient is as it was."""
+        """A sum with the error of accumulating; its gradient is as it was."""
         return self._both(y, lambda y: self._walked(y, terms), lambda g: g)
 
     def shared(self, x: Floats, terms: float) -> Floats:
-        """Its gradient with the error of accumulating."""
+        """The gradient has the error of accumulating."""
         return self._both(x, lambda x: x, lambda g: self._walked(g, terms))
 
     def parameter(self, x: Floats) -> Floats:
-        """Its gradient is stored as it is."""
+        """The gradient is stored as it is."""
         return self._both(x, lambda x: x, lambda g: self._to(self.precision.storage, g))
 
     def reused(self, x: Floats) -> Floats:
-        """What its gradient comes to is stored after every step."""
+        """The gradient's sum is stored after every step."""
         return self._both(x, lambda x: x, self._kept)
 
     def stored(self, x: Floats) -> Floats:
-        """To nearest in any case: what is too small an update for the format is lost."""
+        """Rounded to nearest in any case: what is too small an update for the format is lost."""
         return self.precision.storage.nearest(x)
 
     def _both(
@@ -214,12 +211,12 @@ class Rounded(Exact):
         return self._to(self.precision.result, x)
 
     def _summed(self, y: Floats, terms: float) -> Floats:
-        """With the error of accumulating, then rounded to the result's format."""
+        """A sum with the error of accumulating, then rounded to the result's format."""
         negligible = self._error_of(terms) < NEGLIGIBLE * self.precision.result.unit_roundoff
         return self._kept(y if negligible else self._walked(y, terms))
 
     def _walked(self, y: Floats, terms: float) -> Floats:
-        """With the error of accumulating `terms`, a random walk."""
+        """A sum with the error of accumulating `terms`, a random walk."""
         flat = np.ravel(y)
         scale = self._error_of(terms) * math.sqrt(float(np.vdot(flat, flat)) / max(1, flat.size))
         walk = scale * self.source.standard_normal(_drawn(y), np.float32)
@@ -243,7 +240,7 @@ class Rounded(Exact):
         return np.asarray(np.floor(x / spacing + self.source.random(np.shape(x))) * spacing)
 
     def _cut(self, x: Floats, dropped: int) -> Floats:
-        """Without the last `dropped` bits of the mantissa, after adding up to one unit of what stays."""
+        """A value without its mantissa's last `dropped` bits, after adding up to one unit of what stays."""
         bits, cut = bits_of(x), np.uint64(2**dropped - 1)
         if not any((bits[part] & cut).any() for part in parts_of(bits)):  # as weights that are read again
             return x
@@ -264,7 +261,7 @@ class Elementwise(NDArrayOperatorsMixin):
         self._rounding = rounding
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any) -> Elementwise:
-        """Of plain numbers or of others of its kind."""
+        """Plain numbers and others of its kind take part."""
         plain = [each.values if isinstance(each, Elementwise) else each for each in inputs]
         return Elementwise(self._rounding.result(getattr(function, method)(*plain)), self._rounding)
 
@@ -278,6 +275,6 @@ def _drawn(x: Floats) -> int:
 
 
 def rounding_to(dtype: Dtype, source: np.random.Generator, *, nearest: bool = False) -> Rounded:
-    """To a dtype; float16's gradients scaled where parameters are float32, as in every framework."""
+    """Rounding to a dtype; float16's gradients scaled where parameters are float32, as in every framework."""
     scale = SCALE if dtype is Dtype.AMP_FP16 else 1.0
     return Rounded(precision=PRECISIONS[dtype], source=source, nearest=nearest, scale=scale)

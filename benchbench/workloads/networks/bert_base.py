@@ -70,16 +70,14 @@ class BertBase(Network):
 
     @property
     def items(self) -> int:
-        """Tokens."""
         return self.batch * self.length
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Samples, masked positions, vocabulary."""
         return self.batch, self.masked, self.vocabulary
 
     def layers(self) -> list[Layer]:
-        """The embeddings are summed."""
+        """Embeddings are summed before the first norm."""
         return list(self._layers())
 
     def _layers(self) -> Iterator[Layer]:
@@ -110,11 +108,9 @@ class BertBase(Network):
         return replace(small, vocabulary=96, positions=17)
 
     def torch(self) -> Any:
-        """nn.TransformerEncoderLayer and F.linear by the embedding."""
         return torch_bert(self)
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """Rows are looked up by tf.gather."""
         import tensorflow as tf
 
         of = TensorFlowTransformerLayers(weights=weights, **self._kind())
@@ -124,7 +120,6 @@ class BertBase(Network):
         return self._logits(of, tf.gather(self._encoded(of, x), places, batch_dims=1))
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """Rows are looked up by indexing."""
         import jax.numpy as jnp
 
         of = JaxTransformerLayers(weights=weights, **self._kind())
@@ -134,7 +129,6 @@ class BertBase(Network):
         return self._logits(of, jnp.take_along_axis(x, places[..., None], axis=1))
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """The same in float64."""
         of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
         tokens, segments, places = inputs
         words, positions, kinds = self._tables(weights)
@@ -166,7 +160,6 @@ class BertBaseInfer(Inference, BertBase):
     summary = "inference with BERT base: logits of masked tokens"
 
     def rounding_size(self) -> Self:
-        """As deep."""
         return replace(self.tiny(), depth=self.depth)
 
 
@@ -181,7 +174,7 @@ class BertBaseTrain(TrainingStep, BertBase):
 
 
 def torch_bert(network: BertBase) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch.nn.functional as F
     from torch import Tensor, nn
 

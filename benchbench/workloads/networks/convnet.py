@@ -35,7 +35,6 @@ class Convnet(PlainCnn):
         )
 
     def tiny(self) -> Self:
-        """Four images."""
         return replace(self, batch=4)
 
 

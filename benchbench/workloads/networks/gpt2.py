@@ -64,11 +64,10 @@ class Gpt2(Decoder):
         return replace(self, batch=2, length=13, width=32, depth=2, heads=2, vocabulary=96, context=17)
 
     def embeddings(self) -> list[Layer]:
-        """Both are learnt."""
         return [self.table("tokens", self.vocabulary), self.table("positions", self.context)]
 
     def last_norm(self) -> Norm:
-        """Without a shift, as all of them."""
+        """Norms have no shift here."""
         return Norm(name="norm", channels=self.width, shift=None)
 
     def block(self, name: str) -> Iterator[Layer]:
@@ -95,7 +94,6 @@ class Gpt2(Decoder):
         positions: Any = None,
         cache: Any = None,
     ) -> Any:
-        """TensorFlow's operations on variables."""
         import tensorflow as tf
 
         def dense(x: Any, name: str) -> Any:
@@ -120,14 +118,12 @@ class Gpt2(Decoder):
         return tf.matmul(norm(x[:, -self.logits :], "norm"), table, transpose_b=True)
 
     def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
-        """Of tokens and of positions."""
         at = slice(tokens.shape[1]) if positions is None else positions
         return weights["tokens.weight"][tokens] + weights["positions.weight"][at]
 
     def jax_block(
         self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
     ) -> Any:
-        """Attention, then two dense layers."""
         import jax
 
         def dense(x: Any, name: str) -> Any:
@@ -145,13 +141,10 @@ class Gpt2(Decoder):
         return x + dense(jax.nn.gelu(up, approximate=True), f"{name}.down")
 
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """Products with the table of tokens."""
         x = jax_layers.layer_norm(x[:, -self.logits :], weights, "norm")
         return x @ weights["tokens.weight"].T
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """The same in float64, without a cache."""
-
         def dense(x: Any, name: str) -> Any:
             return ops.linear(x, weights[f"{name}.weight"])
 
@@ -221,7 +214,7 @@ def torch_gpt2_block(network: Gpt2) -> Any:
 
 
 def gpt2_module(network: Gpt2) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch
     from torch import Tensor, nn
 

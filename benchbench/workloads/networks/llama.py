@@ -68,7 +68,6 @@ class Llama(Decoder):
         return [self.table("tokens", self.vocabulary), rotary]
 
     def last_norm(self) -> RmsNorm:
-        """As all of them."""
         return RmsNorm(name="norm", channels=self.width)
 
     def block(self, name: str) -> Iterator[Layer]:
@@ -99,7 +98,6 @@ class Llama(Decoder):
         positions: Any = None,
         cache: Any = None,
     ) -> Any:
-        """TensorFlow's operations on variables."""
         import tensorflow as tf
 
         at = tf.range(tokens.shape[1]) if positions is None else positions
@@ -133,13 +131,11 @@ class Llama(Decoder):
         return tf.matmul(norm(x[:, -self.logits :], "norm"), table, transpose_b=True)
 
     def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
-        """Of tokens alone."""
         return weights["tokens.weight"][tokens]
 
     def jax_block(
         self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
     ) -> Any:
-        """Attention, then the gated hidden layer."""
         import jax
         import jax.numpy as jnp
 
@@ -168,12 +164,10 @@ class Llama(Decoder):
         return x + dense(jax.nn.silu(dense(y, f"{name}.gate")) * dense(y, f"{name}.up"), f"{name}.down")
 
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """Products with the table of tokens."""
         x = jax_layers.rms_norm(x[:, -self.logits :], weights, "norm")
         return x @ weights["tokens.weight"].T
 
     def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        """The same in float64, without a cache."""
         cos, sin = (weights[f"rotary_{part}"][: tokens.shape[1], None] for part in ("cos", "sin"))
 
         def dense(x: Any, name: str) -> Any:
@@ -264,7 +258,7 @@ def torch_llama_block(network: Llama) -> Any:
 
 
 def llama_module(network: Llama) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch
     from torch import Tensor, nn
 

@@ -38,7 +38,6 @@ class MnistCnn(PlainCnn):
         )
 
     def tiny(self) -> Self:
-        """Three images."""
         return replace(self, batch=3)
 
 

@@ -73,7 +73,6 @@ class R3d18(Chain):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """Clips, classes."""
         return self.batch, CLASSES
 
     def links(self) -> list[Link]:
@@ -86,7 +85,7 @@ class R3d18(Chain):
 
     @property
     def roundings(self) -> int:
-        """Also each sum of a block, and pooling."""
+        """Each sum of a block and pooling count, too."""
         return super().roundings + DEPTHS[self.depth] * len(STAGES) + 1
 
     def stem(self) -> Conv:
@@ -103,7 +102,7 @@ class R3d18(Chain):
         )
 
     def blocks(self) -> Iterator[ResidualBlock]:
-        """In the order in which they are applied."""
+        """Blocks in the order in which they are applied."""
         inputs, size = self.width, self.stem().output_sizes
         for stage, widths in enumerate(STAGES, start=1):
             for index in range(DEPTHS[self.depth]):
@@ -113,11 +112,10 @@ class R3d18(Chain):
                 inputs, size = widths * self.width, block.convs[1].sizes
 
     def head(self) -> Dense:
-        """After the mean over all frames and pixels."""
+        """The dense layer after the mean over all frames and pixels."""
         return Dense(name="fc", inputs=STAGES[-1] * self.width, outputs=CLASSES)
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """RGB, NCDHW."""
         return {"clips": draw.normal("clips", self.batch, 3, self.frames, self.image, self.image)}
 
     def tiny(self) -> Self:
@@ -125,7 +123,6 @@ class R3d18(Chain):
         return replace(self, batch=2, frames=8, image=32, width=8)
 
     def torch(self) -> Any:
-        """As torchvision has it."""
         from torch import nn
 
         block = torch_residual_block()
@@ -144,7 +141,6 @@ class R3d18(Chain):
         return nn.Sequential(layers)
 
     def tensorflow(self, weights: dict[str, Any], clips: Any, *, training: bool) -> Any:
-        """TensorFlow's operations."""
         import tensorflow as tf
 
         def conv_norm(x: Any, conv: Conv) -> Any:
@@ -161,7 +157,6 @@ class R3d18(Chain):
         return tensorflow_layers.dense(tf.reduce_mean(x, [1, 2, 3]), weights, "fc")
 
     def jax(self, weights: dict[str, Any], clips: Any, *, training: bool) -> Any:
-        """lax's convolutions."""
         import jax
 
         def conv_norm(x: Any, conv: Conv) -> Any:
@@ -172,8 +167,6 @@ class R3d18(Chain):
         return jax_layers.dense(x.mean(axis=(1, 2, 3)), weights, "fc")
 
     def numpy(self, ops: Any, weights: dict[str, Any], clips: Any, *, training: bool) -> Any:
-        """The same in float64."""
-
         def conv_norm(x: Any, conv: Conv) -> Any:
             y = numpy_layers.conv(ops, x, weights, conv)
             return numpy_layers.batch_norm(ops, y, weights, _norm(conv).name, training=training)
@@ -222,7 +215,7 @@ class R3d18Train(ResidualTraining, R3d18):
             )
 
     def tiny(self) -> Self:
-        """Also as short as it can be: rounding of each layer is amplified by those after it."""
+        """It is also as short as can be: rounding of each layer is amplified by those after it."""
         return replace(super().tiny(), batch=4, depth=10)
 
 

@@ -69,7 +69,6 @@ class Resnet50(Chain):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """Images, classes."""
         return self.batch, HEAD.outputs
 
     def links(self) -> list[Link]:
@@ -82,15 +81,14 @@ class Resnet50(Chain):
 
     @property
     def roundings(self) -> int:
-        """Also each sum of a block, and pooling."""
+        """Each sum of a block and pooling count, too."""
         return super().roundings + sum(DEPTHS[self.depth]) + 1
 
     def blocks(self) -> Iterator[Block]:
-        """In the order in which they are applied."""
+        """Blocks in the order in which they are applied."""
         return blocks(self.image, self.depth)
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
-        """RGB."""
         return {"images": draw.normal("images", self.batch, 3, self.image, self.image)}
 
     def tiny(self) -> Self:
@@ -98,7 +96,6 @@ class Resnet50(Chain):
         return replace(self, batch=2, image=64)
 
     def torch(self) -> Any:
-        """As torchvision has it."""
         from torch import nn
 
         bottleneck = torch_bottleneck()
@@ -118,7 +115,6 @@ class Resnet50(Chain):
         return nn.Sequential(layers)
 
     def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """TensorFlow's operations."""
         import tensorflow as tf
 
         def conv_norm(x: Any, conv: Conv) -> Any:
@@ -143,7 +139,6 @@ class Resnet50(Chain):
         return tensorflow_layers.dense(tf.reduce_mean(x, [1, 2]), weights, HEAD.name)
 
     def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """lax's convolutions and pooling."""
         import jax
         import jax.numpy as jnp
 
@@ -163,8 +158,6 @@ class Resnet50(Chain):
         return jax_layers.dense(x.mean(axis=(1, 2)), weights, HEAD.name)
 
     def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        """The same in float64."""
-
         def conv_norm(x: Any, conv: Conv) -> Any:
             name = norm(conv).name
             y = numpy_layers.conv(ops, x, weights, conv)
@@ -209,7 +202,7 @@ class Resnet50Train(ResidualTraining, Resnet50):
             )
 
     def tiny(self) -> Self:
-        """Also as short as it can be: rounding of each layer is amplified by those after it."""
+        """It is also as short as can be: rounding of each layer is amplified by those after it."""
         return replace(self, batch=4, image=64, depth=14)
 
 
@@ -219,7 +212,7 @@ def stem(image: int) -> Conv:
 
 
 def blocks(image: int, depth: int = 50) -> Iterator[Block]:
-    """In the order in which they are applied."""
+    """Blocks in the order in which they are applied."""
     inputs, side = 64, image // 4
     for stage, (count, width) in enumerate(zip(DEPTHS[depth], WIDTHS, strict=True), start=1):
         for index in range(count):

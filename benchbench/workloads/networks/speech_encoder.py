@@ -73,7 +73,6 @@ class SpeechEncoder(BlockChain):
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
-        """Samples, frames, width."""
         return self.batch, self.frames, self.hidden
 
     @property
@@ -89,11 +88,9 @@ class SpeechEncoder(BlockChain):
 
     @property
     def blocks(self) -> list[str]:
-        """Encoder layers."""
         return [f"layers.{index}" for index in range(self.depth)]
 
     def links(self) -> list[Link]:
-        """A norm ends them."""
         size = TransformerSize(width=self.hidden, heads=self.heads, feed_forward=EXPANSION * self.hidden)
         handed_on = self.frames * self.hidden
         positions = Positions(frames=self.frames, width=self.hidden)
@@ -107,7 +104,6 @@ class SpeechEncoder(BlockChain):
         ]
 
     def lengthened(self, stages: int) -> Self:
-        """A layer for each."""
         return replace(self, depth=max(self.depth, stages))
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
@@ -119,11 +115,9 @@ class SpeechEncoder(BlockChain):
         return replace(self, batch=2, frames=13, hidden=64, heads=4, depth=1)
 
     def torch(self) -> Any:
-        """nn.Conv1d and nn.TransformerEncoderLayer."""
         return torch_speech_encoder(self)
 
     def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """tf.nn.convolution, and TensorFlow's operations on variables."""
         import tensorflow as tf
 
         (x,) = inputs
@@ -133,32 +127,27 @@ class SpeechEncoder(BlockChain):
         return self._encoded(of, x + tf.cast(weights["positions"], x.dtype))
 
     def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """Functions of the weights."""
         x = self.jax_embed(weights, *inputs)
         for name in self.blocks:
             x = self.jax_block(weights, name, x)
         return self.jax_output(weights, x)
 
     def jax_embed(self, weights: dict[str, Any], mels: Any) -> Any:
-        """Convolutions, and positions added."""
         x, of = mels, self._of_jax(weights)
         for conv in self.convs:
             x = of.activate(jax_layers.conv(x, weights, conv))
         return x + weights["positions"].astype(x.dtype)
 
     def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
-        """An encoder layer."""
         return self._of_jax(weights).encoder_layer(x, name)
 
     def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        """Normalised."""
         return self._of_jax(weights).norm(x, "norm")
 
     def _of_jax(self, weights: dict[str, Any]) -> JaxTransformerLayers:
         return JaxTransformerLayers(weights=weights, **self._kind())
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        """The same in float64."""
         of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
         x = ops.np.swapaxes(inputs[0], 1, 2)
         for conv in self.convs:
@@ -183,7 +172,6 @@ class SpeechEncoderInfer(Inference, SpeechEncoder):
     summary = "inference with a speech encoder: two convolutions and a Transformer over 30 seconds"
 
     def rounding_size(self) -> Self:
-        """As deep."""
         return replace(self.tiny(), depth=self.depth)
 
 
@@ -202,7 +190,6 @@ class Sinusoids(Weight):
     """Sine and cosine of each position at periods between 2π and 2π · `PERIOD` (Vaswani et al. 2017, 3.5)."""
 
     def draw(self, draw: Draw, name: str) -> NDArray[np.float32]:
-        """Nothing is drawn."""
         import numpy as np
 
         length, width = self.shape
@@ -225,7 +212,6 @@ class Positions:
         return {"positions": Sinusoids(shape=(self.frames, self.width), scale=1.0, is_learnt=False)}
 
     def flops(self, batch: int) -> int:
-        """Not counted."""
         return 0
 
     def elements(self, batch: int) -> int:
@@ -234,7 +220,7 @@ class Positions:
 
 
 def torch_speech_encoder(network: SpeechEncoder) -> Any:
-    """As a user of PyTorch writes it."""
+    """The module as a user of PyTorch writes it."""
     import torch
     import torch.nn.functional as F
     from torch import Tensor, nn

@@ -63,7 +63,6 @@ class Vgg16(PlainCnn):
             yield MaxPool()
 
     def tiny(self) -> Self:
-        """As deep, a sixteenth as wide."""
         return replace(self, batch=3, image=32, width=4)
 
 

@@ -21,7 +21,6 @@ class Add(Vectors):
     operands = ("x", "y")
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of x and of y."""
         import numpy as np
 
         x, y = (arrays[name][index[:, 0]] for name in self.operands)

@@ -20,7 +20,6 @@ class AvgPool2d(Pool2d):
 
     @property
     def reduction(self) -> int:
-        """A window."""
         return self.kernel**2
 
     @property
@@ -29,11 +28,9 @@ class AvgPool2d(Pool2d):
         return 2
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """A mean."""
         return ops.avg_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
 
     def torch(self) -> Step:
-        """F.avg_pool2d."""
         import torch.nn.functional as F
 
         return lambda x: F.avg_pool2d(x, self.kernel, self.stride, self.padding)
@@ -51,7 +48,6 @@ class AvgPool2d(Pool2d):
         return step
 
     def jax(self) -> Step:
-        """lax.reduce_window, as Flax has it."""
         from jax import lax
 
         window, strides = (1, self.kernel, self.kernel, 1), (1, self.stride, self.stride, 1)
@@ -61,6 +57,6 @@ class AvgPool2d(Pool2d):
 
 @dataclass(frozen=True)
 class AvgPool2dBackward(MemoryBoundBackward, AvgPool2d):
-    """Each window's share."""
+    """Each element's gradient is its share of every window."""
 
     summary = "gradient of average pooling"

@@ -20,7 +20,6 @@ class Conv2d(Sizes2d):
     summary = "2-D convolution of a batch of images"
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole batch."""
         return self.convolved(ops, arrays["images"], arrays["filters"])
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -35,6 +34,6 @@ class Conv2d(Sizes2d):
 
 @dataclass(frozen=True)
 class Conv2dBackward(ConvolutionBackward, Conv2d):
-    """Of images and filters."""
+    """Gradients of images and filters."""
 
     summary = "gradients of a 2-D convolution"

@@ -37,7 +37,6 @@ class Conv3d(Convolution):
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """NCDHW."""
         return self.batch, self.channels, self.depth, self.height, self.width
 
     @property
@@ -47,12 +46,10 @@ class Conv3d(Convolution):
 
     @property
     def strides(self) -> tuple[int, int, int]:
-        """The same for all sides."""
         return self.stride, self.stride, self.stride
 
     @property
     def edges(self) -> tuple[int, int, int]:
-        """The same for all sides."""
         return self.padding, self.padding, self.padding
 
     def tiny(self) -> Self:
@@ -61,7 +58,6 @@ class Conv3d(Convolution):
         return replace(self, batch=2, channels=5, depth=side, height=side + 1, width=side + 3, filters=7)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole batch."""
         return ops.conv3d(arrays["images"], arrays["filters"], stride=self.strides, padding=self.edges)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -82,6 +78,6 @@ class Conv3d(Convolution):
 
 @dataclass(frozen=True)
 class Conv3dBackward(ConvolutionBackward, Conv3d):
-    """Of clips and filters."""
+    """Gradients of clips and filters."""
 
     summary = "gradients of a 3-D convolution"

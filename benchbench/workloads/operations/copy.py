@@ -32,7 +32,6 @@ class Copy(Vectors):
         return Cost(flops=0, bytes=2 * self.n * dtype.storage.itemsize, items=1, item="copy")
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of x."""
         import numpy as np
 
         return np.asarray(arrays["x"][index[:, 0]], np.float64)

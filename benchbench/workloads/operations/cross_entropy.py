@@ -30,7 +30,6 @@ class CrossEntropy(Rowwise):
 
     @property
     def reduction(self) -> int:
-        """All logits."""
         return self.rows * self.width
 
     def arrays(self, draw: Draw) -> dict[str, Array]:
@@ -38,20 +37,17 @@ class CrossEntropy(Rowwise):
         return {**super().arrays(draw), "labels": draw.labels("labels", self.rows, self.width)}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Of all rows, of which `arrays` may have a part."""
+        """The mean over all rows, of which `arrays` may have a part."""
         logits, labels = arrays["x"], arrays["labels"]
         return ops.cross_entropy(logits, labels) * (len(labels) / self.rows)
 
     def torch(self) -> Step:
-        """F.cross_entropy."""
         return LOSS.torch
 
     def tensorflow(self) -> Step:
-        """TensorFlow's fused softmax and cross-entropy."""
         return LOSS.tensorflow
 
     def jax(self) -> Step:
-        """The labels' log softmax, picked."""
         return LOSS.jax
 
 

@@ -37,22 +37,19 @@ class DepthwiseConv2d(Convolution):
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """NCHW."""
         return self.batch, self.channels, self.height, self.width
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """As of a convolution in as many groups as there are channels."""
+        """Filters of a convolution in as many groups as there are channels."""
         return self.channels, 1, self.kernel, self.kernel
 
     @property
     def strides(self) -> tuple[int, int]:
-        """The same for both sides."""
         return self.stride, self.stride
 
     @property
     def edges(self) -> tuple[int, int]:
-        """The same for both sides."""
         return self.padding, self.padding
 
     def tiny(self) -> Self:
@@ -61,7 +58,6 @@ class DepthwiseConv2d(Convolution):
         return replace(self, batch=2, channels=5, height=side, width=side + 2)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """The whole batch."""
         return ops.conv2d(
             arrays["images"],
             arrays["filters"],
@@ -88,6 +84,6 @@ class DepthwiseConv2d(Convolution):
 
 @dataclass(frozen=True)
 class DepthwiseConv2dBackward(ConvolutionBackward, DepthwiseConv2d):
-    """Of images and filters."""
+    """Gradients of images and filters."""
 
     summary = "gradients of a 2-D convolution of each channel by itself"

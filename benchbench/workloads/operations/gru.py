@@ -24,7 +24,6 @@ class Gru(Recurrent):
     gates = GATES
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Step by step."""
         x, weights, outputs = arrays["x"], dict(arrays), []
         h = ops.np.zeros((len(x), self.hidden))
         for t in range(self.length):
@@ -88,6 +87,6 @@ class Gru(Recurrent):
 
 @dataclass(frozen=True)
 class GruBackward(Backward, Gru):
-    """Of the input and of the weights."""
+    """Gradients of the input and of the weights."""
 
     summary = "gradients of a GRU layer"

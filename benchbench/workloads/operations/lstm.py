@@ -23,7 +23,6 @@ class Lstm(Recurrent):
     gates = GATES
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Step by step."""
         x, weights, outputs = arrays["x"], dict(arrays), []
         h = c = ops.np.zeros((len(x), self.hidden))
         for t in range(self.length):
@@ -76,6 +75,6 @@ class Lstm(Recurrent):
 
 @dataclass(frozen=True)
 class LstmBackward(Backward, Lstm):
-    """Of the input and of the weights."""
+    """Gradients of the input and of the weights."""
 
     summary = "gradients of an LSTM layer"

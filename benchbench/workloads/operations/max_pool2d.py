@@ -22,11 +22,9 @@ class MaxPool2d(Pool2d):
     summary = "max-pooling of images"
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """A selection."""
         return ops.max_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
 
     def torch(self) -> Step:
-        """F.max_pool2d."""
         import torch.nn.functional as F
 
         return lambda x: F.max_pool2d(x, self.kernel, self.stride, self.padding)
@@ -45,7 +43,6 @@ class MaxPool2d(Pool2d):
         return step
 
     def jax(self) -> Step:
-        """lax.reduce_window, as Flax has it."""
         import jax.numpy as jnp
         from jax import lax
 
@@ -56,11 +53,11 @@ class MaxPool2d(Pool2d):
 
 @dataclass(frozen=True)
 class MaxPool2dBackward(MemoryBoundBackward, MaxPool2d):
-    """To the first of the largest of each window."""
+    """The gradient goes to the first of the largest of each window."""
 
     summary = "gradient of max-pooling"
 
     @property
     def reduction(self) -> int:
-        """Windows that an element is in."""
+        """The number of windows that an element is in."""
         return self.kernel**2

@@ -25,27 +25,22 @@ class Mse(Pointwise):
 
     @property
     def reduction(self) -> int:
-        """All elements."""
         return self.n
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Two vectors."""
         return {"x": (self.n,), "targets": (self.n,)}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Of all elements, of which `arrays` may have a part."""
+        """The mean over all elements, of which `arrays` may have a part."""
         return ops.mse(arrays["x"], arrays["targets"]) * (len(arrays["x"]) / self.n)
 
     def torch(self) -> Step:
-        """F.mse_loss."""
         return LOSS.torch
 
     def tensorflow(self) -> Step:
-        """The mean of the squared difference."""
         return LOSS.tensorflow
 
     def jax(self) -> Step:
-        """The mean of the squared difference."""
         return LOSS.jax
 
 

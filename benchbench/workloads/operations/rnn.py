@@ -21,11 +21,10 @@ class Rnn(Recurrent):
     gates = 1
 
     def tiny(self) -> Self:
-        """With a bias of elements enough that its gradient's error is no matter of one of them."""
+        """The bias has elements enough that its gradient's error does not depend on one of them."""
         return replace(super().tiny(), hidden=19)
 
     def forward(self, ops: Any, arrays: Any) -> Any:
-        """Step by step."""
         x, weights, outputs = arrays["x"], dict(arrays), []
         h = ops.np.zeros((len(x), self.hidden))
         for t in range(self.length):
@@ -71,6 +70,6 @@ class Rnn(Recurrent):
 
 @dataclass(frozen=True)
 class RnnBackward(Backward, Rnn):
-    """Of the input and of the weights."""
+    """Gradients of the input and of the weights."""
 
     summary = "gradients of a plain recurrent layer"

@@ -20,7 +20,6 @@ class Scale(Vectors):
     summary = "a large array times a number"
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of x."""
         return SCALAR * arrays["x"][index[:, 0]].astype(float)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

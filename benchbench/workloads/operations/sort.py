@@ -30,11 +30,9 @@ class Sort(OrderedRows):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
         return self.rows, self.columns
 
     def tiny(self) -> Self:
-        """Odd sizes."""
         return type(self)(rows=5, columns=129)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

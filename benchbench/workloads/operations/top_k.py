@@ -42,15 +42,12 @@ class TopK(OrderedRows):
 
     @property
     def output_shape(self) -> tuple[int, int]:
-        """(rows, k)."""
         return self.rows, self.k
 
     def tiny(self) -> Self:
-        """Odd sizes."""
         return type(self)(rows=5, columns=129, k=7)
 
     def placed(self, ordered: Floats) -> Floats:
-        """The last k, the largest first."""
         return ordered[:, : -self.k - 1 : -1]
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:

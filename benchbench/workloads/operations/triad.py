@@ -26,7 +26,6 @@ class Triad(Vectors):
         return 2
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Elements of b and c."""
         b, c = (arrays[name][index[:, 0]].astype(float) for name in self.operands)
         return b + SCALAR * c
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostToDevice(Transfer):
-    """Into memory that the framework's allocator keeps for the device."""
+    """The copy goes into memory that the framework's allocator keeps for the device."""
 
     summary = "copy of an array from the host to the device"
 
