@@ -32,22 +32,9 @@ class Sizes2d(Convolution):
     may_be_zero = frozenset({"padding", "kernel_h", "kernel_w"})
     least: ClassVar[Mapping[str, int]] = {"pad_h": AS_PADDING, "pad_w": AS_PADDING}
 
-    def __post_init__(self) -> None:
-        """Raise UsageError also for a kernel that is larger than the padded image."""
-        super().__post_init__()
-        self.check_kernel()
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        return self.batch, self.channels, self.height, self.width
-
     @property
     def filter_shape(self) -> tuple[int, ...]:
         return self.filters, self.channels, self.kernel_h or self.kernel, self.kernel_w or self.kernel
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        return self.stride, self.stride
 
     @property
     def edges(self) -> tuple[int, ...]:

@@ -35,29 +35,19 @@ class Convolution(Operation):
 
     item = "image"
     version = 2  # torch's gradients of outputs lie as images do
+    may_be_zero = frozenset({"padding"})
 
-    @property
-    @abstractmethod
-    def image_shape(self) -> Sizes:
-        """(batch, channels, *sides)."""
+    batch: int
+    channels: int
+    height: int
+    width: int
+    kernel: int
+    stride: int  # and `padding`: the same for all sides
+    padding: int
 
-    @property
-    @abstractmethod
-    def filter_shape(self) -> Sizes:
-        """(outputs, channels that each of them sees, *kernel)."""
-
-    @property
-    @abstractmethod
-    def strides(self) -> Sizes:
-        """Strides by spatial dimension."""
-
-    @property
-    @abstractmethod
-    def edges(self) -> Sizes:
-        """Zeros on either side, by spatial dimension."""
-
-    def check_kernel(self) -> None:
-        """Raise UsageError for a kernel that is larger than the padded image."""
+    def __post_init__(self) -> None:
+        """Raise UsageError also for a kernel that is larger than the padded image."""
+        super().__post_init__()
         sizes = zip(self.image_shape[2:], self.edges, self.filter_shape[2:], strict=True)
         for side, edge, kernel in sizes:
             if kernel > side + 2 * edge:
@@ -67,6 +57,26 @@ class Convolution(Operation):
                     f"has room for at most {room}.",
                     f"Choose kernel={room} or less, or a larger side or padding.",
                 )
+
+    @property
+    def image_shape(self) -> Sizes:
+        """(batch, channels, *sides)."""
+        return self.batch, self.channels, self.height, self.width
+
+    @property
+    @abstractmethod
+    def filter_shape(self) -> Sizes:
+        """(outputs, channels that each of them sees, *kernel)."""
+
+    @property
+    def strides(self) -> Sizes:
+        """Strides by spatial dimension."""
+        return (self.stride,) * len(self.image_shape[2:])
+
+    @property
+    def edges(self) -> Sizes:
+        """Zeros on either side, by spatial dimension."""
+        return (self.padding,) * len(self.image_shape[2:])
 
     @property
     def multiplications_saved(self) -> float:

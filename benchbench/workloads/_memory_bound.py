@@ -21,6 +21,7 @@ from benchbench.workloads.base import OUTPUT, Operation, Program, reference_of_s
 from benchbench.workloads.network import NHWC_OF_NCHW, nhwc
 
 if TYPE_CHECKING:
+    from benchbench.workloads._losses import Loss
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
     Step = Callable[..., Any]
@@ -181,3 +182,21 @@ class Rowwise(MemoryBound):
 
     def tiny(self) -> Self:
         return replace(self, rows=13, width=37)
+
+
+class MeanLoss(MemoryBound):
+    """Mixin: list it first. The mean of a loss over all samples, in float32."""
+
+    loss: ClassVar[Loss]
+    batched: ClassVar[tuple[str, ...]] = ()
+    output_shape = ()
+    roundings = 0
+
+    def torch(self) -> Step:
+        return self.loss.torch
+
+    def tensorflow(self) -> Step:
+        return self.loss.tensorflow
+
+    def jax(self) -> Step:
+        return self.loss.jax

@@ -28,12 +28,6 @@ class Conv3d(Convolution):
 
     summary = "3-D convolution of a batch of clips"
     item = "clip"
-    may_be_zero = frozenset({"padding"})
-
-    def __post_init__(self) -> None:
-        """Raise UsageError also for a kernel that is larger than the padded clip."""
-        super().__post_init__()
-        self.check_kernel()
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -43,14 +37,6 @@ class Conv3d(Convolution):
     def filter_shape(self) -> tuple[int, ...]:
         """Filters, channels, and the three sides of the kernel."""
         return self.filters, self.channels, *[self.kernel] * 3
-
-    @property
-    def strides(self) -> tuple[int, int, int]:
-        return self.stride, self.stride, self.stride
-
-    @property
-    def edges(self) -> tuple[int, int, int]:
-        return self.padding, self.padding, self.padding
 
     def tiny(self) -> Self:
         """Odd sizes; kernel, stride and padding as they are."""

@@ -28,29 +28,11 @@ class DepthwiseConv2d(Convolution):
     padding: int = 1
 
     summary = "2-D convolution of each channel by itself"
-    may_be_zero = frozenset({"padding"})
-
-    def __post_init__(self) -> None:
-        """Raise UsageError also for a kernel that is larger than the padded image."""
-        super().__post_init__()
-        self.check_kernel()
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        return self.batch, self.channels, self.height, self.width
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
         """Filters of a convolution in as many groups as there are channels."""
         return self.channels, 1, self.kernel, self.kernel
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        return self.stride, self.stride
-
-    @property
-    def edges(self) -> tuple[int, int]:
-        return self.padding, self.padding
 
     def tiny(self) -> Self:
         """Odd sizes; kernel, stride and padding as they are."""
