@@ -62,6 +62,12 @@ class BlockChain(Chain):
     def blocks(self) -> list[str]:
         """The names of the blocks, with which those of their weights begin."""
 
+    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
+        x = self.jax_embed(weights, *inputs)
+        for name in self.blocks:
+            x = self.jax_block(weights, name, x)
+        return self.jax_output(weights, x)
+
     @abstractmethod
     def jax_embed(self, weights: dict[str, Any], inputs: Any, /) -> Any:
         """The first block's input."""

@@ -50,6 +50,14 @@ def tied_dense(outputs: int | None = None) -> Any:
     return TiedDense()
 
 
+def encoder_layers(depth: int, width: int, heads: int, feed_forward: int, **options: Any) -> Any:
+    """So many of nn.TransformerEncoderLayer, with exact GELU and without dropout; `options` are its own."""
+    from torch import nn
+
+    own = {"dropout": 0.0, "activation": "gelu", "batch_first": True, **options}
+    return nn.ModuleList(nn.TransformerEncoderLayer(width, heads, feed_forward, **own) for _ in range(depth))
+
+
 def module_of(layer: Conv | ConvTranspose | Dense) -> Any:
     """torch.nn's own."""
     if isinstance(layer, Dense):

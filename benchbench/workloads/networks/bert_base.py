@@ -180,17 +180,6 @@ def torch_bert(network: BertBase) -> Any:
 
     width = network.hidden
 
-    def layer() -> Any:
-        return nn.TransformerEncoderLayer(
-            width,
-            network.heads,
-            EXPANSION * width,
-            dropout=0.0,
-            activation="gelu",
-            layer_norm_eps=EPSILON,
-            batch_first=True,
-        )
-
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -198,7 +187,9 @@ def torch_bert(network: BertBase) -> Any:
             self.positions = nn.Embedding(network.positions, width)
             self.segments = nn.Embedding(SEGMENTS, width)
             self.norm, self.transform_norm = (nn.LayerNorm(width, EPSILON) for _ in range(2))
-            self.layers = nn.ModuleList(layer() for _ in range(network.depth))
+            self.layers = torch_layers.encoder_layers(
+                network.depth, width, network.heads, EXPANSION * width, layer_norm_eps=EPSILON
+            )
             self.transform = nn.Linear(width, width)
             self.head = torch_layers.tied_dense(network.vocabulary)
 

@@ -126,12 +126,6 @@ class SpeechEncoder(BlockChain):
             x = of.activate(tensorflow_layers.conv(x, weights, conv))
         return self._encoded(of, x + tf.cast(weights["positions"], x.dtype))
 
-    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        x = self.jax_embed(weights, *inputs)
-        for name in self.blocks:
-            x = self.jax_block(weights, name, x)
-        return self.jax_output(weights, x)
-
     def jax_embed(self, weights: dict[str, Any], mels: Any) -> Any:
         x, of = mels, self._of_jax(weights)
         for conv in self.convs:
@@ -227,23 +221,14 @@ def torch_speech_encoder(network: SpeechEncoder) -> Any:
 
     width = network.hidden
 
-    def layer() -> Any:
-        return nn.TransformerEncoderLayer(
-            width,
-            network.heads,
-            EXPANSION * width,
-            dropout=0.0,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
-        )
-
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.conv1, self.conv2 = (torch_layers.conv(conv) for conv in network.convs)
             self.register_buffer("positions", torch.empty(network.frames, width))
-            self.layers = nn.ModuleList(layer() for _ in range(network.depth))
+            self.layers = torch_layers.encoder_layers(
+                network.depth, width, network.heads, EXPANSION * width, norm_first=True
+            )
             self.norm = nn.LayerNorm(width)
 
         def forward(self, mels: Tensor) -> Tensor:

@@ -121,12 +121,6 @@ class Transformer(BlockChain):
             x += dense(tensorflow_layers.gelu(up), f"{name}.down")
         return dense(norm(x, "norm"), "head")
 
-    def jax(self, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        x = self.jax_embed(weights, tokens)
-        for name in NAMES:
-            x = self.jax_block(weights, name, x)
-        return self.jax_output(weights, x)
-
     def jax_embed(self, weights: dict[str, Any], tokens: Any) -> Any:
         return weights["tokens.weight"][tokens] + weights["positions.weight"]
 
