@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from benchbench.trends.change_points import change_points
+from benchbench.judging.change_points import change_points
 from tests.simulator import Array
 
 Source = np.random.Generator

@@ -6,16 +6,16 @@ import pytest
 
 from benchbench.analyse import drift, launch_bound, metrics, plausible, roofline
 from benchbench.backends import base
-from benchbench.comparing import common, match, verdicts
-from benchbench.gate import priors, session_variance, spread
+from benchbench.judging import change_points, common, noise, priors, session_variance
+from benchbench.judging import comparison as verdicts
+from benchbench.judging import pairs as match
+from benchbench.judging import sessions as spread
 from benchbench.launch import pool
 from benchbench.machine import conditions, neighbours, sampler
-from benchbench.plan import schedule
 from benchbench.profiling import tables
-from benchbench.running import start
+from benchbench.running import schedule, start
 from benchbench.timing import sampling, steadiness
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES, PROFILED_S
-from benchbench.trends import change_points, noise
 from benchbench.worker import check_inputs, reference, tolerance, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding

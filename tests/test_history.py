@@ -15,8 +15,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats as oracle
 
-from benchbench.trends.change_points import History, Segment, change_points
-from benchbench.trends.partition import best_partition
+from benchbench.judging.change_points import History, Segment, change_points
+from benchbench.judging.partition import best_partition
 from studies.series import UNCHANGED, there_and_back
 
 Logs = NDArray[np.float64]

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from benchbench.analyse import metrics
 from benchbench.api.stored import folder
-from benchbench.comparing import attribution, verdicts
-from benchbench.comparing.verdicts import THRESHOLD, Comparison, valid_threshold
 from benchbench.errors import member
+from benchbench.judging import attribution
+from benchbench.judging import comparison as verdicts
+from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
+from benchbench.judging.trend import Trend, trends
 from benchbench.model.options import Names, Variance, several
 from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.selectors import results_folder
-from benchbench.trends.trend import Trend, trends
 
 
 def compare(

@@ -15,7 +15,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.plan.schedule import due
+from benchbench.running.schedule import due
 from benchbench.store.tags import INSTEAD_OF, MACHINE
 
 

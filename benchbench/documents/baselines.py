@@ -12,7 +12,7 @@ from benchbench.documents.document import Cell, Content, Document, Number, table
 from benchbench.format import count_of, visible
 from benchbench.gate.acceptance import Acceptance
 from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
-from benchbench.gate.spread import ENOUGH
+from benchbench.judging.sessions import ENOUGH
 from benchbench.stats import deviation, mean
 from benchbench.store import tags
 

@@ -10,11 +10,11 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.errors import UsageError
 from benchbench.gate import baselines
 from benchbench.gate.baselines import Tell
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import decide
-from benchbench.gate.spread import days_of
 from benchbench.gate.stages import HERE, thresholds
+from benchbench.judging.check import decide
+from benchbench.judging.confirm import Confirmation
+from benchbench.judging.session_cases import GatePolicy
+from benchbench.judging.sessions import days_of
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.plan import config

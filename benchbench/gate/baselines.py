@@ -16,7 +16,7 @@ from benchbench.analyse.digest import Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.format import count_of
 from benchbench.gate.session_file import encode_session, read_session
-from benchbench.gate.spread import days_of
+from benchbench.judging.sessions import days_of
 from benchbench.machine.environment import fingerprint, same_hardware
 from benchbench.model.device import Machine
 from benchbench.store import disk, runs

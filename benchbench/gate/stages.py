@@ -8,16 +8,16 @@ from pathlib import Path
 
 from benchbench.analyse.digest import Digest, digest, partnered
 from benchbench.analyse.metrics import metric_named
-from benchbench.comparing.match import LEAST_PROCESSES
 from benchbench.environments.targets import given
 from benchbench.errors import NotComparable, UsageError
 from benchbench.format import count_of
 from benchbench.gate import baselines
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check_interleaved, decide
-from benchbench.gate.result import GateResult
-from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
+from benchbench.judging.check import check_interleaved, decide
+from benchbench.judging.confirm import Confirmation
+from benchbench.judging.pairs import LEAST_PROCESSES
+from benchbench.judging.result import GateResult
+from benchbench.judging.session_cases import GatePolicy
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchbench.gate.spread import ENOUGH
+from benchbench.judging.sessions import ENOUGH
 
 OUTLYING_P = 0.02  # of a case that differs as all do: less likely ones differ by more
 OWN_SHARE = 0.6  # of a case's own variance, at least: some may differ by more that cannot be told from chance

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from benchbench.gate.completeness import MissingRecords
-from benchbench.gate.result import CaseFinding, GateResult
+from benchbench.judging.completeness import MissingRecords
+from benchbench.judging.result import CaseFinding, GateResult
 from benchbench.model.status import Verdict
 
 Cause = CaseFinding | MissingRecords

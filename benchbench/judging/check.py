@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchbench.analyse.digest import Digest, partnered
-from benchbench.comparing.common import CommonFactor, common_factor
-from benchbench.comparing.match import changes, suspect
-from benchbench.comparing.verdicts import THRESHOLD
-from benchbench.gate.cases import CaseTest, GatePolicy, against_code, against_sessions
-from benchbench.gate.completeness import missing_pairs, missing_records
-from benchbench.gate.confirm import Confirmation, Remeasured, remeasured
-from benchbench.gate.result import CaseFinding, GateResult
-from benchbench.gate.significance import Family, TestResult, adjusted_results, family_of, family_size
-from benchbench.gate.verdict import called_size, reach_verdict
+from benchbench.judging.common import CommonFactor, common_factor
+from benchbench.judging.comparison import THRESHOLD
+from benchbench.judging.completeness import missing_pairs, missing_records
+from benchbench.judging.confirm import Confirmation, Remeasured, remeasured
+from benchbench.judging.pairs import changes, suspect
+from benchbench.judging.result import CaseFinding, GateResult
+from benchbench.judging.session_cases import CaseTest, GatePolicy, against_code, against_sessions
+from benchbench.judging.significance import Family, TestResult, adjusted_results, family_of, family_size
+from benchbench.judging.verdict import called_size, reach_verdict
 from benchbench.model.status import Verdict
 from benchbench.plan.thresholds import Rule
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import Digest
-from benchbench.comparing.common import CommonFactor
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.completeness import MissingRecords
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.significance import TestResult
+from benchbench.judging.common import CommonFactor
+from benchbench.judging.completeness import MissingRecords
+from benchbench.judging.confirm import Confirmation
+from benchbench.judging.session_cases import GatePolicy
+from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from benchbench.gate.significance import Estimate, Family
-from benchbench.gate.spread import ENOUGH, SessionDeviation
+from benchbench.judging.sessions import ENOUGH, SessionDeviation
+from benchbench.judging.significance import Estimate, Family
 from benchbench.stats import t_quantile
 
 MOST_SESSIONS = 10  # of a machine that a baseline keeps

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchbench.analyse.digest import CaseDigest, Digest
-from benchbench.comparing.match import ELSEWHERE
-from benchbench.gate.cases import CaseTest, GatePolicy, paired_differences
-from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions
-from benchbench.gate.significance import Estimate, Family, TestResult, adjusted_results, estimate, family_size
-from benchbench.gate.spread import session_deviation
+from benchbench.judging.pairs import ELSEWHERE
+from benchbench.judging.session_cases import CaseTest, GatePolicy, paired_differences
+from benchbench.judging.session_match import BaselineMatch, match_interleaved, match_sessions
+from benchbench.judging.sessions import session_deviation
+from benchbench.judging.significance import (
+    Estimate,
+    Family,
+    TestResult,
+    adjusted_results,
+    estimate,
+    family_size,
+)
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from benchbench.arrays import Floats
-from benchbench.trends.partition import mean_inflation
+from benchbench.judging.partition import mean_inflation
 
 LEAST_NOISE = 1e-4  # as relative spread: equal values must not make every difference significant
 

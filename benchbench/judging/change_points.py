@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from benchbench.judging.level_steps import LEAST_NOISE, LevelStep, significant_edges, steps_between
+from benchbench.judging.noise import SHORTEST, cut_spikes, noise_scale
+from benchbench.judging.partition import fitted_edges
+from benchbench.judging.recurrence import recurring_levels
 from benchbench.stats import t_quantile
-from benchbench.trends.level_steps import LEAST_NOISE, LevelStep, significant_edges, steps_between
-from benchbench.trends.noise import SHORTEST, cut_spikes, noise_scale
-from benchbench.trends.partition import fitted_edges
-from benchbench.trends.recurrence import recurring_levels
 
 SIGNIFICANCE = 0.001
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import DISTURBED
-from benchbench.gate.match import BaselineMatch
-from benchbench.gate.normality import Places, alike_p, moments, normal_p
-from benchbench.gate.priors import CommonVariance, HeavyTails
-from benchbench.gate.spread import ENOUGH, LEAST, SessionPrior, day_means
+from benchbench.judging.normality import Places, alike_p, moments, normal_p
+from benchbench.judging.priors import CommonVariance, HeavyTails
+from benchbench.judging.session_match import BaselineMatch
+from benchbench.judging.sessions import ENOUGH, LEAST, SessionPrior, day_means
 from benchbench.model.options import Variance
 from benchbench.stats import VariancePrior, deviation, variance_prior
 

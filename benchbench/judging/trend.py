@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from benchbench.analyse.metrics import Metric
+from benchbench.judging.change_points import Change, History, change_points
+from benchbench.judging.series import Point, Series, series
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.stats import median
-from benchbench.trends.change_points import Change, History, change_points
-from benchbench.trends.series import Point, Series, series
 
 SEVERAL = 3  # cases that change together: one event, more likely of the machine than of each
 TOGETHER_S = 2 * 86400.0  # a change is located to a run or two, of which there is one a day

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchbench import format as fmt
 from benchbench.analyse.digest import SETTLED
-from benchbench.comparing.verdicts import Comparison
+from benchbench.judging.comparison import Comparison
 from benchbench.model.profile import Profile
 from benchbench.model.status import Verdict
 from benchbench.profiling.differences import difference

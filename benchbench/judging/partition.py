@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 from benchbench.arrays import Floats
-from benchbench.trends.noise import SHORTEST, noise_scale
+from benchbench.judging.noise import SHORTEST, noise_scale
 
 PENALTY = 3.0  # times BIC's own 2 ln(n) σ² for a level and its place (Yao 1988)
 PASSES = 3

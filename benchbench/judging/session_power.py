@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchbench.comparing.verdicts import ALPHA
+from benchbench.judging.comparison import ALPHA
 from benchbench.stats import t_quantile
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
-from benchbench.comparing.match import ELSEWHERE
-from benchbench.comparing.verdicts import ALPHA
-from benchbench.gate.match import BaselineMatch, match_interleaved, match_sessions, session_cases
-from benchbench.gate.session_variance import ALONE, SessionVariance, session_variance
-from benchbench.gate.significance import Estimate, TestResult, estimate
-from benchbench.gate.spread import ASSUMED_MEMORY, ASSUMED_SHARED, SessionDeviation, session_deviation
+from benchbench.judging.comparison import ALPHA
+from benchbench.judging.pairs import ELSEWHERE
+from benchbench.judging.session_match import BaselineMatch, match_interleaved, match_sessions, session_cases
+from benchbench.judging.session_variance import ALONE, SessionVariance, session_variance
+from benchbench.judging.sessions import ASSUMED_MEMORY, ASSUMED_SHARED, SessionDeviation, session_deviation
+from benchbench.judging.significance import Estimate, TestResult, estimate
 from benchbench.judging.variance import judged_together
 from benchbench.model.options import Variance
 from benchbench.plan.thresholds import Rule, Threshold, threshold

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from benchbench.analyse.comparable import case_bars, run_bars
 from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
-from benchbench.comparing.match import (
+from benchbench.format import count_of
+from benchbench.judging.pairs import (
     LEAST_PROCESSES,
     environment_changes,
     pair_interleaved,
     parts_apart,
 )
-from benchbench.format import count_of
-from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
+from benchbench.judging.sessions import ENOUGH, Hours, days_of, hours_of
 from benchbench.model.status import Status, Verdict
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from benchbench.analyse.digest import CaseDigest
-from benchbench.comparing.verdicts import ALPHA, LARGEST
-from benchbench.gate.advice import advice
-from benchbench.gate.cases import CaseTest
-from benchbench.gate.confirm import Remeasured
-from benchbench.gate.significance import Estimate, Family, TestResult
-from benchbench.gate.size import likely_size
-from benchbench.gate.spread import ENOUGH
+from benchbench.judging.advice import advice
+from benchbench.judging.comparison import ALPHA, LARGEST
+from benchbench.judging.confirm import Remeasured
+from benchbench.judging.session_cases import CaseTest
+from benchbench.judging.sessions import ENOUGH
+from benchbench.judging.significance import Estimate, Family, TestResult
+from benchbench.judging.size import likely_size
 from benchbench.model.status import Verdict
 from benchbench.stats import tost
 

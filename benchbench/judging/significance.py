@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.metrics import Metric, Rate
-from benchbench.comparing.power import POWER, visible_change
-from benchbench.comparing.verdicts import ALPHA, LARGEST
-from benchbench.gate.match import BaselineMatch
-from benchbench.gate.power import levels_of_pairs, visible_to_sessions
+from benchbench.judging.comparison import ALPHA, LARGEST
+from benchbench.judging.power import POWER, visible_change
+from benchbench.judging.session_match import BaselineMatch
+from benchbench.judging.session_power import levels_of_pairs, visible_to_sessions
 from benchbench.stats import Difference, holm, mean
 
 FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01

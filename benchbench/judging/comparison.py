@@ -10,8 +10,9 @@ from benchbench.analyse.comparable import run_bars
 from benchbench.analyse.digest import SETTLED, Digest, digest
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.comparing.common import CommonFactor, common_factor
-from benchbench.comparing.match import (
+from benchbench.errors import UsageError
+from benchbench.judging.common import CommonFactor, common_factor
+from benchbench.judging.pairs import (
     Pair,
     are_interleaved,
     changes,
@@ -19,8 +20,7 @@ from benchbench.comparing.match import (
     match_partners,
     suspect,
 )
-from benchbench.comparing.power import visible_change
-from benchbench.errors import UsageError
+from benchbench.judging.power import visible_change
 from benchbench.judging.variance import allowing_for, at_least_the_mean, in_modes, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Run
