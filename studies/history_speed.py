@@ -15,7 +15,7 @@ from benchbench.analyse.metrics import metric_named
 from benchbench.documents.history import history_document
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.change_points import change_points
-from benchbench.judging.trend import trends
+from benchbench.judging.series import trends
 from benchbench.model.run import Run
 from benchbench.store import runs as store
 from benchbench.store import selectors

@@ -19,7 +19,7 @@ from benchbench.analyse.digest import digest
 from benchbench.documents.baselines import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
-from benchbench.gate.session_file import encode_session, read_session
+from benchbench.gate.baselines import encode_session, read_session
 from benchbench.launch.channel import Channel
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet, of_all

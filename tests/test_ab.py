@@ -17,9 +17,8 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
 from benchbench.errors import SuiteError, UsageError
-from benchbench.judging.check import check_interleaved
+from benchbench.judging.check import Ending, check_interleaved, exit_code
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.endings import Ending, exit_code
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch.project import UserCode
 from benchbench.machine.environment import usable_threads

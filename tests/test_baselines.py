@@ -14,8 +14,8 @@ from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents.baselines import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.gate import acceptance, baselines
-from benchbench.gate.session_file import encode_session, read_session
+from benchbench.gate import baselines, stages
+from benchbench.gate.baselines import encode_session, read_session
 from benchbench.gate.stages import HERE
 from benchbench.model.run import Partner
 from benchbench.store import runs
@@ -250,8 +250,8 @@ def stored_run(root: Path, number: int, seconds: float = 0.001, **over: Any) -> 
     return root / runs.RUNS / found.info.id
 
 
-def accepted(root: Path, selector: str, **over: bool) -> acceptance.Acceptance:
-    return acceptance.accept(root, "main", selector, baselines.untold, **over)
+def accepted(root: Path, selector: str, **over: bool) -> stages.Acceptance:
+    return stages.accept(root, "main", selector, baselines.untold, **over)
 
 
 @pytest.mark.parametrize(
@@ -285,9 +285,9 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
         stored_run(tmp_path, number)
         accepted(tmp_path, f"RUN{number:02}")
     folder = stored_run(tmp_path, 5, 0.0012)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder))
+    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder))
     stored_run(folder, 6, 0.001)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path)
         accepted(tmp_path, f"RUN{number:02}")
     folder = stored_run(tmp_path, 5, 0.0012)
     stored_run(folder, 6, 0.001, partner=Partner(label=HERE, run="REMOVED", cases={}))
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_the_first_session_and_the_same_run_again_have_nothing_to_fail_against(tmp_path: Path) -> None:

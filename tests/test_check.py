@@ -18,11 +18,17 @@ from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
 from benchbench.documents.conclusions import TITLES, Gate, conclusions
-from benchbench.judging.check import decide
-from benchbench.judging.completeness import MissingRecords
-from benchbench.judging.confirm import Confirmation
-from benchbench.judging.endings import Ending, endings, exit_code, judged
-from benchbench.judging.result import CaseFinding, GateResult
+from benchbench.judging.check import (
+    CaseFinding,
+    Confirmation,
+    Ending,
+    GateResult,
+    MissingRecords,
+    decide,
+    endings,
+    exit_code,
+    judged,
+)
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import (
     ASSUMED_DEDICATED,

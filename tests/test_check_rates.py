@@ -12,10 +12,7 @@ import pytest
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.gate import baselines
-from benchbench.judging.check import check_interleaved, decide
-from benchbench.judging.confirm import Confirmation
-from benchbench.judging.endings import exit_code
-from benchbench.judging.result import GateResult
+from benchbench.judging.check import Confirmation, GateResult, check_interleaved, decide, exit_code
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict

@@ -16,8 +16,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
 from benchbench.documents.conclusions import Gate
 from benchbench.judging.check import decide
-from benchbench.judging.common import LEAST_CASES, common_factor
-from benchbench.judging.comparison import Comparison, compare_runs
+from benchbench.judging.comparison import LEAST_CASES, Comparison, common_factor, compare_runs
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.run import Partner, Run
 from tests.factories import a_case, a_run, some_rounds

@@ -61,8 +61,8 @@ from benchbench.exporters.markdown import escaped
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
+from benchbench.judging.series import trends
 from benchbench.judging.session_cases import GatePolicy
-from benchbench.judging.trend import trends
 from benchbench.profiling.differences import difference
 from benchbench.profiling.tables import operator_table
 from benchbench.registry import entry_names, load_class

@@ -15,8 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats as oracle
 
-from benchbench.judging.change_points import History, Segment, change_points
-from benchbench.judging.partition import best_partition
+from benchbench.judging.change_points import History, Segment, best_partition, change_points
 from studies.series import UNCHANGED, there_and_back
 
 Logs = NDArray[np.float64]

@@ -19,7 +19,7 @@ from benchbench.documents.history import history_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.trend import trends
+from benchbench.judging.series import trends
 from benchbench.model.run import Run
 from benchbench.store import runs
 from benchbench.validating.files import validate_path

@@ -25,7 +25,7 @@ from benchbench.errors import UsageError
 from benchbench.exporters.csv import Csv
 from benchbench.judging.change_points import change_points
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.trend import Trend, shared_changes, trends
+from benchbench.judging.series import Trend, shared_changes, trends
 from benchbench.model.measurement import Memory, RankSamples
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.run import Run, Settings

@@ -8,8 +8,7 @@ from dataclasses import replace
 from benchbench.analyse.digest import SETTLED
 from benchbench.documents.document import Cell, Column, Content, Number, Part, Tone, number
 from benchbench.format import significant
-from benchbench.judging.common import CommonFactor
-from benchbench.judging.comparison import CaseComparison
+from benchbench.judging.comparison import CaseComparison, CommonFactor
 from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
 

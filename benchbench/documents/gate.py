@@ -28,9 +28,8 @@ from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.gate.baselines import hardware
+from benchbench.judging.check import CaseFinding, GateResult, endings
 from benchbench.judging.comparison import ALPHA
-from benchbench.judging.endings import endings
-from benchbench.judging.result import CaseFinding, GateResult
 from benchbench.judging.sessions import ENOUGH, days_of
 from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict

@@ -11,8 +11,7 @@ from benchbench import format as fmt
 from benchbench.documents.document import Cell, Content, Document, Records, Table, Tone, number, table
 from benchbench.documents.plots import Plot, TrendLine, TrendPoint
 from benchbench.judging.change_points import Change
-from benchbench.judging.series import Point
-from benchbench.judging.trend import SharedChange, Trend, shared_changes
+from benchbench.judging.series import Point, SharedChange, Trend, shared_changes
 from benchbench.store.tags import short
 
 PANELS = 20  # panels that can still be looked at
