@@ -70,7 +70,7 @@ class NodeLine:
 
     @property
     def text(self) -> str:
-        """Of a line that holds one."""
+        """The text of a line that holds one."""
         return str(read_json(self.content, str))
 
 

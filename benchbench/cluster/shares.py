@@ -77,7 +77,7 @@ def begun_again(share: Share, info: RunInfo | None, cases: Sequence[Case], machi
 
 
 def sibling(kind: str, machines: Sequence[FleetMachine], load: Mapping[str, int]) -> str:
-    """Of the machines of that kind the one with the least to do, by name; empty where there is none."""
+    """The machine of that kind with the least to do, by name; empty where there is none."""
     same = [each.name for each in machines if each.kind == kind]
     return min(same, key=lambda name: load.get(name, 0), default="")
 

@@ -1,4 +1,4 @@
-"""A check from end to end: what is held against what, the verdict, and what looks slower measured again."""
+"""Run a check end to end: compare with the baseline, re-measure what looks slower, decide; accept a run."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ class LevelStep:
 
     @cached_property
     def p(self) -> float:
-        """Two-sided."""
+        """The two-sided p of the step."""
         from scipy.special import stdtr
 
         return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))

@@ -152,7 +152,7 @@ def compare_runs(
 
 
 def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
-    """Of the sides that drifted; none where they are interleaved, or the metric is no time of a step."""
+    """The drift of each side that drifted; none where they are interleaved, or the metric is no step time."""
     if metric.name not in SETTLED or are_interleaved(ref, new):
         return {}
     sides = {"ref": ref.drift, "new": new.drift}
