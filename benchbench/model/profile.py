@@ -103,7 +103,7 @@ class Profile:
 
     @property
     def idle_share(self) -> float | None:
-        """The share of a step in which a rank computed nothing, the mean of the ranks; None if not all know."""
+        """The share of a step in which a rank computes nothing, the mean of ranks; None if not all know."""
         idle = [rank.idle_share for rank in self.ranks]
         known = [share for share in idle if share is not None]
         return mean(known) if known and len(known) == len(idle) else None
