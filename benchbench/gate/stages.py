@@ -333,8 +333,13 @@ def accept(
 
 
 def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
-    """Why a run should be no session: changed code, half of a comparison, a check that it fails."""
+    """Why a run should be no session: changed code, half of a comparison, nothing to count, a failed check."""
     doubts = []
+    measured = [side for side in digest(run).cases.values() if side.rounds]
+    if measured and all(side.contended for side in measured):
+        doubts.append(f"others disturbed all of its cases ({measured[0].contended}), so no check can use it")
+    if measured and all(side.unsteady == len(side.rounds) for side in measured):
+        doubts.append("all of its processes were still warming up, so no check can use it")
     if run.info.commit.endswith(tags.DIRTY):
         commit = tags.short(run.info.commit)
         doubts.append(f"its checkout had uncommitted changes ({commit})")
