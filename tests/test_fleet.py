@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,16 +37,20 @@ from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, Us
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run
+from benchbench.model.run import Partner, Policy, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.suite import suite_path
 from benchbench.store import codec, runs
+from benchbench.store.ulid import ULID
 from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
-from tests.fleets import CASES, PLANNED, FakeCluster, Scripted, Told, measured
+from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured
 from tests.program import environment, running_in
 
 pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
+
+
+FREE = MeasureOptions()  # nothing is asked for again
 
 
 def stored(results: Path) -> list[Run]:
@@ -211,6 +218,142 @@ def test_what_cannot_be_read_costs_that_machine_alone(tmp_path: Path) -> None:
     assert result.shares[1].state == "done"
 
 
+OTHER = a_case(workload="conv2d")
+HEADS: dict[str, Callable[[RunInfo], RunInfo]] = {
+    "no plan": lambda info: replace(info, plan=()),
+    "a case twice": lambda info: replace(info, plan=(*info.plan, info.plan[0])),
+    "a case of no suite": lambda info: replace(info, plan=(replace(OTHER, suite="other"),)),
+    "a workload that the suite has not": lambda info: replace(info, plan=(a_case(workload="evil"),)),
+    "more rounds": lambda info: replace(info, policy=replace(info.policy, rounds=ROUNDS + 1)),
+    "fewer rounds": lambda info: replace(info, policy=replace(info.policy, rounds=1)),
+    "another fleet": lambda info: replace(info, tags={**info.tags, "mine": "x"}),
+    "fewer tags": lambda info: replace(info, tags={}),
+    "a part that there was not": lambda info: replace(info, resumed=(a_resumption(),)),
+    "a partner": lambda info: replace(info, partner=Partner(label="x", run="y", cases={})),
+}
+RECORDS: dict[str, Callable[[Record], list[Record]]] = {
+    "twice the same": lambda record: [record, record],
+    "of no planned case": lambda record: [replace(record, case=OTHER)],
+    "of a case that is nearly planned": lambda record: [replace(record, case=replace(record.case, mode="x"))],
+    "of a round that is not due": lambda record: [replace(record, round=record.round + 1)],
+    "of a round that does not exist": lambda record: [record, replace(record, round=ROUNDS)],
+    "of a round below zero": lambda record: [replace(record, round=-1)],
+    "of another part": lambda record: [replace(record, part=1)],
+    "of a part below zero": lambda record: [replace(record, part=-1)],
+    "in an order below zero": lambda record: [replace(record, order=-1)],
+    "of a case that has failed": lambda record: [
+        replace(record, outcome=a_failure()),
+        replace(record, round=1),
+    ],
+}
+LIARS = {
+    **{f"a head with {name}": Scripted(head=head) for name, head in HEADS.items()},
+    **{f"a record {name}": Scripted(records=records) for name, records in RECORDS.items()},
+    "an early end": Scripted(ends_after=4),
+    "nothing at all": Scripted(ends_after=0, records=lambda _: []),
+}
+
+
+@pytest.mark.parametrize("liar", LIARS.values(), ids=LIARS)
+def test_what_was_not_asked_fails_the_machine_that_says_it_alone(tmp_path: Path, liar: Scripted) -> None:
+    cluster = FakeCluster({"a": liar, "b": Scripted()})
+    result = measured(cluster, tmp_path)
+    assert [share.state for share in result.shares] == ["failed", "done"]
+    assert result.shares[0].reason
+    assert cluster.jobs == {}
+    assert validate_path(tmp_path).faults == ()
+    for run in stored(tmp_path):
+        assert run.damaged == ()
+        assert run.ended == (run.info.tags["machine"] == "b")
+    again = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, measure=FREE, resume="")
+    assert not incomplete(again)
+    assert validate_path(tmp_path).faults == ()
+
+
+@pytest.mark.parametrize("name", ["../../evil", "", ".", "..", "x" * 300, "runs/x", "a\0b", "\u202e", "A"])
+def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_path: Path, name: str) -> None:
+    results = tmp_path / "results"
+    machines = {each: Scripted(head=lambda info: replace(info, id=name)) for each in ("a", "b")}
+    result = measured(FakeCluster(machines), results)
+    assert not incomplete(result)
+    assert [*tmp_path.iterdir()] == [results]
+    assert {path.name for path in (results / "runs").iterdir()} == {share.run for share in result.shares}
+    assert all(ULID.fullmatch(share.run) for share in result.shares)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda info: replace(info, id="01ARZ3NDEKTSV4RRFFQ69G5FAV"),
+        lambda info: replace(info, plan=info.plan[:1]),
+        lambda info: replace(info, policy=replace(info.policy, rounds=1)),
+        lambda info: replace(info, seed=7),
+        lambda info: replace(info, resumed=()),
+        lambda info: replace(info, resumed=(*info.resumed, a_resumption())),
+    ],
+)
+def test_a_run_is_gone_on_with_as_it_was_begun(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
+    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), tmp_path, Killer(3))
+    liars = {"a": Scripted(head=change), "b": Scripted(kind="H100")}
+    result = measured(FakeCluster(liars), tmp_path, measure=FREE, resume="")
+    assert [share.state for share in result.shares] == ["failed", "done"]
+    assert not incomplete(measured(FakeCluster(machines), tmp_path, measure=FREE, resume=""))
+    assert validate_path(tmp_path).faults == ()
+
+
+def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -> None:
+    machines = {
+        "a": Scripted(dies_after=4),
+        "b": Scripted(head=lambda info: replace(info, plan=info.plan[:1])),
+        "c": Scripted(kind="H100"),
+    }
+    result = measured(FakeCluster(machines), tmp_path)
+    assert [(share.machine, share.state) for share in result.shares][:3] == [
+        ("a", "lost"),
+        ("b", "failed"),
+        ("c", "done"),
+    ]
+    assert incomplete(result)
+    assert validate_path(tmp_path).faults == ()
+
+
+class Clumsy(Told):
+    """Fails at what one machine measures."""
+
+    def record(self, machine: str, record: Record) -> None:
+        if machine == "a":
+            raise RecursionError("too deep")
+
+
+def test_whatever_goes_wrong_with_one_machine_fails_that_one_alone(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Clumsy())
+    assert [(share.state, share.reason) for share in result.shares] == [
+        ("failed", "RecursionError: too deep"),
+        ("done", ""),
+    ]
+
+
+class Remover(Told):
+    """Removes the run of one machine while it is measured."""
+
+    def __init__(self, results: Path) -> None:
+        super().__init__()
+        self._results = results
+
+    def record(self, machine: str, record: Record) -> None:
+        super().record(machine, record)
+        for run in self._results.glob("runs/*"):
+            if f'"machine": "{machine}"' in (run / "run.json").read_text() and machine == "a":
+                shutil.rmtree(run)
+
+
+def test_a_run_that_is_removed_while_it_is_measured_fails_its_machine_alone(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Remover(tmp_path))
+    assert [share.state for share in result.shares] == ["failed", "done"]
+
+
 class Stopped(BaseException):
     """The command was killed."""
 
@@ -272,7 +415,7 @@ def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path)
 def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
     measured(FakeCluster({"a": Scripted(dies_after=2)}), tmp_path)
     cluster = FakeCluster({"a": Scripted()})
-    with pytest.raises(UsageError, match="suites cannot be given again"):
+    with pytest.raises(UsageError, match="cannot be given again"):
         measured(cluster, tmp_path, resume="")
     with pytest.raises(UsageError, match="No fleet 'none'"):
         measured(cluster, tmp_path, measure=MeasureOptions(), resume="none")
@@ -320,7 +463,7 @@ def test_results_that_cannot_be_written_end_the_fleet_and_every_job(tmp_path: Pa
 
 def test_secrets_of_the_options_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "abcdef123456")
-    options = MeasureOptions(suites=("quick",), tags={"note": "abcdef123456"})
+    options = replace(QUICK, tags={"note": "abcdef123456"})
     measured(FakeCluster({"a": Scripted()}), tmp_path, measure=options)
     assert "abcdef123456" not in (next((tmp_path / "fleets").iterdir())).read_text()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -71,6 +73,17 @@ class NodeLine:
     def text(self) -> str:
         """Of a line that holds one."""
         return str(read_json(self.content, str))
+
+
+def with_suites(options: MeasureOptions, suites: Sequence[tuple[str, str]], folder: Path) -> MeasureOptions:
+    """The options with suites of which name and TOML are known, written to files below `folder`."""
+    paths = []
+    for number, (name, text) in enumerate(suites):
+        path = folder / "suites" / str(number) / f"{name}.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        paths.append(str(path))
+    return dataclasses.replace(options, suites=tuple(paths))
 
 
 def job_bytes(job: NodeJob) -> bytes:

@@ -34,13 +34,13 @@ class ShareState(StrEnum):
 class Share:
     """What one machine is to measure, as a run: the whole suite, unless it is `interrupted` or `lost`.
 
-    `interrupted`: a run of this machine, to be finished. `lost`: the head of a run whose machine went away,
-    to be begun again in these `cases`. `instead_of`: the id of that run, or the machine that never began.
+    `interrupted`: the head of a run of this machine, to be finished. `lost`: that of a run whose machine went
+    away, to be begun again in these `cases`. `instead_of`: its id, or the machine that never began.
     """
 
     machine: str
     kind: str
-    interrupted: Run | None = None
+    interrupted: RunInfo | None = None
     lost: RunInfo | None = None
     cases: tuple[Case, ...] = ()
     instead_of: str = ""
@@ -102,6 +102,6 @@ def _left(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
         machine=tags[MACHINE], kind=kinds.get(tags[MACHINE], ""), instead_of=tags.get(INSTEAD_OF, "")
     )
     if not run.ended:
-        yield dataclasses.replace(share, interrupted=run)
+        yield dataclasses.replace(share, interrupted=run.info)
     elif cases := lost_cases(run):
         yield begun_again(share, run.info, cases, share.machine)  # which may be back
