@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +21,7 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
 from benchbench.cluster.asking import MachineChoice
 from benchbench.cluster.entry import run_on_node
+from benchbench.cluster.fleet import FleetObserver
 from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
 from benchbench.cluster.messages import (
     Description,
@@ -46,6 +50,7 @@ from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
 from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured
 from tests.program import environment, running_in
+from tests.test_architecture import ROOT
 
 pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
 
@@ -55,7 +60,7 @@ FREE = MeasureOptions()  # nothing is asked for again
 
 def stored(results: Path) -> list[Run]:
     """The runs of the newest fleet."""
-    return runs_of(results, read_fleet(results).id)
+    return list(runs_of(results, read_fleet(results).id))
 
 
 def finished(run: Run) -> set[str]:
@@ -352,6 +357,76 @@ class Remover(Told):
 def test_a_run_that_is_removed_while_it_is_measured_fails_its_machine_alone(tmp_path: Path) -> None:
     result = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Remover(tmp_path))
     assert [share.state for share in result.shares] == ["failed", "done"]
+
+
+@pytest.mark.real
+def test_a_fleet_may_have_more_machines_than_a_process_may_open_files() -> None:
+    command = [sys.executable, "-m", "tests.studies.fleet_size", "150", "3", "100"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "450 records stored" in done.stdout
+
+
+class Counting(FleetObserver):
+    """Counts the records that are in memory when another comes."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def record(self, machine: str, record: Record) -> None:
+        self.counts.append(sum(isinstance(each, Record) for each in gc.get_objects()))
+
+
+def test_no_record_is_kept_in_memory(tmp_path: Path) -> None:
+    observer = Counting()
+    measured(FakeCluster({name: Scripted() for name in "abcdef"}), tmp_path, observer)
+    assert len(observer.counts) == 6 * PLANNED
+    assert max(observer.counts[6:]) <= max(observer.counts[:6])
+
+
+class Piece(bytes):
+    """Counts the bytes that are copied to put it after others."""
+
+    copied = 0
+
+    def __radd__(self, before: bytes) -> bytes:
+        Piece.copied += len(before)
+        return bytes(before) + bytes(self)
+
+
+def test_a_line_is_read_in_time_linear_in_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came of it before is not copied for each piece."""
+    monkeypatch.setattr(Piece, "copied", 0)
+    reader = LineReader()
+    for _ in range(100):
+        assert not list(reader.lines(Piece(b"x" * 100)))
+    assert Piece.copied <= 100 * 100
+
+
+class Second(Told):
+    """Tries to finish the fleet while it is measured."""
+
+    def __init__(self, results: Path) -> None:
+        super().__init__()
+        self._results = results
+        self.found: list[runs.Progress] = []
+
+    def record(self, machine: str, record: Record) -> None:
+        super().record(machine, record)
+        if len(self.records) == 2:
+            self.found = [runs.progress(each) for each in self._results.glob("runs/*")]
+            with pytest.raises(CannotWrite, match="Another process is adding"):
+                measured(FakeCluster({"a": Scripted()}), self._results, measure=FREE, resume="")
+
+
+def test_a_fleet_that_is_measured_is_known_and_nobody_else_adds_to_it(tmp_path: Path) -> None:
+    second = Second(tmp_path)
+    assert not incomplete(measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, second))
+    assert second.found == [runs.Progress.MEASURING] * 2
+    assert [runs.progress(each) for each in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
+    with pytest.raises(Stopped):
+        measured(FakeCluster({"a": Scripted()}), tmp_path, Killer(1))
+    assert [*map(runs.progress, sorted(tmp_path.glob("runs/*")))][-1] is runs.Progress.INTERRUPTED
 
 
 class Stopped(BaseException):

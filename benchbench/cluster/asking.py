@@ -26,7 +26,7 @@ from benchbench.cluster.machines import (
 )
 from benchbench.cluster.messages import with_suites
 from benchbench.cluster.shares import Share, shares_left
-from benchbench.cluster.stored import FleetInfo, keep_fleet, read_fleet, runs_of, suite_text
+from benchbench.cluster.stored import FleetInfo, kept, read_fleet, runs_of, suite_text
 from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.model.options import MeasureOptions
 from benchbench.plan.suite import suite_path
@@ -82,12 +82,14 @@ def measure_fleet(
         shares = [Share(machine=each.name, kind=each.kind) for each in here if each.name in info.measuring]
     if not shares:
         raise UsageError(f"The fleet {info.id} has ended: there is nothing to resume.", "Begin another.")
-    keep_fleet(results, info)
-    observer.note(f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}")
     there = {each.name for each in here}
     present = [node for node in nodes if node.name in there]
-    fleet = Fleet(info, present, listener, results, observer, _expected(info))
-    return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
+    with kept(results, info):
+        observer.note(
+            f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}"
+        )
+        fleet = Fleet(info, present, listener, results, observer, _expected(info))
+        return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
 
 
 def _expected(info: FleetInfo) -> request.Request | None:

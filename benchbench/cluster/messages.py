@@ -17,6 +17,7 @@ from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Policy
 from benchbench.store.codec import HEAD_LIMIT
+from benchbench.wire import LineBuffer
 
 UNREADABLE = "what it sent cannot be read: {error}"
 
@@ -115,16 +116,21 @@ class LineReader:
     """Whole lines of an answer that comes in pieces."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._lines = LineBuffer(HEAD_LIMIT)
 
     def lines(self, piece: bytes) -> Iterator[NodeLine]:
         """Those that `piece` completes. Raises UnreadableInput for what is none of ours."""
-        *whole, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > HEAD_LIMIT:
-            raise UnreadableInput(f"a line of more than {HEAD_LIMIT} bytes")
-        for each in whole:
-            kind, _, content = each.partition(b" ")
+        self._lines.take(piece)
+        while (line := self._next()) is not None:
+            kind, _, content = line.partition(b" ")
             try:
                 yield NodeLine(LineKind(kind.decode()), content)
             except ValueError as error:
                 raise UnreadableInput(f"{kind[:20]!r} begins no line") from error
+
+    def _next(self) -> bytes | None:
+        """Raises UnreadableInput."""
+        try:
+            return self._lines.pop()
+        except ValueError as error:
+            raise UnreadableInput(f"a line of {error}") from error
