@@ -333,7 +333,7 @@ def accept(
 
 
 def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
-    """Why a run should be no session: changed code, half of a comparison, nothing to count, a failed check."""
+    """Why a run should be no session: changed code, half of a comparison, no case that counts, a failure."""
     doubts = []
     measured = [side for side in digest(run).cases.values() if side.rounds]
     if measured and all(side.contended for side in measured):
