@@ -25,14 +25,14 @@ from benchbench.choosing.pareto import dominating, overall_offers
 from benchbench.choosing.ranking import Contender, rank_works
 from benchbench.choosing.sessions import Hardware, evidence_of
 from benchbench.choosing.stragglers import LEAST_MACHINES, machine_ps
-from benchbench.comparing.match import LEAST_PROCESSES
-from benchbench.comparing.verdicts import THRESHOLD
 from benchbench.documents.hardware import NO_PRICES, hardware_document
 from benchbench.documents.hardware_tables import work_title
 from benchbench.documents.plots import PricePanel
 from benchbench.errors import UsageError
 from benchbench.exporters.svg import Svg
-from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH
+from benchbench.judging.comparison import THRESHOLD
+from benchbench.judging.pairs import LEAST_PROCESSES
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH
 from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy

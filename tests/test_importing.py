@@ -17,10 +17,10 @@ from pytest_benchmark.stats import Stats
 
 from benchbench.analyse.columns import data_frame, flatten
 from benchbench.analyse.rows import rows
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, benchmark_statistics
+from benchbench.judging.comparison import compare_runs
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from benchbench.analyse.columns import COLUMNS, flatten
 from benchbench.analyse.plausible import implausible, interruption_notes, too_parallel
 from benchbench.analyse.rows import rows
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import summary
+from benchbench.judging.comparison import compare_runs
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchbench.gate import acceptance
-from benchbench.gate.acceptance import Acceptance
+from benchbench.gate import stages
+from benchbench.gate.stages import Acceptance
 from benchbench.running.observer import RunObserver
 from benchbench.store.selectors import results_folder
 
@@ -26,4 +26,4 @@ def baseline_set(
     """
     told = observer or RunObserver()
     root = results_folder(results)
-    return acceptance.accept(root, name, str(run), told.note, replace=replace, anyway=accept)
+    return stages.accept(root, name, str(run), told.note, replace=replace, anyway=accept)

@@ -65,7 +65,7 @@ def _results_option(run: Path) -> str:
 
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
-    """Of the run's machine. A report can do without."""
+    """The ceilings of the run's machine; a report can do without them."""
     try:
         return ceilings.read_ceilings(run.info.machine)
     except UnreadableInput as error:

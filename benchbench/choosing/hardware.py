@@ -10,7 +10,7 @@ from benchbench.choosing.choice import WorkChoice, work_choices
 from benchbench.choosing.pareto import Offer, overall_offers
 from benchbench.choosing.sessions import Evidence, evidence_of
 from benchbench.choosing.stragglers import Siblings, rank_siblings
-from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.run import Run
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.gate.spread import ENOUGH, Hours
+from benchbench.judging.sessions import ENOUGH, Hours
 from benchbench.stats import Difference, deviation, mean, t_quantile
 
 LEAST = 1e-4  # a standard deviation: equal values must not make every difference significant
@@ -33,7 +33,8 @@ def mean_log(days: Sequence[Hours], assumed: float) -> MeanLog:
     """Over days that may be of several machines of one type; each is the mean of its hours.
 
     With fewer than `ENOUGH` days each missing one counts as differing by `assumed`, as in the gate
-    (gate/spread.py). Where the processes alone explain more, their error counts. Raises ValueError for none.
+    (judging/sessions.py). Where the processes alone explain more, their error counts. Raises ValueError for
+    none.
     """
     if not days:
         raise ValueError("no day")

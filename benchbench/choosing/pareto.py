@@ -11,7 +11,7 @@ from benchbench.choosing.choice import Aim, WorkChoice, price_of
 from benchbench.choosing.means import MeanLog, gap
 from benchbench.choosing.ranking import Contender
 from benchbench.choosing.sessions import Hardware
-from benchbench.comparing.verdicts import ALPHA
+from benchbench.judging.comparison import ALPHA
 from benchbench.stats import mean
 
 

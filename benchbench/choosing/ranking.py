@@ -8,7 +8,7 @@ from functools import cached_property
 
 from benchbench.choosing.means import MeanLog, gap
 from benchbench.choosing.sessions import Hardware
-from benchbench.comparing.verdicts import ALPHA
+from benchbench.judging.comparison import ALPHA
 from benchbench.judging.ranking import claim_p
 from benchbench.stats import Difference
 

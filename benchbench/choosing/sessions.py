@@ -12,10 +12,10 @@ from benchbench.analyse.digest import CaseDigest, digest
 from benchbench.analyse.metrics import LATENCY, Metric
 from benchbench.analyse.roofline import device_of
 from benchbench.analyse.rows import Row, rows
-from benchbench.comparing.match import LEAST_PROCESSES, PARTS_APART
 from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
-from benchbench.gate.spread import Hours, days_of, hours_of
+from benchbench.judging.pairs import LEAST_PROCESSES, PARTS_APART
+from benchbench.judging.sessions import Hours, days_of, hours_of
 from benchbench.machine.environment import fingerprint
 from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case

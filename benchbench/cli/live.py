@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchbench.cli.screen import tell
-from benchbench.documents import plan, summary
+from benchbench.documents import fastest, plan, summary
 from benchbench.format import count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.doubling import sequence
 from benchbench.running import progress
@@ -99,6 +99,8 @@ class Lines(RunObserver):
             if self._verbose:
                 own = [record for record in each.records if record.part == len(each.info.resumed)]
                 tell(f"time: {summary.time_split(own, each.stages_s)}")
+            if self._report == "report":
+                tell(*fastest.answer(Run(info=each.info, records=tuple(each.records))))
             if self._report:
                 tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 

@@ -10,9 +10,9 @@ from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import Metric
 from benchbench.documents.document import Cell, Content, Document, Number, table
 from benchbench.format import count_of, visible
-from benchbench.gate.acceptance import Acceptance
 from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
-from benchbench.gate.spread import ENOUGH
+from benchbench.gate.stages import Acceptance
+from benchbench.judging.sessions import ENOUGH
 from benchbench.stats import deviation, mean
 from benchbench.store import tags
 

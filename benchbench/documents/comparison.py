@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from benchbench import format as fmt
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison
 from benchbench.documents import evidence
 from benchbench.documents.document import (
     Cell,
@@ -25,6 +24,7 @@ from benchbench.documents.document import (
 from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
+from benchbench.judging.comparison import ALPHA, CaseComparison, Comparison
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Verdict
 

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from benchbench import format as fmt
 from benchbench.analyse.digest import CaseDigest
 from benchbench.documents.document import Cell, Tone
-from benchbench.gate.endings import TOLD_ONLY, Cause, Ending, endings, exit_code, judged
-from benchbench.gate.result import CaseFinding, GateResult
-from benchbench.gate.significance import TestResult
+from benchbench.judging.check import (
+    TOLD_ONLY,
+    CaseFinding,
+    Cause,
+    Ending,
+    GateResult,
+    endings,
+    exit_code,
+    judged,
+)
+from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
 from benchbench.store.tags import DIRTY
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchbench.analyse.digest import SETTLED
-from benchbench.comparing.common import CommonFactor
-from benchbench.comparing.verdicts import CaseComparison
 from benchbench.documents.document import Cell, Column, Content, Number, Part, Tone, number
 from benchbench.format import significant
-from benchbench.gate.significance import TestResult
+from benchbench.judging.comparison import CaseComparison, CommonFactor
+from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
 
 COLUMNS = (

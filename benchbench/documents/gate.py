@@ -10,7 +10,6 @@ from typing import Any
 from benchbench import format as fmt
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.verdicts import ALPHA
 from benchbench.documents import evidence
 from benchbench.documents.conclusions import Gate, conclusions, deciding
 from benchbench.documents.document import (
@@ -29,10 +28,10 @@ from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.gate.baselines import hardware
-from benchbench.gate.endings import endings
-from benchbench.gate.result import CaseFinding, GateResult
-from benchbench.gate.significance import TestResult
-from benchbench.gate.spread import ENOUGH, days_of
+from benchbench.judging.check import CaseFinding, GateResult, endings
+from benchbench.judging.comparison import ALPHA
+from benchbench.judging.sessions import ENOUGH, days_of
+from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
 from benchbench.stats import median
 

@@ -23,7 +23,7 @@ from benchbench.documents.hardware_tables import (
     sibling_tables,
     title_mark,
 )
-from benchbench.gate.spread import ASSUMED_DEDICATED, ENOUGH
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ENOUGH
 
 SCHEMA = 1  # of the JSON. 1: first
 NOTHING = "nothing was measured that counts"

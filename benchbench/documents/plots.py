@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchbench.errors import UsageError, unknown
-from benchbench.trends.change_points import History
+from benchbench.judging.change_points import History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchbench import format as fmt
 from benchbench.documents.plots import TrendLine, TrendPoint
 from benchbench.exporters._drawing import WIDE, colour, cut
-from benchbench.trends.change_points import Change
+from benchbench.judging.change_points import Change
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
