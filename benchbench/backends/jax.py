@@ -200,7 +200,7 @@ class JaxSession(Session):
         """One array, sharded by its first axis."""
         import jax
 
-        from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along
+        from benchbench.workloads._programs.jax import mesh_of, sharding_along
 
         return jax.device_put(self._typed(rows), sharding_along(mesh_of(self), 0))
 

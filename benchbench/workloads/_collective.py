@@ -13,7 +13,7 @@ from benchbench.arrays import Array
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
-from benchbench.workloads._vectors import DRAWN
+from benchbench.workloads._memory_bound import DRAWN
 from benchbench.workloads.base import Operation
 
 if TYPE_CHECKING:

@@ -1,16 +1,16 @@
-"""Convolutions and pooling as data, of images, sequences and videos: see `_layers.py`."""
+"""Convolutions and pooling as data, and how few multiplications may do one: see `_layers.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
 from typing import ClassVar
 
-from benchbench.workloads._layers import Passes
-from benchbench.workloads._multiplications import saved_by_algorithms
-from benchbench.workloads._weights import Weight, bias_of
+from benchbench.workloads._layers import Passes, Weight, bias_of
 
 Size = int | tuple[int, ...]  # along each axis; one number: along both of an image
+Axis = tuple[int, int, int, int]  # size of the image, kernel, stride, zeros on either edge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,3 +190,28 @@ def _weights(name: str, shape: tuple[int, ...], scale: float, biases: int) -> di
     axes = (*range(2, len(shape)), 1, 0)
     kernel = Weight(shape=shape, scale=scale, axes=axes)
     return {f"{name}.weight": kernel, **bias_of(name, biases, biases > 0)}
+
+
+def saved_by_algorithms(axes: Iterable[Axis]) -> float:
+    """Products of the convolution of a channel over the fewest multiplications: 1 where each is needed.
+
+    A limit, whatever the algorithm. A bilinear algorithm takes one for each input that it reads, and for each
+    output: Winograd 1980, "Arithmetic complexity of computations"; Lavin & Gray 2016, "Fast algorithms for
+    CNNs", section 4. F(m, r), m outputs of a filter of r taps, reads m + r − 1 inputs, and Winograd's
+    algorithm takes no more. In several dimensions the numbers of each are multiplied. FFTs are algorithms of
+    this kind.
+    """
+    saved = 1.0
+    for axis in axes:
+        size, kernel, stride, edge = axis
+        outputs = (size + 2 * edge - kernel) // stride + 1
+        saved *= outputs * kernel / max(_met(axis, outputs))
+    return saved
+
+
+def _met(axis: Axis, outputs: int) -> Sequence[int]:
+    """Inputs that reach an output, and outputs that an input reaches: padding is neither."""
+    size, kernel, stride, edge = axis
+    pairs = [(at, at * stride + tap - edge) for at in range(outputs) for tap in range(kernel)]
+    inside = [(at, place) for at, place in pairs if 0 <= place < size]
+    return 1, len({at for at, _ in inside}), len({place for _, place in inside})

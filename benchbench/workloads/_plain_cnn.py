@@ -11,7 +11,7 @@ from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads.chain import Chain, Link
+from benchbench.workloads.network import Chain, Link
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw

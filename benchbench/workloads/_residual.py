@@ -16,8 +16,8 @@ from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads.chain import Chain, Link
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.network import Chain, Link
+from benchbench.workloads.steps import PipelinedTraining
 
 GAIN = 4.0  # of the convolutions, over He's weights
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.measurement import Cost
-from benchbench.workloads._layouts import torch_layout
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, sampled
+from benchbench.workloads.program import torch_layout
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,10 +12,9 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._decoder_layers import CausalAttention, TiedLogits
-from benchbench.workloads._layers import Embedding, Layer
+from benchbench.workloads._layers import CausalAttention, Embedding, Layer, TiedLogits
 from benchbench.workloads.base import Draw
-from benchbench.workloads.chain import BlockChain, Link
+from benchbench.workloads.network import BlockChain, Link
 
 CACHE_MULTIPLE = 8  # to which a cache's length is rounded up, so that its rows are aligned
 

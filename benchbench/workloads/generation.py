@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._programs import jax_generation, tensorflow_generation, torch_generation
+from benchbench.workloads._programs import jax, tensorflow, torch
 from benchbench.workloads.base import DeviceContext, Draw, Program
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.steps import Inference
@@ -41,15 +41,15 @@ class Generation(Decoder, Inference):
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module`; the cache's tensors are written in place."""
-        return torch_generation.generation(self, context, arrays)
+        return torch.generation(self, context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """TensorFlow's operations on variables, those of the cache among them."""
-        return tensorflow_generation.generation(self, context, arrays)
+        return tensorflow.generation(self, context, arrays)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Functions of the weights; the cache's arrays are given to the step, and back."""
-        return jax_generation.generation(self, context, arrays)
+        return jax.generation(self, context, arrays)
 
 
 class Prefill(Generation):

@@ -155,3 +155,23 @@ def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
 
     bias, real = weights.get(f"{name}.bias"), jnp.promote_types(y.dtype, jnp.float32)
     return y if bias is None else (y.astype(real) + bias.astype(real)).astype(y.dtype)
+
+
+def attend(q: Any, k: Any, v: Any, positions: Any, cache: dict[str, Any] | None, name: str) -> Any:
+    """Causal attention of (batch, length, heads, dim); a block's next keys and values are put into `cache`.
+
+    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    """
+    import jax.numpy as jnp
+    from jax import lax
+
+    if cache is not None:
+        cache[name] = tuple(
+            lax.dynamic_update_slice_in_dim(held, new.swapaxes(1, 2), positions[0], axis=2)
+            for held, new in zip(cache[name], (k, v), strict=True)
+        )
+    if cache is None or q.shape[1] > 1:
+        return attention(q, k, v, causal=True)
+    keys, values = cache[name]
+    seen = jnp.arange(keys.shape[2]) <= positions
+    return attention_products(q.swapaxes(1, 2), keys, values, seen[None]).swapaxes(1, 2)

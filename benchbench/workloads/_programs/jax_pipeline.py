@@ -15,10 +15,18 @@ from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.devices import AXIS
-from benchbench.workloads._programs.jax import apply_rule, as_in_torch, counter_of, fetched, put
-from benchbench.workloads._programs.jax_parallel import mesh_of, sharding_along, with_state_on
+from benchbench.workloads._programs.jax import (
+    apply_rule,
+    as_in_torch,
+    counter_of,
+    fetched,
+    mesh_of,
+    put,
+    sharding_along,
+    with_state_on,
+)
 from benchbench.workloads.base import DeviceContext, Program
-from benchbench.workloads.chain import BlockChain
+from benchbench.workloads.network import BlockChain
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays

@@ -206,3 +206,22 @@ def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
 
     bias = weights.get(f"{name}.bias")
     return y if bias is None else tf.nn.bias_add(y, tf.cast(bias, y.dtype))
+
+
+def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:
+    """Causal attention of (batch, length, heads, dim); keys and values are written to the cache.
+
+    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    """
+    import tensorflow as tf
+
+    if cache is not None:
+        first, count = positions[0], q.shape[1]
+        for held, new in zip(cache, (k, v), strict=True):
+            held[:, :, first : first + count].assign(tf.transpose(new, [0, 2, 1, 3]))
+    if cache is None or q.shape[1] > 1:
+        return attention(q, k, v, causal=True)
+    keys, values = cache
+    seen = tf.range(keys.shape[2], dtype=positions.dtype) <= positions
+    y = attention_products(tf.transpose(q, [0, 2, 1, 3]), keys, values, seen[None])
+    return tf.transpose(y, [0, 2, 1, 3])

@@ -76,3 +76,23 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
     grouped = k.shape[1] < q.shape[1]
     y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
     return y.transpose(1, 2)
+
+
+def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:
+    """Causal attention of (batch, length, heads, dim); keys and values are written to the cache.
+
+    One query is a new token, and sees what is in the cache; several are a prompt, and see each other.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    if cache is not None:
+        for held, new in zip(cache, (k, v), strict=True):
+            held.index_copy_(2, positions, new.transpose(1, 2))
+    if cache is None or q.shape[1] > 1:
+        return attention(q, k, v, causal=True)
+    keys, values = cache
+    seen = torch.arange(keys.shape[2], device=keys.device) <= positions
+    # The queries of a group as rows: with a mask, no fused kernel shares keys among heads.
+    grouped = q.view(len(q), keys.shape[1], -1, q.shape[3])
+    return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[None]).view(q.shape)

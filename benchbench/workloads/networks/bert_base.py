@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._division import ENCODER_LAYERS, Division, DivisionPlan
-from benchbench.workloads._layers import Dense, Embedding, Layer, Norm
+from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, TiedDense, TransformerSize
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads._programs.tensorflow_layers import read_once
 from benchbench.workloads._programs.transformer_layers import (
@@ -18,9 +17,8 @@ from benchbench.workloads._programs.transformer_layers import (
     TensorFlowTransformerLayers,
     TransformerLayers,
 )
-from benchbench.workloads._transformer_layers import TiedDense, TransformerSize
 from benchbench.workloads.base import Draw
-from benchbench.workloads.network import Network
+from benchbench.workloads.network import ENCODER_LAYERS, Division, DivisionPlan, Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
 SIZE = frozenset({"hidden", "heads", "depth", "vocabulary", "positions"})

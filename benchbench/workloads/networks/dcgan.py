@@ -12,9 +12,8 @@ from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import Layer, Norm
 from benchbench.workloads._optimizers import Adam, Optimizer
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
-from benchbench.workloads.adversarial import DISCRIMINATOR, GENERATOR, AdversarialStep, torch_adversaries
 from benchbench.workloads.network import Network
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.steps import DISCRIMINATOR, GENERATOR, AdversarialStep, Inference, torch_adversaries
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw

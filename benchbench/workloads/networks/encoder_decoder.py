@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._layers import Dense, Layer, Norm
+from benchbench.workloads._layers import Dense, Layer, Norm, TransformerSize
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs.transformer_layers import (
     JaxTransformerLayers,
@@ -16,7 +16,6 @@ from benchbench.workloads._programs.transformer_layers import (
     TensorFlowTransformerLayers,
     TransformerLayers,
 )
-from benchbench.workloads._transformer_layers import TransformerSize
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep

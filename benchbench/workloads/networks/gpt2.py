@@ -12,19 +12,16 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._division import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Layer, Norm
 from benchbench.workloads._programs import (
-    jax_generation,
     jax_layers,
-    tensorflow_generation,
     tensorflow_layers,
-    torch_generation,
     torch_layers,
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.network import CAUSAL_LAYERS, Division, DivisionPlan
+from benchbench.workloads.steps import PipelinedTraining
 
 EXPANSION = 4  # of the hidden layer between `up` and `down`
 
@@ -105,7 +102,7 @@ class Gpt2(Decoder):
         def attention(x: Any, name: str) -> Any:
             parts = tf.reshape(dense(x, f"{name}.qkv"), [*tokens.shape, 3, self.heads, self.head])
             q, k, v = tf.unstack(parts, axis=2)
-            y = tensorflow_generation.attend(q, k, v, positions, cache and cache[name])
+            y = tensorflow_layers.attend(q, k, v, positions, cache and cache[name])
             return dense(tf.reshape(y, x.shape), f"{name}.out")
 
         at = tf.range(tokens.shape[1]) if positions is None else positions
@@ -135,7 +132,7 @@ class Gpt2(Decoder):
         parts = dense(norm(x, f"{name}.norm1"), f"{name}.qkv")
         parts = parts.reshape(*x.shape[:2], 3, self.heads, self.head)
         q, k, v = (parts[:, :, part] for part in range(3))
-        y = jax_generation.attend(q, k, v, positions, cache, name)
+        y = jax_layers.attend(q, k, v, positions, cache, name)
         x += dense(y.reshape(x.shape), f"{name}.out")
         up = dense(norm(x, f"{name}.norm2"), f"{name}.up")
         return x + dense(jax.nn.gelu(up, approximate=True), f"{name}.down")
@@ -207,7 +204,7 @@ def torch_gpt2_block(network: Gpt2) -> Any:
         def forward(self, x: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
             parts = self.qkv(self.norm1(x)).unflatten(-1, (3, -1, network.head))
             q, k, v = parts.unbind(2)
-            x = x + self.out(torch_generation.attend(q, k, v, positions, cache).flatten(2))
+            x = x + self.out(torch_layers.attend(q, k, v, positions, cache).flatten(2))
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
     return Block

@@ -12,20 +12,16 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._decoder_layers import RmsNorm, Rotary
-from benchbench.workloads._division import Division, DivisionPlan
-from benchbench.workloads._layers import EPSILON, Dense, Layer
+from benchbench.workloads._layers import EPSILON, Dense, Layer, RmsNorm, Rotary
 from benchbench.workloads._programs import (
-    jax_generation,
     jax_layers,
-    tensorflow_generation,
     tensorflow_layers,
-    torch_generation,
     torch_layers,
 )
 from benchbench.workloads.decoder import Decoder
 from benchbench.workloads.generation import Decode, Prefill
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.network import Division, DivisionPlan
+from benchbench.workloads.steps import PipelinedTraining
 
 BASE = 500_000.0  # of the rotary frequencies
 
@@ -119,7 +115,7 @@ class Llama(Decoder):
 
         def attention(x: Any, name: str) -> Any:
             q, k, v = (heads(x, f"{name}.{part}") for part in ("query", "key", "value"))
-            y = tensorflow_generation.attend(rotated(q), rotated(k), v, positions, cache and cache[name])
+            y = tensorflow_layers.attend(rotated(q), rotated(k), v, positions, cache and cache[name])
             return dense(tf.reshape(y, x.shape), f"{name}.out")
 
         table = tensorflow_layers.read_once(weights["tokens.weight"])
@@ -158,7 +154,7 @@ class Llama(Decoder):
 
         y = norm(x, f"{name}.norm1")
         q, k, v = (heads(y, f"{name}.{part}") for part in ("query", "key", "value"))
-        y = jax_generation.attend(rotated(q), rotated(k), v, positions, cache, name)
+        y = jax_layers.attend(rotated(q), rotated(k), v, positions, cache, name)
         x += dense(y.reshape(x.shape), f"{name}.out")
         y = norm(x, f"{name}.norm2")
         return x + dense(jax.nn.silu(dense(y, f"{name}.gate")) * dense(y, f"{name}.up"), f"{name}.down")
@@ -249,7 +245,7 @@ def torch_llama_block(network: Llama) -> Any:
             q, k, v = (
                 part(y).unflatten(-1, (-1, network.head)) for part in (self.query, self.key, self.value)
             )
-            y = torch_generation.attend(rotated(q, *tables), rotated(k, *tables), v, positions, cache)
+            y = torch_layers.attend(rotated(q, *tables), rotated(k, *tables), v, positions, cache)
             x = x + self.out(y.flatten(2))
             y = self.norm2(x)
             return x + self.down(F.silu(self.gate(y)) * self.up(y))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._division import ENCODER_LAYERS, DivisionPlan
-from benchbench.workloads._layers import Norm
+from benchbench.workloads._layers import Norm, TransformerSize, Weight
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads._programs.transformer_layers import (
@@ -19,12 +18,9 @@ from benchbench.workloads._programs.transformer_layers import (
     TensorFlowTransformerLayers,
     TransformerLayers,
 )
-from benchbench.workloads._transformer_layers import TransformerSize
-from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import Draw
-from benchbench.workloads.chain import BlockChain, Link
-from benchbench.workloads.pipeline import PipelinedTraining
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.network import ENCODER_LAYERS, BlockChain, DivisionPlan, Link
+from benchbench.workloads.steps import Inference, PipelinedTraining
 
 if TYPE_CHECKING:
     import numpy as np

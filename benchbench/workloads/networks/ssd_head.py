@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Indices
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._multibox import COORDINATES, MultiBox
+from benchbench.workloads._losses import COORDINATES, MultiBox
 from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep

@@ -11,13 +11,11 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._division import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, SelfAttention
 from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 from benchbench.workloads.base import Draw
-from benchbench.workloads.chain import BlockChain, Link
-from benchbench.workloads.pipeline import PipelinedTraining
-from benchbench.workloads.steps import Inference
+from benchbench.workloads.network import CAUSAL_LAYERS, BlockChain, Division, DivisionPlan, Link
+from benchbench.workloads.steps import Inference, PipelinedTraining
 
 LAYERS = 2
 HEAD = 64  # the width of one

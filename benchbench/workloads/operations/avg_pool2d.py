@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._memory_bound import MemoryBoundBackward
-from benchbench.workloads._pooling import Pool2d
+from benchbench.workloads._memory_bound import MemoryBoundBackward, Pool2d
 
 if TYPE_CHECKING:
     from benchbench.workloads._memory_bound import Step

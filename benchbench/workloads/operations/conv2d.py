@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._conv2d import Sizes2d, explicit_padding
-from benchbench.workloads._convolution import ConvolutionBackward
+from benchbench.workloads._convolution import ConvolutionBackward, Sizes2d, explicit_padding
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Phase
-from benchbench.workloads._conv2d import Sizes2d, explicit_padding
-from benchbench.workloads._convolution import FILTER_LAST, TO_LAST, torch_images
-from benchbench.workloads._layouts import images_layout, torch_layout
+from benchbench.workloads._convolution import FILTER_LAST, TO_LAST, Sizes2d, explicit_padding, torch_images
 from benchbench.workloads.backward import UPSTREAM
 from benchbench.workloads.base import Program
+from benchbench.workloads.program import images_layout, torch_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw

@@ -11,11 +11,11 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads._conv_layers import saved_by_algorithms
 from benchbench.workloads._convolution import AXIS_NAMES, TO_LAST, torch_images
-from benchbench.workloads._layouts import images_layout
-from benchbench.workloads._multiplications import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._vectors import Vectors
+from benchbench.workloads._memory_bound import Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.workloads._convolution import TO_LAST, Convolution, ConvolutionBackward
-from benchbench.workloads._layouts import images_layout
 from benchbench.workloads.base import Program
+from benchbench.workloads.program import images_layout
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import Floats, Indices
-from benchbench.workloads._vectors import SCALAR, Vectors
+from benchbench.workloads._memory_bound import SCALAR, Vectors
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

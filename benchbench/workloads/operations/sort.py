@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._rows import OrderedRows
+from benchbench.workloads._memory_bound import OrderedRows
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from benchbench.arrays import Floats
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._rows import OrderedRows
+from benchbench.workloads._memory_bound import OrderedRows
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from benchbench.errors import Unsupported, UsageError, unknown
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads import networks
+from benchbench.workloads._layers import Weight
 from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
-from benchbench.workloads._weights import Weight
 from benchbench.workloads.base import Draw, Program, Step, Training
 from benchbench.workloads.steps import TrainingStep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._transfer import Transfer
+from benchbench.workloads._memory_bound import Transfer
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

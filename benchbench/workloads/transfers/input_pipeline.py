@@ -16,17 +16,19 @@ from benchbench.model.placement import Strategy
 from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._image_sets import (
     NAME,
+    PREFETCHED,
     SYNTHETIC,
     ImageSet,
+    augmented,
     channels_of,
+    drawn_order,
     drawn_set,
     require_pillow,
     set_named,
 )
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._plain_cnn import PlainCnn
-from benchbench.workloads._programs import jax_input, numpy, tensorflow_input, torch_input
-from benchbench.workloads._samples import PREFETCHED, augmented, drawn_order
+from benchbench.workloads._programs import jax, numpy, tensorflow, torch
 from benchbench.workloads.base import DeviceContext, Draw, Feed, Program, Step
 from benchbench.workloads.steps import TrainingStep
 
@@ -124,20 +126,20 @@ class InputPipeline(TrainingStep, PlainCnn):
         return numpy.training(self, self.update, arrays, ops, batches)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        samples = torch_input.ImageSamples(self.image_set(), self.order(), self.side)
-        batches = torch_input.torch_batches(samples, self.batch, self.workers, context)
+        samples = torch.ImageSamples(self.image_set(), self.order(), self.side)
+        batches = torch.torch_batches(samples, self.batch, self.workers, context)
         return self._fed(super().build_torch(context, arrays), batches)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        batches = tensorflow_input.tensorflow_batches(
+        batches = tensorflow.tensorflow_batches(
             self.image_set(), self.order(), self.side, self.batch, self.workers, context
         )
         return self._fed(super().build_tensorflow(context, arrays), batches)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        jax_input.require_grain()
-        sample, order = jax_input.GrainSample(self.image_set(), self.order(), self.side), self.order()
-        batches = jax_input.jax_batches(sample, len(order), self.batch, self.workers, context)
+        jax.require_grain()
+        sample, order = jax.GrainSample(self.image_set(), self.order(), self.side), self.order()
+        batches = jax.jax_batches(sample, len(order), self.batch, self.workers, context)
         return self._fed(super().build_jax(context, arrays), batches)
 
     def _fed(self, program: Program, batches: Generator[tuple[Any, ...], None, None]) -> Program:
