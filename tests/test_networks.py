@@ -17,8 +17,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.world import ALONE
 from benchbench.worker.reference import reference
-from benchbench.worker.tolerance import LAMBDA, tolerance
-from benchbench.worker.verify import STEPS, sample_indices
+from benchbench.worker.verify import LAMBDA, STEPS, sample_indices, tolerance
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._optimizers import OPTIMIZERS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.machine import kernel
-from benchbench.machine.installation import install_line
+from benchbench.machine.environment import install_line
 from benchbench.model.case import AMP, Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
@@ -27,7 +27,7 @@ from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.world import ALONE, Spread, World
-from benchbench.traces.recording import BEGIN, END, Recording
+from benchbench.traces.spans import BEGIN, END, Recording
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload

@@ -29,7 +29,7 @@ from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
-from benchbench.traces import hlo, xla
+from benchbench.traces import xla
 
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
@@ -317,7 +317,7 @@ class JaxSession(Session):
         labels = {
             (module.name, instruction): label
             for module in modules
-            for instruction, label in hlo.labels(module.to_string()).items()
+            for instruction, label in xla.labels(module.to_string()).items()
         }
         return xla.parse_profile(folder, recording, labels)
 

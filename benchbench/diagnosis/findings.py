@@ -15,8 +15,8 @@ from benchbench.diagnosis.checks.clocks import wall_clock
 from benchbench.diagnosis.checks.table import CHECKS
 from benchbench.machine.environment import usable_threads
 from benchbench.machine.kernel import allowed_cpus
-from benchbench.machine.neighbours import watch_neighbours
 from benchbench.machine.nvml import Nvml
+from benchbench.machine.sampler import watch_neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
 from benchbench.launch.rank_transport import RankTransport
 from benchbench.launch.transport import Transport
-from benchbench.machine.system import limits
+from benchbench.machine.environment import limits
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions

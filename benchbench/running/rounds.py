@@ -13,8 +13,7 @@ from pathlib import PurePath
 
 from benchbench import __version__
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.environment import machine, tuning_variables
-from benchbench.machine.identity import machine_id, name_hashes
+from benchbench.machine.environment import machine, machine_id, name_hashes, tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure

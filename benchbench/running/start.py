@@ -14,7 +14,7 @@ from benchbench.errors import CannotWrite
 from benchbench.format import size
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.environment import usable_threads
-from benchbench.machine.neighbours import Beginning, Pause, beginning, pause_since, watch_neighbours
+from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.model.device import Target
 from benchbench.running.observer import RunObserver
 from benchbench.running.presence import Presence, presence_folder

@@ -7,8 +7,7 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.recording import Recording
-from benchbench.traces.spans import Span, TraceWindow
+from benchbench.traces.spans import Recording, Span, TraceWindow
 from benchbench.traces.timeline import summarise
 
 KERNEL = "_kernel_time"  # ends the name of what ran a node

@@ -20,7 +20,7 @@ from benchbench.model.status import Status
 from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
 from benchbench.traces import xla
-from benchbench.traces.recording import Recording, Unread
+from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
 from benchbench.worker.case import Implausible, measure_case
 from benchbench.worker.program import (

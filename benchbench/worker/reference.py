@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_result
-from benchbench.worker.tolerance import accumulation, tolerance
 from benchbench.worker.verify import (
     SPARED,
     STEPS,
     Reference,
+    accumulation,
     checked_at,
     relative_error,
     sample_indices,
     sampled_elements,
+    tolerance,
     training_elements,
 )
-from benchbench.workloads._reference.number_formats import PRECISIONS
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads._reference.rounding import Flipping, Watching, rounding_to
+from benchbench.workloads._reference.rounding import PRECISIONS, Flipping, Watching, rounding_to
 from benchbench.workloads.base import Draw, Operation, Training, Workload
 from benchbench.workloads.steps import DRAWS_TOLERATED
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHARE = "share of zeros"
 COUNTED = 4096  # elements, or all of fewer: the share of zeros among them tells a rate of 0.1 from 0.15
-SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 exp(−6²/2), as in tolerance.py
+SIGMAS = 6.0  # a right share is further from the rate once in 10⁹ outputs: 2 exp(−6²/2), as in verify.py
 
 
 @dataclass(frozen=True)
