@@ -19,11 +19,13 @@ from inline_snapshot import snapshot
 from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
-from benchbench.cluster.asking import MachineChoice
 from benchbench.cluster.entry import run_on_node
-from benchbench.cluster.fleet import FleetObserver
-from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
+from benchbench.cluster.fleet import FleetObserver, MachineChoice
+from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
 from benchbench.cluster.messages import (
+    BEGIN_S,
+    PERIOD_S,
+    SILENT_S,
     Description,
     LineKind,
     LineReader,
@@ -33,8 +35,6 @@ from benchbench.cluster.messages import (
     read_json,
 )
 from benchbench.cluster.node import describe_machine
-from benchbench.cluster.shares import lost_cases, unfinished_cases
-from benchbench.cluster.stored import read_fleet, runs_of
 from benchbench.documents.fleet import fleet_document, incomplete
 from benchbench.documents.lists import list_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError

@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchbench.analyse.rows import case_key
-from benchbench.cluster.messages import LineKind, NodeLine
-from benchbench.cluster.shares import Share, ShareState, unfinished_cases
+from benchbench.cluster.machines import Share, ShareState, unfinished_cases
+from benchbench.cluster.messages import (
+    LineKind,
+    NodeLine,
+)
 from benchbench.errors import UnreadableInput
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
