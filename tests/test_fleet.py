@@ -308,6 +308,24 @@ def test_a_run_is_gone_on_with_as_it_was_begun(tmp_path: Path, change: Callable[
     assert validate_path(tmp_path).faults == ()
 
 
+def test_an_interrupted_run_that_cannot_be_read_any_longer_costs_its_machine_alone(tmp_path: Path) -> None:
+    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), tmp_path, Killer(3))
+    first = sorted(tmp_path.glob("runs/*"))[0]
+
+    class Breaker(Told):
+        """Breaks a run before it is gone on with."""
+
+        def note(self, text: str) -> None:
+            super().note(text)
+            if " measures on " in text:
+                (first / "run.json").write_text("{}")
+
+    result = measured(FakeCluster(machines), tmp_path, Breaker(), measure=FREE, resume="")
+    assert [share.state for share in result.shares] == ["failed", "done"]
+
+
 def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -> None:
     machines = {
         "a": Scripted(dies_after=4),

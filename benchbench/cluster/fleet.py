@@ -129,10 +129,12 @@ class Fleet:
         """Queue a share for its machine; where that is gone, what is left of the share goes to another."""
         receiver = Receiver(share, self._results, self._assignment(share), self._redact)
         self._receivers.append(receiver)
-        if share.machine in self._nodes:
-            self._waiting.append(receiver)
-        else:
-            self._lose(receiver, GONE)
+        with self._alone(receiver):
+            receiver.recall()
+            if share.machine in self._nodes:
+                self._waiting.append(receiver)
+            else:
+                self._lose(receiver, GONE)
 
     def _start_idle(self) -> None:
         taken = {each.share.machine for each in self._busy.values()}
@@ -140,9 +142,10 @@ class Fleet:
             if receiver.share.machine not in taken:
                 taken.add(receiver.share.machine)
                 self._waiting.remove(receiver)
-                receiver.starting()
                 node = self._nodes[receiver.share.machine]
-                self._busy[self._listener.start(node, self._job(receiver.share))] = receiver
+                with self._alone(receiver):
+                    receiver.starting()
+                    self._busy[self._listener.start(node, self._job(receiver.share))] = receiver
 
     def _heed(self, task: int, said: NodeLine | Ended) -> None:
         if (receiver := self._busy.get(task)) is None:
