@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from benchbench import __version__
-from benchbench.cluster.asking import FleetOptions, measure_fleet
-from benchbench.cluster.fleet import FleetObserver, FleetResult
-from benchbench.cluster.interface import Arrived, Ended, Event, Node
-from benchbench.cluster.messages import Description, LineKind, NodeJob, line_bytes, read_job
+from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, measure_fleet
+from benchbench.cluster.messages import (
+    Arrived,
+    Description,
+    Ended,
+    Event,
+    LineKind,
+    Node,
+    NodeJob,
+    line_bytes,
+    read_job,
+)
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions

@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 
 from benchbench.analyse.digest import digest
+from benchbench.cluster.machines import Share
 from benchbench.cluster.messages import LineKind, LineReader, line_bytes
 from benchbench.cluster.receiver import Assignment, Receiver
-from benchbench.cluster.shares import Share
 from benchbench.documents.baselines import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session
-from benchbench.launch.channel import Channel
+from benchbench.launch.process import Channel
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet, of_all
 from benchbench.model.record import Record

@@ -37,7 +37,7 @@ def measure_ranks(
     Example: torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch
     """
     where = launched(os.environ, os.getppid())
-    from benchbench.launch.followers import follow
+    from benchbench.launch.joining import follow
 
     if where.rank:
         with signals():

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from benchbench import paths
 from benchbench.cluster.entry import run_on_node
-from benchbench.cluster.interface import Arrived, Ended, Event, Node
+from benchbench.cluster.messages import Arrived, Ended, Event, Node
 from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.machine.environment import install_line
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from benchbench.backends.base import Backend
-from benchbench.launch.job_queues import Job
-from benchbench.launch.pool import WorkerPool
+from benchbench.launch.pool import Job, WorkerPool
 from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Failure

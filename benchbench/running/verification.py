@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from benchbench.backends.base import Backend
 from benchbench.errors import Unsupported
 from benchbench.launch import catalogue
-from benchbench.launch.job_queues import Job
-from benchbench.launch.reference_jobs import reference_in, reference_message
+from benchbench.launch.pool import Job, reference_in, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure
