@@ -364,9 +364,6 @@ class Backend(ABC):
             return "TF32 is a mode of NVIDIA tensor cores; a CPU has none"
         if dtype in AMP and phase is not Phase.TRAIN:
             return f"{dtype} is mixed precision for training; ask for {dtype.compute}"
-        return self._refuses_caches(cache, phase)
-
-    def _refuses_caches(self, cache: Cache, phase: Phase) -> str:
         if cache not in self.caches:
             return f"it is measured with {' or '.join(self.caches)} caches only"
         if cache is Cache.ROTATE and phase is Phase.TRAIN:

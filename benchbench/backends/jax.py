@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -113,7 +113,9 @@ class Jax(Backend):
             except RuntimeError as error:  # how JAX says that a platform is not there
                 missing[platform] = _reason(platform, error)
                 continue
-            if platform == "gpu" and _is_rocm(platform_devices):
+            if platform == "gpu" and any(
+                "rocm" in d.client.platform_version.lower() for d in platform_devices
+            ):
                 missing |= {platform: "this JAX has AMD's GPUs", "rocm": NOT_MEASURED["rocm"]}
                 continue
             found += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
@@ -352,11 +354,6 @@ def _describe(platform: str, index: int, device: Any) -> Device:
     return Device(
         name=f"{platform}:{index}", device_class=DeviceClass.ACCELERATOR, model=str(device.device_kind)
     )
-
-
-def _is_rocm(devices: Sequence[Any]) -> bool:
-    """Whether JAX's "gpu" is one of AMD's: its runtime says so."""
-    return any("rocm" in device.client.platform_version.lower() for device in devices)
 
 
 def _reason(platform: str, error: Exception) -> str:

@@ -265,17 +265,14 @@ class OnnxSession(TorchSession):
             options.profile_file_prefix = str(trace)
         if self._memory != "cpu":
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        # A product's scale becomes an attribute, which is float32 whatever the product is computed in.
+        inexact = ["MatMulScaleFusion"] if self.case_dtype is Dtype.FLOAT64 else []
         session = onnxruntime.InferenceSession(
-            path, options, providers=self._providers(), disabled_optimizers=self._inexact_fusions
+            path, options, providers=self._providers(), disabled_optimizers=inexact
         )
         if session.get_providers()[0] != self._provider:
             raise Unsupported(f"{self._provider} did not start; ONNX Runtime fell back to the CPU")
         return session
-
-    @property
-    def _inexact_fusions(self) -> list[str]:
-        """A product's scale becomes an attribute, which is float32 whatever the product is computed in."""
-        return ["MatMulScaleFusion"] if self.case_dtype is Dtype.FLOAT64 else []
 
     def _providers(self) -> list[Any]:
         """The device's own; CUDA also for what TensorRT has no layer for. Nothing falls back to the CPU."""
@@ -430,7 +427,8 @@ def is_any_kept() -> bool:
 def keep_model(path: Path, name: str) -> None:
     """Move the model to where it is kept, unless there is no such place or little room."""
     kept, size = _place_of(name), path.stat().st_size
-    if kept is None or shutil.disk_usage(path).free < FREE_TIMES * size or _has_parts(path):
+    has_parts = os.path.exists(path.with_name(f"{path.name}.data"))  # weights of more than 2 GB lie beside it
+    if kept is None or shutil.disk_usage(path).free < FREE_TIMES * size or has_parts:
         return
     kept.parent.mkdir(parents=True, exist_ok=True)
     path.replace(kept)  # one file system: both are in the run's folder
@@ -439,11 +437,6 @@ def keep_model(path: Path, name: str) -> None:
 def _place_of(name: str) -> Path | None:
     folder = os.environ.get(EXPORTED)
     return Path(folder) / f"{name}.onnx" if folder and name else None
-
-
-def _has_parts(path: Path) -> bool:
-    """Whether weights lie in a file beside it, as those of more than 2 GB do."""
-    return os.path.exists(path.with_name(f"{path.name}.data"))
 
 
 def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:

@@ -45,7 +45,9 @@ def condition_notes(measured: Sequence[Measurement], usual: float | None = None)
     `usual`: the device's SM clock in MHz, from `usual_mhz`.
     """
     seen = _seen(measured)
-    found = [*_throttled(seen, usual), *contended(measured), *_short_of_memory(measured)]
+    found = [*_throttled(seen, usual), *contended(measured)]
+    if (share := memory_waiting(measured) or 0.0) > MOST_WAITING:
+        found.append(note(NoteKind.SHORT_OF_MEMORY, share=share))
     return found + list(dict.fromkeys(each for one in seen for each in one.telemetry.notes))
 
 
@@ -143,11 +145,6 @@ def contended(measured: Sequence[Measurement]) -> list[Note]:
     if (most := max((count for each in telemetry for count in each.gpu_processes), default=0)) > 1:
         found.append(note(NoteKind.SHARED_GPU, processes=most))
     return found
-
-
-def _short_of_memory(measured: Sequence[Measurement]) -> list[Note]:
-    share = memory_waiting(measured) or 0.0
-    return [note(NoteKind.SHORT_OF_MEMORY, share=share)] if share > MOST_WAITING else []
 
 
 def energy_j(measured: Measurement) -> float | str:

@@ -101,7 +101,7 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
         cpu=_cpu(cpuinfo),
         cores=_cores(root, cpuinfo),
         threads=usable_threads(root),
-        memory_bytes=_memory_bytes(root),
+        memory_bytes=min([_physical_bytes(root), *(limit for limit, _ in memory_limits(root))]),
         architecture=platform.machine(),
         os=os_name(platform.system(), platform.release()),
         python=platform.python_version(),
@@ -171,9 +171,13 @@ def worker_environment(
     such as NVIDIA_TF32_OVERRIDE or XLA_USE_BF16, is not on it. With the allocator `system` the
     shell's choice of allocator is kept, with `steady` freed memory is reused, as in a long-running process.
     """
-    chosen = {name: value for name, value in parent.items() if _inherited(name)}
+    chosen = {name: value for name, value in parent.items() if name.upper() in INHERITED}
     threads = dict.fromkeys(THREADS, str(settings.threads))
-    shell = {name: value for name, value in parent.items() if _allocates(name)}
+    shell = {
+        name: value
+        for name, value in parent.items()
+        if name in ALLOCATOR_NAMES or name.startswith(ALLOCATOR_PREFIX)
+    }
     allocator = STEADY if settings.allocator is Allocator.STEADY else shell
     return chosen | threads | allocator | dict(extra)
 
@@ -181,14 +185,6 @@ def worker_environment(
 def tuning_variables(parent: Mapping[str, str]) -> dict[str, str]:
     """Variables of `parent` that workers inherit and that may change what is measured, sorted by name."""
     return {name: parent[name] for name in sorted(parent) if name.upper() in TUNING}
-
-
-def _inherited(name: str) -> bool:
-    return name.upper() in INHERITED
-
-
-def _allocates(name: str) -> bool:
-    return name in ALLOCATOR_NAMES or name.startswith(ALLOCATOR_PREFIX)
 
 
 def _cpu(cpuinfo: str) -> str:
@@ -212,11 +208,6 @@ def _cores(root: Path, cpuinfo: str) -> int:
     import psutil
 
     return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-
-
-def _memory_bytes(root: Path) -> int:
-    limits = [limit for limit, _ in memory_limits(root)]
-    return min([_physical_bytes(root), *limits])
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -320,9 +311,10 @@ def install_line(extra: str, origin: str | None = None) -> str:
     found = json.loads(origin or _origin() or "{}")
     url, wanted = found.get("url", ""), f"[{extra}]" if extra else ""
     if "dir_info" in found:
-        folder = _shortest(Path(unquote(urlsplit(url).path)))
+        folder = Path(unquote(urlsplit(url).path))
+        name = "." if paths.resolved(folder) == paths.resolved(os.curdir) else str(folder)
         editable = "-e " if found["dir_info"].get("editable") else ""
-        return f"pip install {editable}{shlex.quote(folder + wanted)}"
+        return f"pip install {editable}{shlex.quote(name + wanted)}"
     source = f"{DISTRIBUTION}{wanted} @ {url}" if url else f"{DISTRIBUTION}{wanted}"
     return f"pip install {shlex.quote(source)}"
 
@@ -335,11 +327,6 @@ def _origin() -> str | None:
     except PackageNotFoundError:  # run from a source tree
         folder = Path(__file__).parents[2]
         return json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
-
-
-def _shortest(folder: Path) -> str:
-    """`.` in the folder itself, else the absolute path."""
-    return "." if paths.resolved(folder) == paths.resolved(os.curdir) else str(folder)
 
 
 def check_system(platform: str, root: Path = Path("/")) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePath
 from typing import Any, Protocol
 
@@ -76,7 +77,7 @@ class Nvml(Protocol):
 def connect(load: Callable[[], Any] | None = None) -> Nvml | str:
     """NVML, or why there is none. Without a driver that is an answer, not an error."""
     try:
-        module = (load or _pynvml)()
+        module = load() if load else import_module("pynvml")
     except ImportError:
         return "no NVML: nvidia-ml-py is not installed"
     try:
@@ -86,12 +87,6 @@ def connect(load: Callable[[], Any] | None = None) -> Nvml | str:
     except module.NVMLError as error:
         return f"no NVML: {error}"
     return Pynvml(module)
-
-
-def _pynvml() -> Any:
-    import pynvml
-
-    return pynvml
 
 
 def gpu_index(device: str, gpus: Sequence[GpuSettings], environment: Mapping[str, str]) -> int | str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -315,7 +315,8 @@ def watch_neighbours(root: Path = Path("/"), sleep: Callable[[float], None] = ti
     """Half a second from now, in which this process sleeps, and who computed most."""
     others = _others()
     pause = pause_since(beginning(root), root, sleep)
-    return replace(pause, busiest=tuple(_busiest(others)))
+    used = sorted(_used(others), reverse=True)[:NAMED]
+    return replace(pause, busiest=tuple((name, cores) for cores, name in used if cores >= LEAST_CORES))
 
 
 def _others() -> list[psutil.Process]:
@@ -327,13 +328,6 @@ def _others() -> list[psutil.Process]:
     found = [each for each in psutil.process_iter(["name"]) if each.pid not in ours]
     _used(found)
     return found
-
-
-def _busiest(processes: Sequence[psutil.Process]) -> Iterator[tuple[str, float]]:
-    """The programs that computed most since they were last looked at."""
-    for cores, name in sorted(_used(processes), reverse=True)[:NAMED]:
-        if cores >= LEAST_CORES:
-            yield name, cores
 
 
 def _used(processes: Sequence[psutil.Process]) -> list[tuple[float, str]]:

@@ -18,8 +18,12 @@ Event = Mapping[str, Any]
 
 def parse_profile(trace: Sequence[Event], recording: Recording) -> Profile:
     """The profile of the last steps in a trace, as many as were recorded. Raises Unsupported."""
-    window = _window(trace, recording.steps)
-    found = summarise([_span(event) for event in trace if _is_kernel(event)], window)
+    runs = sorted((each for each in trace if each.get("name") == "model_run"), key=lambda each: each["ts"])
+    if len(runs) < recording.steps:
+        raise Unsupported("the trace does not hold the steps")
+    window = TraceWindow(runs[-recording.steps]["ts"] / 1e6, (runs[-1]["ts"] + runs[-1]["dur"]) / 1e6)
+    kernels = (each for each in trace if each.get("cat") == "Node" and each["name"].endswith(KERNEL))
+    found = summarise([_span(event) for event in kernels], window)
     return Profile(
         profiler=recording.profiler,
         steps=recording.steps,
@@ -30,17 +34,6 @@ def parse_profile(trace: Sequence[Event], recording: Recording) -> Profile:
         gaps=found.gaps,
         operators=found.operators,
     )
-
-
-def _window(trace: Sequence[Event], steps: int) -> TraceWindow:
-    runs = sorted((each for each in trace if each.get("name") == "model_run"), key=lambda each: each["ts"])
-    if len(runs) < steps:
-        raise Unsupported("the trace does not hold the steps")
-    return TraceWindow(runs[-steps]["ts"] / 1e6, (runs[-1]["ts"] + runs[-1]["dur"]) / 1e6)
-
-
-def _is_kernel(event: Event) -> bool:
-    return event.get("cat") == "Node" and event["name"].endswith(KERNEL)
 
 
 def _span(event: Event) -> Span:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from benchbench.diagnosis.checks.base import Host, Level, Sight, graded, unknown_result
 from benchbench.format import count_of
@@ -120,10 +121,7 @@ def _judged(host: Host, judge: Callable[[GpuSettings, GpuState], Sight]) -> Sequ
 
 
 def _each(host: Host, look: Callable[[Nvml, int], Sight]) -> Sequence[Sight]:
-    return tuple(_named(host.nvml, look)) if not isinstance(host.nvml, str) else ()
-
-
-def _named(nvml: Nvml, look: Callable[[Nvml, int], Sight]) -> Iterator[Sight]:
-    for index in range(nvml.count()):
-        found = look(nvml, index)
-        yield Sight(found.level, f"GPU {index}: {found.seen}", found.value, found.unit)
+    if isinstance(host.nvml, str):
+        return ()
+    found = [look(host.nvml, index) for index in range(host.nvml.count())]
+    return [replace(each, seen=f"GPU {index}: {each.seen}") for index, each in enumerate(found)]

@@ -35,7 +35,11 @@ def pipelined_training(
     module, parameters = _stage_module(network, stages[rank], context, arrays)
     update = optimizer.torch(list(parameters.values()))
     compute_gradients = _scheduled(network, schedule, module, context)
-    holders = _holders(network, stages)
+    holders = {  # learnt weight → the ranks that have it: several where links share it
+        name: [at for at, links in enumerate(stages) if any(name in link.weights for link in links)]
+        for name, weight in network.weights().items()
+        if weight.is_learnt
+    }
     sum_shared_gradients = _shared_gradient_sum(holders, parameters)
 
     def step(*batch: Any) -> Any:
@@ -199,15 +203,6 @@ def _leave_out(module: Any, kept: Mapping[str, None], prefix: str = "") -> None:
             setattr(module, name, nn.Identity())
         else:
             _leave_out(child, kept, f"{prefix}{name}.")
-
-
-def _holders(network: Chain, stages: Sequence[Sequence[Link]]) -> dict[str, list[int]]:
-    """Learnt weight → the ranks that have it: several where links share it."""
-    return {
-        name: [rank for rank, links in enumerate(stages) if any(name in link.weights for link in links)]
-        for name, weight in network.weights().items()
-        if weight.is_learnt
-    }
 
 
 def _shared_gradient_sum(holders: Mapping[str, list[int]], parameters: Parameters) -> Callable[[], None]:
