@@ -113,9 +113,7 @@ class Jax(Backend):
             except RuntimeError as error:  # how JAX says that a platform is not there
                 missing[platform] = _reason(platform, error)
                 continue
-            if platform == "gpu" and any(
-                "rocm" in d.client.platform_version.lower() for d in platform_devices
-            ):
+            if platform == "gpu" and "rocm" in platform_devices[0].client.platform_version.lower():
                 missing |= {platform: "this JAX has AMD's GPUs", "rocm": NOT_MEASURED["rocm"]}
                 continue
             found += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]

@@ -243,5 +243,5 @@ def torch_images(context: DeviceContext, arrays: Arrays, *names: str) -> tuple[A
 
 
 def explicit_padding(edges: tuple[int, ...]) -> list[list[int]]:
-    """Padding as TensorFlow takes it of NHWC images."""
+    """Padding as TensorFlow takes it of images or clips, channels last."""
     return [[0, 0], *([edge, edge] for edge in edges), [0, 0]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.workloads._convolution import Convolution, ConvolutionBackward
+from benchbench.workloads._convolution import Convolution, ConvolutionBackward, explicit_padding
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Conv3d(Convolution):
         import tensorflow as tf
 
         is_same = self.stride == 1 and 2 * self.padding == self.kernel - 1
-        edges = [[0, 0], *([self.padding] * 2 for _ in range(3)), [0, 0]]
+        edges = explicit_padding(self.edges)
         strides = [1, *self.strides, 1]
 
         def step(images: Any, filters: Any) -> Any:

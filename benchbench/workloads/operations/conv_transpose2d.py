@@ -12,7 +12,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._conv_layers import saved_by_algorithms
-from benchbench.workloads._convolution import AXIS_NAMES, TO_LAST, torch_images
+from benchbench.workloads._convolution import AXIS_NAMES, TO_LAST, explicit_padding, torch_images
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 from benchbench.workloads.program import images_layout
@@ -116,7 +116,7 @@ class ConvTranspose2d(Operation):
         import tensorflow as tf
 
         shape = [self.output_shape[axis] for axis in NHWC]
-        edges = [[0, 0], [self.padding] * 2, [self.padding] * 2, [0, 0]]
+        edges = explicit_padding((self.padding, self.padding))
 
         def step(images: Any, filters: Any) -> Any:
             return tf.nn.conv2d_transpose(images, filters, shape, self.stride, edges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.workloads._convolution import TO_LAST, Convolution, ConvolutionBackward
+from benchbench.workloads._convolution import TO_LAST, Convolution, ConvolutionBackward, explicit_padding
 from benchbench.workloads.base import Program
 from benchbench.workloads.program import images_layout
 
@@ -53,7 +53,7 @@ class DepthwiseConv2d(Convolution):
         import tensorflow as tf
 
         strides = [1, self.stride, self.stride, 1]
-        edges = [[0, 0], *([self.padding] * 2 for _ in range(2)), [0, 0]]
+        edges = explicit_padding(self.edges)
 
         def step(images: Any, filters: Any) -> Any:
             return tf.nn.depthwise_conv2d(images, filters, strides, edges)
