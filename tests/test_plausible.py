@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import COLUMNS, flatten
-from benchbench.analyse.plausible import implausible, interruption_notes, too_parallel
-from benchbench.analyse.rows import rows
+from benchbench.analyse.roofline import implausible, interruption_notes, too_parallel
+from benchbench.analyse.rows import COLUMNS, flatten, rows
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import summary
 from benchbench.model.case import Case, Dtype

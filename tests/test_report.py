@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.analyse.columns import NUMBERS, UNITS
+from benchbench.analyse.rows import NUMBERS, UNITS
 from benchbench.documents.plots import Bars, Strips
 from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_columns import OWN, UNSURE, choices

@@ -6,10 +6,10 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchbench.analyse import columns, metrics
+from benchbench.analyse import metrics
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
-from benchbench.analyse.rows import case_key, rows
+from benchbench.analyse.rows import NUMBERS, case_key, data_frame, flatten, rows
 from benchbench.api.stored import folder, load
 from benchbench.diagnosis import ceilings
 from benchbench.documents import run as run_document
@@ -99,16 +99,16 @@ def frame(
         blocks.attrs["damaged"] = shown.damaged
         return blocks
     of_cases = rows(shown, _ceilings(shown), known_prices())
-    table = columns.data_frame(of_cases)
+    table = data_frame(of_cases)
     table.insert(1, "work", [row.case.work for row in of_cases])
-    for name in columns.NUMBERS:
+    for name in NUMBERS:
         table[name] = pd.to_numeric(table[name])
     table.attrs["damaged"] = shown.damaged
     return table
 
 
 def _blocks(run: Run) -> list[dict[str, Any]]:
-    cells = {case_key(row.case): columns.flatten(row) for row in rows(run)}
+    cells = {case_key(row.case): flatten(row) for row in rows(run)}
     facts = {key: {name: row[name] for name in BLOCK_FACTS} for key, row in cells.items()}
     return [
         facts[case_key(record.case)] | {"round": record.round, "block": number, "step_s": step}

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchbench.analyse.comparable import run_bars
-from benchbench.analyse.digest import SETTLED, Digest, digest
+from benchbench.analyse.digest import SETTLED, Digest, digest, run_bars
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.comparing.common import CommonFactor, common_factor

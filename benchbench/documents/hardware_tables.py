@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from benchbench.analyse.columns import params_text
+from benchbench.analyse.rows import params_text
 from benchbench.choosing.choice import Aim, Extent, WorkChoice
 from benchbench.choosing.hardware import HardwareComparison
 from benchbench.choosing.means import gap

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchbench.analyse.columns import COLUMNS, flatten
 from benchbench.analyse.digest import digest
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
-from benchbench.analyse.rows import Row, rows
+from benchbench.analyse.rows import COLUMNS, Row, flatten, rows
 from benchbench.analyse.scaling import scalings
 from benchbench.documents.document import Document, Records, Table
 from benchbench.documents.doubling import doubling_tables, is_needless

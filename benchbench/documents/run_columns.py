@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.columns import NUMBERS, number_of, unit_of
-from benchbench.analyse.rows import Row
+from benchbench.analyse.rows import NUMBERS, Row, number_of, unit_of
 from benchbench.documents.document import Cell, Gauge, Number, Part, Tone, number
 from benchbench.errors import UsageError, unknown
 from benchbench.model.placement import ONE_DEVICE

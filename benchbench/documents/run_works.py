@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchbench.analyse.columns import params_text
-from benchbench.analyse.rows import CaseKey, Row, by_case, case_key
+from benchbench.analyse.rows import CaseKey, Row, by_case, case_key, params_text
 from benchbench.documents.run_columns import Beside, latency_s
 from benchbench.documents.short_names import Telling, telling, telling_params
 from benchbench.errors import UsageError, unknown

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchbench.analyse.columns import params_text
 from benchbench.analyse.metrics import Value
-from benchbench.analyse.rows import Row, by_case, case_key
+from benchbench.analyse.rows import Row, by_case, case_key, params_text
 from benchbench.analyse.scaling import Scaling
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Number, Table, number

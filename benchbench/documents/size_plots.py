@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from benchbench.analyse.columns import params_text
+from benchbench.analyse.rows import params_text
 from benchbench.documents.plots import SizedValue, Sweep, Sweeps
 from benchbench.documents.run_works import Work
 from benchbench.model.case import Cache, Case, Scalar

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from benchbench.analyse.plausible import implausible
+from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import by_case
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest
+from benchbench.analyse.digest import ONCE, SETTLED, CaseDigest, Digest, case_bars, run_bars
 from benchbench.analyse.metrics import Metric
 from benchbench.comparing.match import (
     LEAST_PROCESSES,

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import CaseDigest, Digest, digest
+from benchbench.analyse.digest import CaseDigest, Digest, case_bars, digest, run_bars
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.environment import fingerprint
