@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from benchbench.analyse.digest import digest
-from benchbench.documents.baselines import baselines_document
+from benchbench.documents.gate import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.session_file import encode_session, read_session

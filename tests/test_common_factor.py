@@ -16,7 +16,7 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.comparing.common import LEAST_CASES, common_factor
 from benchbench.comparing.verdicts import Comparison, compare_runs
 from benchbench.documents import comparison, gate
-from benchbench.documents.conclusions import Gate
+from benchbench.documents.gate import Gate
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.decide import decide
 from benchbench.model.run import Partner, Run

@@ -25,9 +25,7 @@ from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise
 from benchbench.diagnosis.selftest import Result
-from benchbench.documents.baselines import baseline_document, baselines_document
 from benchbench.documents.comparison import comparison_document
-from benchbench.documents.conclusions import Gate
 from benchbench.documents.doctor import (
     ceilings_document,
     findings_document,
@@ -45,11 +43,15 @@ from benchbench.documents.document import (
     paragraph,
     table,
 )
-from benchbench.documents.environments import download_document, environments_document
-from benchbench.documents.gate import check_document
+from benchbench.documents.gate import Gate, baseline_document, baselines_document, check_document
 from benchbench.documents.hardware import hardware_document
 from benchbench.documents.history import history_document
-from benchbench.documents.lists import devices_document, list_document
+from benchbench.documents.lists import (
+    devices_document,
+    download_document,
+    environments_document,
+    list_document,
+)
 from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document

@@ -27,9 +27,8 @@ from benchbench.choosing.sessions import Hardware, evidence_of
 from benchbench.choosing.stragglers import LEAST_MACHINES, machine_ps
 from benchbench.comparing.match import LEAST_PROCESSES
 from benchbench.comparing.verdicts import THRESHOLD
-from benchbench.documents.hardware import NO_PRICES, hardware_document
-from benchbench.documents.hardware_tables import work_title
-from benchbench.documents.plots import PricePanel
+from benchbench.documents.document import PricePanel
+from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
 from benchbench.exporters.svg import Svg
 from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH

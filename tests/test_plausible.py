@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchbench.analyse.roofline import implausible, interruption_notes, too_parallel
 from benchbench.analyse.rows import COLUMNS, flatten, rows
 from benchbench.comparing.verdicts import compare_runs
-from benchbench.documents import summary
+from benchbench.documents.run import failing, run_summary
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy
@@ -206,6 +206,6 @@ def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
 
 def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
     wild = a_wild_run()
-    assert summary.failing(wild.records)
-    assert not summary.failing(a_wild_run(2.0).records)
-    assert summary.run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")
+    assert failing(wild.records)
+    assert not failing(a_wild_run(2.0).records)
+    assert run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")

@@ -15,7 +15,7 @@ from scipy import stats as oracle
 import benchbench
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
-from benchbench.documents.conclusions import Gate
+from benchbench.documents.gate import Gate
 from benchbench.errors import UsageError
 from benchbench.gate.cases import GatePolicy
 from benchbench.gate.confirm import Confirmation

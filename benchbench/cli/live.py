@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchbench.cli.screen import tell
-from benchbench.documents import plan, summary
+from benchbench.documents import plan
+from benchbench.documents.run import run_summary, time_split
 from benchbench.format import count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
@@ -95,10 +96,10 @@ class Lines(RunObserver):
             self._bar.stop()
             self._bar = None
         for each in runs if self._summary else ():
-            tell(*summary.run_summary(each.records, each.info, each.wall_s).splitlines())
+            tell(*run_summary(each.records, each.info, each.wall_s).splitlines())
             if self._verbose:
                 own = [record for record in each.records if record.part == len(each.info.resumed)]
-                tell(f"time: {summary.time_split(own, each.stages_s)}")
+                tell(f"time: {time_split(own, each.stages_s)}")
             if self._report:
                 tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 

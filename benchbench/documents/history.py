@@ -8,8 +8,19 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.documents.document import Cell, Content, Document, Records, Table, Tone, number, table
-from benchbench.documents.plots import Plot, TrendLine, TrendPoint
+from benchbench.documents.document import (
+    Cell,
+    Content,
+    Document,
+    Plot,
+    Records,
+    Table,
+    Tone,
+    TrendLine,
+    TrendPoint,
+    number,
+    table,
+)
 from benchbench.store.tags import short
 from benchbench.trends.change_points import Change
 from benchbench.trends.series import Point

@@ -1,53 +1,35 @@
-"""A plan as a document: what would be measured, what is left out and why, and what it will take."""
+"""A plan as a document: what would be measured, what is left out and why, and what it will take.
+
+What earlier runs on this machine took is the best estimate of what the next one will take.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
 from benchbench.documents.short_names import case_cells
+from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, size
+from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import Case, LeftOut
-from benchbench.model.run import RunInfo
+from benchbench.model.measurement import Measurement
+from benchbench.model.run import Policy, Run, RunInfo
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
 from benchbench.plan.traffic import Traffic, traffic
 from benchbench.running.progress import Forecast, duration
+from benchbench.stats import mean
+from benchbench.store import runs, selectors
 from benchbench.timing.policy import in_words
 
-
-def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
-    return {
-        "cases": [_case_fields(case) for case in info.plan],
-        "left_out": [
-            {"case": each.case.id, "status": each.status.value, "reason": each.reason}
-            for each in info.left_out
-        ],
-        "rounds": info.policy.rounds,
-        "budget_s": info.policy.budget_s,
-        "estimated_s": estimate.total,
-        "estimated_parts_s": asdict(estimate),
-    }
-
-
-def _case_fields(case: Case) -> dict[str, Any]:
-    fields: dict[str, Any] = {"case": case.id, "bytes": footprint_bytes(case)}
-    return fields | (asdict(each) if (each := traffic(case)) else {})
-
-
-def forecast(info: RunInfo) -> Forecast:
-    """The time left of a run that has not begun."""
-    return Forecast(_estimates(info), info.policy.rounds, info.policy.budget_s)
-
-
-def _estimates(info: RunInfo) -> dict[str, float]:
-    classes = device_classes(info.probes)
-    return {case.id: process_s(case, info.policy, classes) for case in info.plan}
+RECENT = 20  # runs that are looked into
 
 
 def plan_document(
@@ -84,6 +66,25 @@ def plan_document(
     )
 
 
+def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
+    return {
+        "cases": [_case_fields(case) for case in info.plan],
+        "left_out": [
+            {"case": each.case.id, "status": each.status.value, "reason": each.reason}
+            for each in info.left_out
+        ],
+        "rounds": info.policy.rounds,
+        "budget_s": info.policy.budget_s,
+        "estimated_s": estimate.total,
+        "estimated_parts_s": asdict(estimate),
+    }
+
+
+def _case_fields(case: Case) -> dict[str, Any]:
+    fields: dict[str, Any] = {"case": case.id, "bytes": footprint_bytes(case)}
+    return fields | (asdict(each) if (each := traffic(case)) else {})
+
+
 def _of_each(each: Traffic | None) -> dict[str, Content]:
     """What a device of several holds and sends; see `plan/traffic.py`."""
     return {
@@ -99,3 +100,40 @@ def left_out(cases: Sequence[LeftOut]) -> list[str]:
         f"left out: {count} on {target}:{device}, {status}: {reason}"
         for (target, device, status, reason), count in counted.items()
     ]
+
+
+def forecast(info: RunInfo) -> Forecast:
+    """The time left of a run that has not begun."""
+    return Forecast(_estimates(info), info.policy.rounds, info.policy.budget_s)
+
+
+def _estimates(info: RunInfo) -> dict[str, float]:
+    classes = device_classes(info.probes)
+    return {case.id: process_s(case, info.policy, classes) for case in info.plan}
+
+
+def runs_here(results: Path) -> list[Run]:
+    """Of the newest ones in `results`, those that this machine made; the newest last."""
+    own = fingerprint(machine())
+    return [run for run in _recent(results) if fingerprint(run.info.machine) == own]
+
+
+def processes_s(earlier: Sequence[Run], policy: Policy) -> dict[str, float]:
+    """Case id → what a process of it took where it was measured as long as `policy` measures."""
+    taken: dict[str, list[float]] = {}
+    for run in earlier:
+        if run.info.policy.name == policy.name:
+            for record in run.records:
+                wall = record.stages_s.get("wall")
+                if wall and isinstance(record.outcome, Measurement):
+                    taken.setdefault(record.case.id, []).append(wall)
+    return {case: mean(walls) for case, walls in taken.items()}
+
+
+def _recent(results: Path) -> Iterator[Run]:
+    """Those that cannot be read are the business of `list runs`."""
+    for name in selectors.run_ids(results)[-RECENT:]:
+        try:
+            yield runs.read_run(results / runs.RUNS / name)
+        except UnreadableInput:
+            continue

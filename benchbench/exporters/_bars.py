@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from benchbench import format as fmt
-from benchbench.documents.plots import Bar, Bars
+from benchbench.documents.document import Bar, Bars
 from benchbench.exporters._drawing import CUT, colour, write_beside
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from benchbench.documents.document import Document
-from benchbench.documents.plots import Bar, Bars, Panel, Plot, PricePanel, Strips, Sweeps
+from benchbench.documents.document import Bar, Bars, Document, Panel, Plot, PricePanel, Strips, Sweeps
 from benchbench.exporters import _bars, _prices, _strips, _sweeps, _trends
 from benchbench.exporters._drawing import label_of
 from benchbench.exporters._layout import FigureLayout, Spot, layout_of

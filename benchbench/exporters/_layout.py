@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from benchbench.documents.plots import Bars, Panel, Plot, PricePanel, Strips, Sweeps
+from benchbench.documents.document import Bars, Panel, Plot, PricePanel, Strips, Sweeps
 from benchbench.exporters._drawing import MOST_TITLE, cut, label_of
 from benchbench.format import visible
 

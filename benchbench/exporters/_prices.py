@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
-from benchbench.documents.plots import PricedPoint, PricePanel
+from benchbench.documents.document import PricedPoint, PricePanel
 from benchbench.exporters._drawing import OTHERS, WIDE, label_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchbench import format as fmt
-from benchbench.documents.plots import Strips
+from benchbench.documents.document import Strips
 from benchbench.exporters._drawing import CUT, WIDE, colour, write_beside
 from benchbench.stats import median
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
-from benchbench.documents.plots import Sweep, Sweeps
+from benchbench.documents.document import Sweep, Sweeps
 from benchbench.exporters._drawing import colour, label_of
 
 if TYPE_CHECKING:

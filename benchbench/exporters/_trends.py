@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from benchbench import format as fmt
-from benchbench.documents.plots import TrendLine, TrendPoint
+from benchbench.documents.document import TrendLine, TrendPoint
 from benchbench.exporters._drawing import WIDE, colour, cut
 from benchbench.trends.change_points import Change
 
