@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchbench.cli.screen import tell
-from benchbench.documents import plan
-from benchbench.documents.run import run_summary, time_split
+from benchbench.documents.plan import forecast, left_out, run_summary, time_split
 from benchbench.format import count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
@@ -62,7 +61,7 @@ class Lines(RunObserver):
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
         for info in infos:
-            tell(*map(self._redact, plan.left_out(info.left_out)))
+            tell(*map(self._redact, left_out(info.left_out)))
         self._labels = ["A ", "B "] if len(infos) > 1 else [""]
         if sys.stderr.isatty() and infos[0].plan:
             self._bar = ProgressLine(infos)
@@ -113,7 +112,7 @@ class ProgressLine:
 
         columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._forecasts = [plan.forecast(info) for info in infos]
+        self._forecasts = [forecast(info) for info in infos]
         total = sum(len(info.plan) * info.policy.rounds for info in infos)
         self._task = self._progress.add_task("", total=total, left=self._left)
         self._progress.start()

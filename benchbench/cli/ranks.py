@@ -45,7 +45,7 @@ def measure_ranks(
         return
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.run import failing
+    from benchbench.documents.plan import failing
     from benchbench.running.measure import measure_launched
 
     with signals():

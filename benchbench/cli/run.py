@@ -54,7 +54,7 @@ def run(
     _check_resume(interrupted, resume=resume, dry_run=dry_run)
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.run import failing
+    from benchbench.documents.plan import failing
     from benchbench.plan.config import known_prices
     from benchbench.store.selectors import results_option
 

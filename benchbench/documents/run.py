@@ -1,17 +1,17 @@
-"""A run as a document: a table per work, a line per target, mode and device; and as a line."""
+"""A run as a document: a table per work, a line per target, mode and device."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchbench.analyse.digest import digest
 from benchbench.analyse.pricing import Prices
-from benchbench.analyse.roofline import Ceiling, implausible
-from benchbench.analyse.rows import COLUMNS, Row, by_case, flatten, rows
+from benchbench.analyse.roofline import Ceiling
+from benchbench.analyse.rows import COLUMNS, Row, flatten, rows
 from benchbench.analyse.scaling import scalings
 from benchbench.documents import document
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
@@ -30,9 +30,7 @@ from benchbench.documents.run_table import (
 )
 from benchbench.format import count_of
 from benchbench.judging.ranking import ALIKE, Rival, Standing
-from benchbench.model.measurement import Measurement
 from benchbench.model.note import CONTENTION, Note
-from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
 from benchbench.plan.doubling import sequence, swept_size
@@ -46,9 +44,6 @@ SHOWN = 5  # works that are open, each with its reason: the others are counted
 NEARLY = 0.95  # of the highest throughput: the knee is the smallest size that reaches it
 RATE = "items_per_s"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-HARMLESS = (Status.OK, Status.UNSUPPORTED)
-LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s
-ENDS = (*HARMLESS, Status.OUT_OF_MEMORY, Status.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,52 +423,3 @@ def _merged(texts: Sequence[str]) -> str:
 
 def _range(numbers: Sequence[str]) -> str:
     return numbers[0] if float(numbers[0]) == float(numbers[-1]) else f"{numbers[0]}–{numbers[-1]}"
-
-
-def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
-    """How many cases ended how."""
-    counts = Counter(_endings(records))
-    parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
-    if info.left_out:
-        parts.append(f"{len(info.left_out)} left out")
-    return f"{', '.join(parts)} in {duration(wall_s)}   run {info.id}\n"
-
-
-def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
-    """Where the wall time of a run went, largest part first; `shared_s` is what no single case caused."""
-    spent = Counter(shared_s)
-    for record in records:
-        stages = {name: each for name, each in record.stages_s.items() if name != "wall"}
-        if isinstance(record.outcome, Measurement):
-            stages["warm-up"] = sum(record.outcome.warmup_block_s)
-            stages["timed"] = sum(record.outcome.block_s)
-            stages["timing overhead"] = max(stages.pop("timing") - stages["warm-up"] - stages["timed"], 0.0)
-        stages["fork and wait"] = max(record.stages_s.get("wall", 0.0) - sum(stages.values()), 0.0)
-        spent.update(stages)
-    whole = sum(spent.values()) or 1.0
-    told = [(name.replace("_", " "), each) for name, each in spent.most_common() if each >= LEAST_TOLD_S]
-    return (
-        ", ".join(f"{name} {each:.1f} s ({each / whole:.0%})" for name, each in told) or "too short to tell"
-    )
-
-
-def failing(records: Sequence[Record]) -> bool:
-    """Whether any case failed, or has a time that cannot be true; one that cannot run here has not.
-
-    Nor has the end of a sequence that is doubled until memory is full.
-    """
-    found = by_case(records).values()
-    return any(_ending(own) not in (ENDS if own[0].case.doubles else HARMLESS) for own in found)
-
-
-def _endings(records: Sequence[Record]) -> list[str]:
-    """How each case ended; nothing is measured again after a failure."""
-    return [_ending(found) for found in by_case(records).values()]
-
-
-def _ending(records: Sequence[Record]) -> str:
-    last = records[-1]
-    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
-    if isinstance(last.outcome, Measurement) and implausible(last.case, last.device_model, measured):
-        return Status.IMPLAUSIBLE
-    return str(last.outcome.status)
