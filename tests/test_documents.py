@@ -19,7 +19,7 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
-from benchbench.choosing.hardware import compare_hardware
+from benchbench.choosing.choice import compare_hardware
 from benchbench.comparing.verdicts import compare_runs
 from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchbench.analyse.pricing import Prices
 from benchbench.api.stored import folder, load
-from benchbench.choosing.hardware import HardwareComparison, compare_hardware
+from benchbench.choosing.choice import HardwareComparison, compare_hardware
 from benchbench.errors import AccelbenchWarning
 from benchbench.model.options import Names, several
 from benchbench.model.run import Run

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.metrics import LATENCY
-from benchbench.choosing.means import LEAST, filled_variance
-from benchbench.choosing.sessions import CaseSession, MachineType, nested_days
+from benchbench.choosing.sessions import LEAST, CaseSession, MachineType, filled_variance, nested_days
 from benchbench.comparing.verdicts import ALPHA, THRESHOLD
 from benchbench.gate.spread import ENOUGH
 from benchbench.stats import holm, mad, mean, median, t_quantile, t_tail

@@ -10,12 +10,20 @@ from typing import Any
 
 from benchbench import format as fmt
 from benchbench.analyse.rows import params_text
-from benchbench.choosing.choice import Aim, Extent, WorkChoice, price_of
-from benchbench.choosing.hardware import HardwareComparison
-from benchbench.choosing.means import gap
-from benchbench.choosing.pareto import Offer, offers, price_gain, rate_bounds
-from benchbench.choosing.ranking import Contender, Ranking
-from benchbench.choosing.sessions import Hardware, MachineType
+from benchbench.choosing.choice import (
+    Aim,
+    Contender,
+    Extent,
+    HardwareComparison,
+    Offer,
+    Ranking,
+    WorkChoice,
+    offers,
+    price_gain,
+    price_of,
+    rate_bounds,
+)
+from benchbench.choosing.sessions import Hardware, MachineType, gap
 from benchbench.choosing.stragglers import LEAST_MACHINES, MachineScore, Siblings
 from benchbench.documents.document import (
     Cell,
