@@ -8,8 +8,7 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.document import Column, Document, table
 from benchbench.documents.plan import plan_document
 from benchbench.documents.short_names import case_cells
-from benchbench.exporters._grid import narrowed
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import Terminal, narrowed
 from tests.factories import a_case, a_run, a_run_info, some_rounds
 
 SIZES = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 64, "kernel": 3, "padding": 1}
