@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from benchbench.comparing.verdicts import CaseComparison, compare_runs
+from benchbench.judging.comparison import CaseComparison, compare_runs
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import Variance
 from benchbench.model.record import Record

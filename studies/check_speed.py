@@ -18,8 +18,8 @@ from benchbench.documents import gate
 from benchbench.documents.gate import Gate
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate import baselines
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import decide
+from benchbench.judging.check import decide
+from benchbench.judging.session_cases import GatePolicy
 from tests.factories import a_machine
 from tests.simulator import a_session, session_medians
 

@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from benchbench.analyse.drift import drift
-from benchbench.comparing.verdicts import compare_runs
+from benchbench.judging.comparison import compare_runs
 from benchbench.model.status import Verdict
 from tests.simulator import Array, a_suite, noise
 

@@ -18,7 +18,7 @@ from typing import Any
 from benchbench.analyse.digest import digest
 from benchbench.errors import UnreadableInput
 from benchbench.gate import baselines
-from benchbench.gate.session_file import read_session
+from benchbench.gate.baselines import read_session
 from benchbench.store import runs
 from tests.factories import a_record, a_run, a_watched
 

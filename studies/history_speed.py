@@ -14,11 +14,11 @@ import scipy.special  # noqa: F401 - an import is no part of a history
 from benchbench.analyse.metrics import metric_named
 from benchbench.documents.history import history_document
 from benchbench.exporters.terminal import Terminal
+from benchbench.judging.change_points import change_points
+from benchbench.judging.series import trends
 from benchbench.model.run import Run
 from benchbench.store import runs as store
 from benchbench.store import selectors
-from benchbench.trends.change_points import change_points
-from benchbench.trends.trend import trends
 from tests.factories import a_case, a_record, a_run, a_watched
 
 LATENCY = metric_named("latency_s")

@@ -23,7 +23,7 @@ from benchbench.judging.ranking import ERROR, Standing, judge_records, share_of,
 from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
-from benchbench.plan.schedule import due
+from benchbench.running.schedule import due
 from benchbench.timing.policy import POLICIES, of_rounds
 from tests.factories import a_case, a_measurement, a_record
 from tests.simulator import Array

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from benchbench.comparing.verdicts import ALPHA, THRESHOLD
+from benchbench.judging.comparison import ALPHA, THRESHOLD
 from benchbench.stats import holm, paired, welch
 from tests.simulator import Array, blocks
 

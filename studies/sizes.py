@@ -14,10 +14,9 @@ from functools import partial
 import numpy as np
 
 from benchbench.analyse.digest import Digest
-from benchbench.comparing.verdicts import compare_runs
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check_interleaved, decide
+from benchbench.judging.check import Confirmation, check_interleaved, decide
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.options import Variance
 from benchbench.model.status import Verdict
 from studies.sessions import POLICY, SLOW, alike, partners, suites

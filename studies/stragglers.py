@@ -11,8 +11,8 @@ import sys
 import numpy as np
 
 from benchbench.choosing.stragglers import machine_ps
-from benchbench.comparing.verdicts import ALPHA
-from benchbench.gate.spread import ASSUMED_SHARED
+from benchbench.judging.comparison import ALPHA
+from benchbench.judging.sessions import ASSUMED_SHARED
 from benchbench.stats import holm
 from tests.simulator import Array, noise
 

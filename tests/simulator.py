@@ -15,7 +15,7 @@ from benchbench.analyse.digest import Digest
 from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run
-from benchbench.plan.schedule import due
+from benchbench.running.schedule import due
 from tests.factories import a_case, a_digest, a_measurement, a_record, a_run, some_rounds
 
 Array = NDArray[np.float64]

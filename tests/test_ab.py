@@ -15,12 +15,11 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison
 from benchbench.errors import SuiteError, UsageError
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import check_interleaved
-from benchbench.gate.endings import Ending, exit_code
+from benchbench.judging.check import Ending, check_interleaved, exit_code
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch.project import UserCode
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case, Dtype

@@ -14,12 +14,22 @@ from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents.gate import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.gate import acceptance, baselines
-from benchbench.gate.session_file import encode_session, read_session
+from benchbench.gate import baselines, stages
+from benchbench.gate.baselines import encode_session, read_session
 from benchbench.gate.stages import HERE
 from benchbench.model.run import Partner
 from benchbench.store import runs
-from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
+from tests.factories import (
+    a_case,
+    a_failure,
+    a_left_out,
+    a_machine,
+    a_record,
+    a_run,
+    a_telemetry,
+    a_watched,
+    some_rounds,
+)
 from tests.program import accelbench, resealed
 from tests.rendering import rendered
 
@@ -237,9 +247,14 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> Non
 # What speaks against a session
 
 
-def stored_run(root: Path, number: int, seconds: float = 0.001, **over: Any) -> Path:
+BUSY = {"window": a_watched().window, "telemetry": a_telemetry(busy_s=tuple(0.35 * n for n in range(11)))}
+
+
+def stored_run(
+    root: Path, number: int, seconds: float = 0.001, measured: dict[str, Any] | None = None, **over: Any
+) -> Path:
     found = a_run(
-        some_rounds(*[seconds * factor for factor in (1.0, 1.001, 0.999)]),
+        some_rounds(*[seconds * factor for factor in (1.0, 1.001, 0.999)], **(measured or {})),
         id=f"RUN{number:02}",
         started=f"2026-01-{number + 1:02}T00:00:00Z",
         **over,
@@ -250,8 +265,8 @@ def stored_run(root: Path, number: int, seconds: float = 0.001, **over: Any) -> 
     return root / runs.RUNS / found.info.id
 
 
-def accepted(root: Path, selector: str, **over: bool) -> acceptance.Acceptance:
-    return acceptance.accept(root, "main", selector, baselines.untold, **over)
+def accepted(root: Path, selector: str, **over: bool) -> stages.Acceptance:
+    return stages.accept(root, "main", selector, baselines.untold, **over)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +278,8 @@ def accepted(root: Path, selector: str, **over: bool) -> acceptance.Acceptance:
             "it is the side 'rev:main' of a comparison",
         ),
         ({"seconds": 0.003}, "it fails its check against main: gemm"),
+        ({"measured": BUSY}, "others disturbed all of its cases"),
+        ({"measured": {"steady": False}}, "all of its processes were still warming up"),
     ],
 )
 def test_what_speaks_against_a_run_must_be_overruled(
@@ -285,9 +302,9 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
         stored_run(tmp_path, number)
         accepted(tmp_path, f"RUN{number:02}")
     folder = stored_run(tmp_path, 5, 0.0012)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder))
+    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder))
     stored_run(folder, 6, 0.001)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path) -> None:
@@ -296,7 +313,7 @@ def test_a_second_test_whose_other_side_was_removed_stands_alone(tmp_path: Path)
         accepted(tmp_path, f"RUN{number:02}")
     folder = stored_run(tmp_path, 5, 0.0012)
     stored_run(folder, 6, 0.001, partner=Partner(label=HERE, run="REMOVED", cases={}))
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert stages.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_the_first_session_and_the_same_run_again_have_nothing_to_fail_against(tmp_path: Path) -> None:

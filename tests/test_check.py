@@ -18,13 +18,19 @@ from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
 from benchbench.documents.gate import TITLES, Gate, conclusions
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.completeness import MissingRecords
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import decide
-from benchbench.gate.endings import Ending, endings, exit_code, judged
-from benchbench.gate.result import CaseFinding, GateResult
-from benchbench.gate.spread import (
+from benchbench.judging.check import (
+    CaseFinding,
+    Confirmation,
+    Ending,
+    GateResult,
+    MissingRecords,
+    decide,
+    endings,
+    exit_code,
+    judged,
+)
+from benchbench.judging.session_cases import GatePolicy
+from benchbench.judging.sessions import (
     ASSUMED_DEDICATED,
     ASSUMED_MEMORY,
     ASSUMED_SHARED,

@@ -12,11 +12,8 @@ import pytest
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.gate import baselines
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check_interleaved, decide
-from benchbench.gate.endings import exit_code
-from benchbench.gate.result import GateResult
+from benchbench.judging.check import Confirmation, GateResult, check_interleaved, decide, exit_code
+from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.run import Partner
 from benchbench.model.status import Verdict
 from tests.factories import a_machine

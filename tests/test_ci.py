@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.comparing.verdicts import Comparison, compare_runs
 from benchbench.documents import comparison
 from benchbench.documents.run import CaseVerdict, report_document
 from benchbench.exporters.base import Format, RunExporter
 from benchbench.exporters.ci.github import Github
+from benchbench.judging.comparison import Comparison, compare_runs
 from benchbench.model.case import Case
 from benchbench.model.record import Record
 from benchbench.model.run import Run

@@ -13,12 +13,11 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.common import LEAST_CASES, common_factor
-from benchbench.comparing.verdicts import Comparison, compare_runs
 from benchbench.documents import comparison, gate
 from benchbench.documents.gate import Gate
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import decide
+from benchbench.judging.check import decide
+from benchbench.judging.comparison import LEAST_CASES, Comparison, common_factor, compare_runs
+from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.run import Partner, Run
 from tests.factories import a_case, a_run, some_rounds
 from tests.rendering import rendered

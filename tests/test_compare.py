@@ -18,8 +18,8 @@ from scipy import stats as oracle
 
 import benchbench
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison, compare_runs
 from benchbench.documents import comparison
+from benchbench.judging.comparison import ALPHA, CaseComparison, Comparison, compare_runs
 from benchbench.model.case import Case
 from benchbench.model.measurement import Memory
 from benchbench.model.options import Allocator, Isolation, Variance

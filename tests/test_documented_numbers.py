@@ -6,16 +6,16 @@ import pytest
 
 from benchbench.analyse import drift, metrics, roofline, rows
 from benchbench.backends import base
-from benchbench.comparing import common, match, verdicts
-from benchbench.gate import priors, session_variance, spread
+from benchbench.judging import change_points, comparison, session_cases, sessions
+from benchbench.judging import comparison as verdicts
+from benchbench.judging import pairs as match
+from benchbench.judging import sessions as spread
 from benchbench.launch import pool
 from benchbench.machine import conditions, neighbours, sampler
-from benchbench.plan import schedule
 from benchbench.profiling import tables
-from benchbench.running import start
+from benchbench.running import schedule, start
 from benchbench.timing import sampling, steadiness
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES, PROFILED_S
-from benchbench.trends import change_points, noise
 from benchbench.worker import check_inputs, reference, tolerance, verify
 from benchbench.workloads import _amp, steps
 from benchbench.workloads._reference import rounding
@@ -55,10 +55,10 @@ QUOTED = [
     ("measuring", f"% and {NUMBER} standard errors, so a neighbour", steadiness.WANDER_ERRORS),
     ("measuring", f"They are {WORD} blocks long at least", steadiness.LEAST_WINDOW),
     ("measuring", f"long at least and {WORD} in\\s+a row", steadiness.LEAST_WINDOWS),
-    ("checking", f"kurtosis of normal values .p ≥ {NUMBER}, Anscombe", session_variance.ALIKE_P),
-    ("checking", f"chance has it\\s+.p < {NUMBER}", priors.OUTLYING_P),
-    ("checking", f"at least {NUMBER} of the case's own", priors.OWN_SHARE),
-    ("checking", f"p < {NUMBER} with five sessions", session_variance.HEAVY_P),
+    ("checking", f"kurtosis of normal values .p ≥ {NUMBER}, Anscombe", session_cases.ALIKE_P),
+    ("checking", f"chance has it\\s+.p < {NUMBER}", sessions.OUTLYING_P),
+    ("checking", f"at least {NUMBER} of the case's own", sessions.OWN_SHARE),
+    ("checking", f"p < {NUMBER} with five sessions", session_cases.HEAVY_P),
     ("checking", f"with t of {NUMBER} degrees\\s+of freedom: a further", spread.ENOUGH - 1),
     ("measuring", f"when the {NUMBER} % interval of the median", 100 * sampling.CONFIDENCE),
     ("measuring", f"Pairs go on for a second, {WORD} at least", sampling.PAIRS),
@@ -103,14 +103,14 @@ QUOTED = [
     ("comparing", f"fewer than {WORD} processes with a value", match.LEAST_PROCESSES),
     ("comparing", f"p < {NUMBER} and", verdicts.ALPHA),
     ("cli", f"Where that is more than {NUMBER} %", 100 * match.PARTS_APART),
-    ("comparing", f"where at least {NUMBER} % of", 100 * common.SHARE),
-    ("comparing", f"of {WORD} or more compared cases", common.LEAST_CASES),
+    ("comparing", f"where at least {NUMBER} % of", 100 * comparison.SHARE),
+    ("comparing", f"of {WORD} or more compared cases", comparison.LEAST_CASES),
     ("api", r"threshold=(0\.[0-9]+), \*, variance", verdicts.THRESHOLD),
     ("profiling", f"differ by more than {NUMBER} % a note", 100 * tables.DISTURBED),
     ("profiling", f"for {WORD} a second", PROFILED_S),
     ("history", f"p ≥ {NUMBER}", change_points.SIGNIFICANCE),
-    ("history", f"segments of {WORD} or more runs", noise.SHORTEST),
-    ("history", f"from the median of the {WORD} around it", 2 * noise.NEIGHBOURS + 1),
+    ("history", f"segments of {WORD} or more runs", change_points.SHORTEST),
+    ("history", f"from the median of the {WORD} around it", 2 * change_points.NEIGHBOURS + 1),
     ("backends", f"All scale from {NUMBER} by", _amp.SCALE),
 ]  # fmt: skip
 

@@ -20,7 +20,6 @@ from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.choosing.choice import compare_hardware
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise
@@ -62,13 +61,14 @@ from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter, Format
 from benchbench.exporters.markdown import escaped
 from benchbench.exporters.terminal import Terminal
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import decide
+from benchbench.judging.check import decide
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.series import trends
+from benchbench.judging.session_cases import GatePolicy
 from benchbench.profiling.differences import difference
 from benchbench.profiling.tables import operator_table
 from benchbench.registry import entry_names, load_class
 from benchbench.store import runs
-from benchbench.trends.trend import trends
 from tests.factories import (
     a_case,
     a_hostile_run,

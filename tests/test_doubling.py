@@ -23,11 +23,11 @@ from benchbench.plan.cases import Plan, fitting, holds, plan
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, swept_size, why_needless
 from benchbench.plan.rerun import Variant
-from benchbench.plan.schedule import in_blocks
 from benchbench.plan.selection import Selection, select
 from benchbench.plan.suite import Suite, parse_suite
 from benchbench.running.interleaved import heads
 from benchbench.running.request import Terms
+from benchbench.running.schedule import in_blocks
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_measurement, a_probe, a_record, a_run
 from tests.program import accelbench

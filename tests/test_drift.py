@@ -22,9 +22,9 @@ from benchbench.analyse.drift import (
     drift,
 )
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
+from benchbench.judging.comparison import compare_runs
 from benchbench.judging.variance import allowing_for
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict

@@ -123,7 +123,7 @@ def measured(machines: Machines, results: Path, told: Told | None = None, **more
 
 
 def stored(results: Path) -> list[Run]:
-    return runs_of(results, read_fleet(results).id)
+    return list(runs_of(results, read_fleet(results).id))
 
 
 def test_three_machines_measure_a_suite(machines: Machines, tmp_path: Path) -> None:

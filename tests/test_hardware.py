@@ -30,13 +30,13 @@ from benchbench.choosing.choice import (
 )
 from benchbench.choosing.sessions import Hardware, MeanLog, evidence_of, gap, mean_log
 from benchbench.choosing.stragglers import LEAST_MACHINES, machine_ps
-from benchbench.comparing.match import LEAST_PROCESSES
-from benchbench.comparing.verdicts import THRESHOLD
 from benchbench.documents.document import PricePanel
 from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
 from benchbench.exporters.svg import Svg
-from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH
+from benchbench.judging.comparison import THRESHOLD
+from benchbench.judging.pairs import LEAST_PROCESSES
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, ENOUGH
 from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
 from benchbench.analyse.rows import data_frame, flatten, rows
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, benchmark_statistics
+from benchbench.judging.comparison import compare_runs
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchbench.errors import CannotWrite
-from benchbench.gate.session_file import encode_session
+from benchbench.gate.baselines import encode_session
 from benchbench.model.case import Case
 from benchbench.model.measurement import Batch, Failure, Measurement
 from benchbench.model.placement import Placement, Strategy

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from benchbench.analyse.metrics import metric_named
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.history import history_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.terminal import Terminal
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.series import trends
 from benchbench.model.run import Run
 from benchbench.store import runs
-from benchbench.trends.trend import trends
 from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_run, some_rounds
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.roofline import implausible, interruption_notes, too_parallel
 from benchbench.analyse.rows import COLUMNS, flatten, rows
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.plan import failing, run_summary
+from benchbench.judging.comparison import compare_runs
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy

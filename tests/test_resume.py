@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.errors import CannotWrite, UsageError
+from benchbench.judging.comparison import compare_runs
 from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Policy, Run

@@ -22,8 +22,8 @@ from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.model.status import Status
-from benchbench.plan.schedule import CaseWidth, affordable, due, in_blocks, undecided, widest
 from benchbench.running import rounds
+from benchbench.running.schedule import CaseWidth, affordable, due, in_blocks, undecided, widest
 from benchbench.store import codec
 from benchbench.timing.policy import POLICIES, half_width, in_words, of_rounds, rounds_of, within
 from tests.answering import answer_all

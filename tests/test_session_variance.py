@@ -17,15 +17,16 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
 from benchbench.documents.gate import Gate
 from benchbench.errors import UsageError
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check_interleaved, decide
-from benchbench.gate.endings import exit_code
-from benchbench.gate.normality import alike_p, moments, normal_p
-from benchbench.gate.priors import CommonVariance, HeavyTails
-from benchbench.gate.session_variance import SessionVariance, estimated_from_all, likeness
-from benchbench.gate.size import likely_size
-from benchbench.gate.spread import session_deviation
+from benchbench.judging.check import Confirmation, check_interleaved, decide, exit_code, likely_size
+from benchbench.judging.session_cases import GatePolicy, SessionVariance, estimated_from_all, likeness
+from benchbench.judging.sessions import (
+    CommonVariance,
+    HeavyTails,
+    alike_p,
+    moments,
+    normal_p,
+    session_deviation,
+)
 from benchbench.model.options import Variance
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference, VariancePrior

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from benchbench.gate.spread import ENOUGH, hours_of, session_deviation
+from benchbench.judging.sessions import ENOUGH, hours_of, session_deviation
 from benchbench.stats import deviation, holm, mean, paired
 from benchbench.store.ulid import begun
 from tests.factories import a_run_info

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.document import Column, Document, table
 from benchbench.documents.plan import plan_document
 from benchbench.documents.short_names import case_cells
 from benchbench.exporters.terminal import Terminal, narrowed
+from benchbench.judging.comparison import compare_runs
 from tests.factories import a_case, a_run, a_run_info, some_rounds
 
 SIZES = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 64, "kernel": 3, "padding": 1}

@@ -19,17 +19,17 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.rows import flatten, rows
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents.history import NOTHING, biggest, history_document, sparkline
 from benchbench.errors import UsageError
 from benchbench.exporters.csv import Csv
+from benchbench.judging.change_points import change_points
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.series import Trend, shared_changes, trends
 from benchbench.model.measurement import Memory, RankSamples
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.run import Run, Settings
 from benchbench.model.status import Verdict
 from benchbench.store import runs as store
-from benchbench.trends.change_points import change_points
-from benchbench.trends.trend import Trend, shared_changes, trends
 from tests.factories import (
     a_case,
     a_cost,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchbench import api
 from benchbench.errors import UnreadableInput
 from benchbench.gate import baselines
-from benchbench.gate.session_file import read_session
+from benchbench.gate.baselines import read_session
 from benchbench.model.case import Cache
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.record import Record

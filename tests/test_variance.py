@@ -12,9 +12,9 @@ from scipy.special import polygamma
 
 import benchbench
 from benchbench import stats
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
+from benchbench.judging.comparison import compare_runs
 from benchbench.judging.variance import at_least_the_mean, in_modes, shared_variance
 from benchbench.model.options import Variance
 from benchbench.model.run import Policy

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from benchbench.analyse import metrics
 from benchbench.api.stored import folder, load, profile
-from benchbench.comparing import attribution, verdicts
-from benchbench.comparing.verdicts import THRESHOLD, Comparison, valid_threshold
 from benchbench.errors import AccelbenchWarning, member
+from benchbench.judging import comparison
+from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
+from benchbench.judging.series import Trend, trends
 from benchbench.model.options import Names, Variance, several
 from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.selectors import results_folder
-from benchbench.trends.trend import Trend, trends
 
 if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
@@ -43,9 +43,9 @@ def compare(
     sides = [each if isinstance(each, Run) else folder(each, results) for each in (ref, new)]
     before, after = (each if isinstance(each, Run) else runs.read_run(each) for each in sides)
     chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
-    found = verdicts.compare_runs(before, after, chosen, limit, member(Variance, variance))
+    found = comparison.compare_runs(before, after, chosen, limit, member(Variance, variance))
     folders = [each for each in sides if isinstance(each, Path)]
-    return attribution.with_operators(found, *folders) if len(folders) == len(sides) else found
+    return comparison.with_operators(found, *folders) if len(folders) == len(sides) else found
 
 
 def history(

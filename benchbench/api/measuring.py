@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Unpack
 
 from benchbench.analyse import metrics
-from benchbench.comparing import verdicts
-from benchbench.comparing.verdicts import THRESHOLD, Comparison, valid_threshold
 from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings, Selftest
@@ -17,6 +15,8 @@ from benchbench.diagnosis.noise import Noise
 from benchbench.environments.targets import given as interpreters
 from benchbench.errors import member
 from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
+from benchbench.judging import comparison as verdicts
+from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
 from benchbench.model.device import Probe
 from benchbench.model.options import (
     MeasureKeywords,

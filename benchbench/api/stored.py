@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
     from benchbench.analyse.roofline import Ceiling
     from benchbench.documents.run import RunReport
-    from benchbench.gate.acceptance import Acceptance
+    from benchbench.gate.stages import Acceptance
     from benchbench.profiling.tables import OperatorTable
     from benchbench.running.observer import RunObserver
     from benchbench.store.merging import MergedRun
@@ -108,7 +108,7 @@ def _results_option(run: Path) -> str:
 
 
 def _ceilings(run: Run) -> tuple[Ceiling, ...]:
-    """Those of the run's machine. A report can do without."""
+    """The ceilings of the run's machine; a report can do without them."""
     from benchbench.diagnosis import ceilings
 
     try:
@@ -210,12 +210,12 @@ def baseline_set(
     `replace`: as the only session of its machine. `accept`: though it failed its check, its code is not
     committed, or it is half of a comparison. Raises UsageError, UnreadableInput, CannotWrite.
     """
-    from benchbench.gate import acceptance
+    from benchbench.gate import stages
     from benchbench.running.observer import RunObserver
 
     told = observer or RunObserver()
     root = results_folder(results)
-    return acceptance.accept(root, name, str(run), told.note, replace=replace, anyway=accept)
+    return stages.accept(root, name, str(run), told.note, replace=replace, anyway=accept)
 
 
 def validate(stored: str | Path = "latest", *, results: str | Path | None = None) -> Validation:

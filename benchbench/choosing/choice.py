@@ -25,9 +25,9 @@ from benchbench.choosing.sessions import (
     nested_days,
 )
 from benchbench.choosing.stragglers import Siblings, rank_siblings
-from benchbench.comparing.verdicts import ALPHA
-from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
+from benchbench.judging.comparison import ALPHA
 from benchbench.judging.ranking import claim_p
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.stats import Difference, mean

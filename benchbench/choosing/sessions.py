@@ -15,10 +15,10 @@ from benchbench.analyse.digest import CaseDigest, digest
 from benchbench.analyse.metrics import LATENCY, Metric
 from benchbench.analyse.roofline import device_of
 from benchbench.analyse.rows import Row, rows
-from benchbench.comparing.match import LEAST_PROCESSES, PARTS_APART
 from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
-from benchbench.gate.spread import ENOUGH, Hours, days_of, hours_of
+from benchbench.judging.pairs import LEAST_PROCESSES, PARTS_APART
+from benchbench.judging.sessions import ENOUGH, Hours, days_of, hours_of
 from benchbench.machine.environment import fingerprint
 from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
@@ -248,7 +248,8 @@ def mean_log(days: Sequence[Hours], assumed: float) -> MeanLog:
     """Over days that may be of several machines of one type; each is the mean of its hours.
 
     With fewer than `ENOUGH` days each missing one counts as differing by `assumed`, as in the gate
-    (gate/spread.py). Where the processes alone explain more, their error counts. Raises ValueError for none.
+    (judging/sessions.py). Where the processes alone explain more, their error counts. Raises ValueError for
+    none.
     """
     if not days:
         raise ValueError("no day")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from benchbench.analyse.metrics import LATENCY
 from benchbench.choosing.sessions import LEAST, CaseSession, MachineType, filled_variance, nested_days
-from benchbench.comparing.verdicts import ALPHA, THRESHOLD
-from benchbench.gate.spread import ENOUGH
+from benchbench.judging.comparison import ALPHA, THRESHOLD
+from benchbench.judging.sessions import ENOUGH
 from benchbench.stats import holm, mad, mean, median, t_quantile, t_tail
 
 LEAST_MACHINES = 3  # of two, nobody can say which is the odd one

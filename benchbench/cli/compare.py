@@ -20,7 +20,7 @@ from benchbench.errors import UsageError, member
 from benchbench.model.options import MeasureOptions, Variance, flag_of
 
 if TYPE_CHECKING:
-    from benchbench.comparing.verdicts import Comparison
+    from benchbench.judging.comparison import Comparison
 
 
 class Order(StrEnum):

@@ -13,7 +13,7 @@ from benchbench.format import count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.doubling import sequence
 from benchbench.running import progress
@@ -99,6 +99,10 @@ class Lines(RunObserver):
             if self._verbose:
                 own = [record for record in each.records if record.part == len(each.info.resumed)]
                 tell(f"time: {time_split(own, each.stages_s)}")
+            if self._report == "report":
+                from benchbench.documents.run import answer
+
+                tell(*answer(Run(info=each.info, records=tuple(each.records))))
             if self._report:
                 tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 
 from benchbench import __version__
@@ -22,8 +24,9 @@ from benchbench.cluster.machines import (
     one_of_each_kind,
     version_differences,
 )
+from benchbench.cluster.messages import with_suites
 from benchbench.cluster.shares import Share, shares_left
-from benchbench.cluster.stored import FleetInfo, keep_fleet, read_fleet, runs_of, suite_text
+from benchbench.cluster.stored import FleetInfo, kept, read_fleet, runs_of, suite_text
 from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.model.options import MeasureOptions
 from benchbench.plan.suite import suite_path
@@ -79,11 +82,21 @@ def measure_fleet(
         shares = [Share(machine=each.name, kind=each.kind) for each in here if each.name in info.measuring]
     if not shares:
         raise UsageError(f"The fleet {info.id} has ended: there is nothing to resume.", "Begin another.")
-    keep_fleet(results, info)
-    observer.note(f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}")
     there = {each.name for each in here}
-    fleet = Fleet(info, [node for node in nodes if node.name in there], listener, results, observer)
-    return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
+    present = [node for node in nodes if node.name in there]
+    with kept(results, info):
+        observer.note(
+            f"fleet {info.id} measures on {', '.join(dict.fromkeys(each.machine for each in shares))}"
+        )
+        fleet = Fleet(info, present, listener, results, observer, _expected(info))
+        return FleetResult(info=info, shares=fleet.measure(shares), absent=tuple(absent))
+
+
+def _expected(info: FleetInfo) -> request.Request | None:
+    """What each machine is asked for; None where it names what is not known here, as a user's workload."""
+    with TemporaryDirectory(prefix="accelbench-fleet-") as folder, suppress(UsageError):
+        return request.request(with_suites(info.options, info.suites, Path(folder)))
+    return None
 
 
 def _to_finish(asked: FleetOptions, results: Path) -> FleetInfo:

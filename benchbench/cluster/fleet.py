@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from benchbench.cluster.interface import Ended, Node
 from benchbench.cluster.listener import Listener
 from benchbench.cluster.machines import Absent
 from benchbench.cluster.messages import UNREADABLE, LineKind, NodeJob, NodeLine
-from benchbench.cluster.receiver import Receiver, ShareProgress
+from benchbench.cluster.receiver import Assignment, Receiver, ShareProgress
 from benchbench.cluster.shares import Share, ShareState, begun_again, sibling
 from benchbench.cluster.stored import FleetInfo
-from benchbench.errors import UnreadableInput
+from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.model.record import Record
+from benchbench.running.request import Request
 from benchbench.store import runs
+from benchbench.store.redaction import own_redaction
 from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
 
 GONE = "it is no longer in the cluster"
@@ -55,14 +58,20 @@ class Fleet:
         listener: Listener,
         results: Path,
         observer: FleetObserver,
+        expected: Request | None = None,
     ) -> None:
-        """`nodes`: those of the machines of `info` that are there now."""
+        """`nodes`: those of the machines of `info` that are there now.
+
+        `expected`: what the options of `info` ask for, where that is known here.
+        """
         self._info = info
         self._nodes = {node.name: node for node in nodes}
         self._kinds = {each.name: each.kind for each in info.machines}
         self._listener = listener
         self._results = results
         self._observer = observer
+        self._expected = expected
+        self._redact = own_redaction()
         self._receivers: list[Receiver] = []
         self._waiting: list[Receiver] = []
         self._busy: dict[int, Receiver] = {}
@@ -79,13 +88,11 @@ class Fleet:
                 self._observer.changed(self._progress())
         finally:
             self._listener.stop()
-            for each in self._receivers:
-                each.close()
         return self._progress()
 
     def _take_on(self, share: Share) -> None:
         """Queue a share for its machine; where that is gone, what is left of the share goes to another."""
-        receiver = Receiver(share, self._results)
+        receiver = Receiver(share, self._results, self._assignment(share), self._redact)
         self._receivers.append(receiver)
         if share.machine in self._nodes:
             self._waiting.append(receiver)
@@ -103,34 +110,57 @@ class Fleet:
                 self._busy[self._listener.start(node, self._job(receiver.share))] = receiver
 
     def _heed(self, task: int, said: NodeLine | Ended) -> None:
-        receiver = self._busy[task]
+        if (receiver := self._busy.get(task)) is None:
+            return  # what a machine that failed had sent besides
         if isinstance(said, Ended):
             del self._busy[task]
-            self._over(receiver, said.lost)
+            with self._alone(receiver):
+                self._over(receiver, said.lost)
             return
-        machine = receiver.share.machine
-        try:
+        machine, failed = receiver.share.machine, True
+        with self._alone(receiver):
             if record := receiver.take(said):
                 self._observer.record(machine, record)
             elif said.kind is LineKind.NOTE:
                 self._observer.note(f"{machine}: {said.text}")
+            failed = False
+        if failed:
+            del self._busy[task]
+            self._listener.give_up(task)
+
+    @contextmanager
+    def _alone(self, receiver: Receiver) -> Iterator[None]:
+        """Whatever goes wrong with one machine fails that one alone, unless nothing can be stored any longer.
+
+        Raises CannotWrite.
+        """
+        try:
+            yield
+        except CannotWrite as error:
+            if receiver.is_there:
+                raise
+            receiver.fail(str(error))
         except UnreadableInput as error:
             receiver.fail(UNREADABLE.format(error=error))
+        except Exception as error:  # noqa: BLE001 - one machine must not end what all others measure
+            receiver.fail(f"{type(error).__name__}: {error}")
 
     def _over(self, receiver: Receiver, lost: str) -> None:
         if not lost:
             receiver.end()
             return
         gone = self._nodes.pop(receiver.share.machine)
-        self._lose(receiver, lost)
-        for each in [other for other in self._waiting if other.share.machine == gone.name]:
-            self._waiting.remove(each)
-            self._lose(each, lost)
+        waiting = [each for each in self._waiting if each.share.machine == gone.name]
+        self._waiting = [each for each in self._waiting if each not in waiting]
+        for each in (receiver, *waiting):
+            with self._alone(each):
+                self._lose(each, lost)
 
     def _lose(self, receiver: Receiver, reason: str) -> None:
         """Store what is unfinished as lost, and have a machine of the same kind begin it again."""
         share = receiver.share
-        there = [each for each in self._info.machines if each.name in self._nodes]
+        failed = {each.share.machine for each in self._receivers if each.progress.state is ShareState.FAILED}
+        there = [each for each in self._info.machines if each.name in self._nodes.keys() - failed]
         load = Counter(each.share.machine for each in (*self._waiting, *self._busy.values()))
         other = sibling(share.kind, there, load)
         cases = receiver.lose(reason if other else ALONE.format(reason=reason))
@@ -144,13 +174,22 @@ class Fleet:
     def _progress(self) -> tuple[ShareProgress, ...]:
         return tuple(each.progress for each in self._receivers)
 
-    def _job(self, share: Share) -> NodeJob:
+    def _assignment(self, share: Share) -> Assignment:
+        """What the share's run has to be."""
         tags = {**self._info.options.tags, FLEET: self._info.id, MACHINE: share.machine}
         if share.instead_of:
             tags[INSTEAD_OF] = share.instead_of
-        options = replace(self._info.options, tags=tags)
+        if share.lost:
+            return Assignment(tags=tags, policy=share.lost.policy, seed=share.lost.seed)
+        if self._expected is None:
+            return Assignment(tags=tags)
+        works = frozenset((suite, entry.workload) for suite, entry in self._expected.entries)
+        return Assignment(tags=tags, policy=self._expected.policy, seed=self._expected.seed, works=works)
+
+    def _job(self, share: Share) -> NodeJob:
+        options = replace(self._info.options, tags=self._assignment(share).tags)
         if share.interrupted:
-            return self._resuming(share.interrupted.info.id)
+            return self._resuming(share.interrupted.id)
         if share.lost:
             again, seed = share.lost, share.lost.seed
             return NodeJob(kind="again", options=options, cases=share.cases, policy=again.policy, seed=seed)

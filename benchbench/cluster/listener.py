@@ -66,6 +66,11 @@ class Listener:
             if reason := self._overdue(heard):
                 yield from self._given_up(task, reason)
 
+    def give_up(self, task: int) -> None:
+        """End a job; nothing more is heard of it."""
+        self._jobs.pop(task, None)
+        self._cluster.stop(task)
+
     def stop(self) -> None:
         """End every job."""
         for task in self._jobs:
@@ -88,8 +93,7 @@ class Listener:
         yield event.task, Ended(event.task, lost)
 
     def _given_up(self, task: int, reason: str) -> Iterator[tuple[int, NodeLine | Ended]]:
-        del self._jobs[task]
-        self._cluster.stop(task)
+        self.give_up(task)
         yield task, Ended(task, reason)
 
     def _overdue(self, heard: _Heard) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +17,7 @@ from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Policy
 from benchbench.store.codec import LIMIT
+from benchbench.wire import LineBuffer
 
 MOST_BYTES = LIMIT + 32  # of a line: its kind stands before what is stored
 UNREADABLE = "what it sent cannot be read: {error}"
@@ -70,8 +73,19 @@ class NodeLine:
 
     @property
     def text(self) -> str:
-        """Of a line that holds one."""
+        """The text of a line that holds one."""
         return str(read_json(self.content, str))
+
+
+def with_suites(options: MeasureOptions, suites: Sequence[tuple[str, str]], folder: Path) -> MeasureOptions:
+    """The options with suites of which name and TOML are known, written to files below `folder`."""
+    paths = []
+    for number, (name, text) in enumerate(suites):
+        path = folder / "suites" / str(number) / f"{name}.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        paths.append(str(path))
+    return dataclasses.replace(options, suites=tuple(paths))
 
 
 def job_bytes(job: NodeJob) -> bytes:
@@ -103,16 +117,21 @@ class LineReader:
     """Whole lines of an answer that comes in pieces."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._lines = LineBuffer(MOST_BYTES)
 
     def lines(self, piece: bytes) -> Iterator[NodeLine]:
         """Those that `piece` completes. Raises UnreadableInput for what is none of ours."""
-        *whole, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > MOST_BYTES:
-            raise UnreadableInput(f"a line of more than {MOST_BYTES} bytes")
-        for each in whole:
-            kind, _, content = each.partition(b" ")
+        self._lines.take(piece)
+        while (line := self._next()) is not None:
+            kind, _, content = line.partition(b" ")
             try:
                 yield NodeLine(LineKind(kind.decode()), content)
             except ValueError as error:
                 raise UnreadableInput(f"{kind[:20]!r} begins no line") from error
+
+    def _next(self) -> bytes | None:
+        """Raises UnreadableInput."""
+        try:
+            return self._lines.pop()
+        except ValueError as error:
+            raise UnreadableInput(f"a line of {error}") from error

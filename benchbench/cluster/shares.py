@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
@@ -15,7 +15,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.plan.schedule import due
+from benchbench.running.schedule import due
 from benchbench.store.tags import INSTEAD_OF, MACHINE
 
 
@@ -34,13 +34,13 @@ class ShareState(StrEnum):
 class Share:
     """What one machine is to measure, as a run: the whole suite, unless it is `interrupted` or `lost`.
 
-    `interrupted`: a run of this machine, to be finished. `lost`: the head of a run whose machine went away,
-    to be begun again in these `cases`. `instead_of`: the id of that run, or the machine that never began.
+    `interrupted`: the head of a run of this machine, to be finished. `lost`: that of a run whose machine went
+    away, to be begun again in these `cases`. `instead_of`: its id, or the machine that never began.
     """
 
     machine: str
     kind: str
-    interrupted: Run | None = None
+    interrupted: RunInfo | None = None
     lost: RunInfo | None = None
     cases: tuple[Case, ...] = ()
     instead_of: str = ""
@@ -77,23 +77,30 @@ def begun_again(share: Share, info: RunInfo | None, cases: Sequence[Case], machi
 
 
 def sibling(kind: str, machines: Sequence[FleetMachine], load: Mapping[str, int]) -> str:
-    """Of the machines of that kind the one with the least to do, by name; empty where there is none."""
+    """The machine of that kind with the least to do, by name; empty where there is none."""
     same = [each.name for each in machines if each.kind == kind]
     return min(same, key=lambda name: load.get(name, 0), default="")
 
 
 def shares_left(
-    machines: Sequence[FleetMachine], measuring: Sequence[str], runs: Sequence[Run]
+    machines: Sequence[FleetMachine], measuring: Sequence[str], runs: Iterable[Run]
 ) -> list[Share]:
     """What a fleet that ended early still has to do.
 
-    `measuring`: the names of those machines that were to measure the suite. `runs`: what there is of it.
+    `measuring`: the names of those machines that were to measure the suite. `runs`: what there is of it, of
+    which no records are kept.
     """
     kinds = {each.name: each.kind for each in machines}
-    stood_in_for = {run.info.tags.get(INSTEAD_OF, "") for run in runs}
-    own = {run.info.tags.get(MACHINE) for run in runs if INSTEAD_OF not in run.info.tags}
+    stood_in_for, own = set[str](), set[str]()
+    left: list[tuple[str, Share]] = []
+    for run in runs:
+        tags = run.info.tags
+        stood_in_for.add(tags.get(INSTEAD_OF, ""))
+        if INSTEAD_OF not in tags:
+            own.add(tags[MACHINE])
+        left += [(run.info.id, share) for share in _left(run, kinds)]
     never = [Share(machine=name, kind=kinds[name]) for name in measuring if name not in own | stood_in_for]
-    return never + [share for run in runs if run.info.id not in stood_in_for for share in _left(run, kinds)]
+    return never + [share for name, share in left if name not in stood_in_for]
 
 
 def _left(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
@@ -102,6 +109,6 @@ def _left(run: Run, kinds: Mapping[str, str]) -> Iterator[Share]:
         machine=tags[MACHINE], kind=kinds.get(tags[MACHINE], ""), instead_of=tags.get(INSTEAD_OF, "")
     )
     if not run.ended:
-        yield dataclasses.replace(share, interrupted=run)
+        yield dataclasses.replace(share, interrupted=run.info)
     elif cases := lost_cases(run):
         yield begun_again(share, run.info, cases, share.machine)  # which may be back

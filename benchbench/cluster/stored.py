@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +14,10 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run
 from benchbench.reading import read_file
 from benchbench.store import codec, disk, runs, selectors
+from benchbench.store.lock import lock
 from benchbench.store.redaction import own_redaction
 from benchbench.store.tags import fleet_of
 
-FOLDER = "fleets"
 SCHEMA = 1  # of the file. 1: first
 
 
@@ -41,9 +43,21 @@ def keep_fleet(results: Path, info: FleetInfo) -> None:
     disk.save_below(results, _path(results, info.id), stored)
 
 
+@contextmanager
+def kept(results: Path, info: FleetInfo) -> Iterator[None]:
+    """Store the request, and keep other processes from adding to the fleet meanwhile. Raises CannotWrite."""
+    path = _path(results, info.id)
+    with ExitStack() as held:
+        if os.path.exists(path):  # to be resumed: only who has it may replace it
+            held.callback(os.close, lock(path))
+        keep_fleet(results, info)
+        held.callback(os.close, lock(path))
+        yield
+
+
 def read_fleet(results: Path, name: str = "") -> FleetInfo:
     """The fleet of that id or a beginning of it, else the newest. Raises UsageError, UnreadableInput."""
-    folder = results / FOLDER
+    folder = results / runs.FLEETS
     found = sorted(path.stem for path in folder.glob("*.json")) if os.path.isdir(folder) else []
     matching = [each for each in found if each.startswith(name.upper())]
     if not matching or (name and len(matching) > 1):
@@ -53,21 +67,19 @@ def read_fleet(results: Path, name: str = "") -> FleetInfo:
     return codec.document(_path(results, matching[-1]), FleetInfo, "Measure it anew: accelbench fleet")
 
 
-def runs_of(results: Path, fleet: str) -> list[Run]:
-    """The runs of a fleet, in the order of their ids."""
-    found = []
+def runs_of(results: Path, fleet: str) -> Iterator[Run]:
+    """The runs of a fleet one by one, in the order of their ids: those of a large one need much memory."""
     for name in selectors.run_ids(results):
         folder = results / runs.RUNS / name
         try:
             if fleet_of(runs.read_head(folder).tags) == fleet:
-                found.append(runs.read_run(folder))
+                yield runs.read_run(folder)
         except UnreadableInput:
             continue  # whatever it was of, it can be neither finished nor told apart
-    return found
 
 
 def _path(results: Path, name: str) -> Path:
-    return results / FOLDER / f"{name}.json"
+    return results / runs.FLEETS / f"{name}.json"
 
 
 def suite_text(path: Path) -> str:

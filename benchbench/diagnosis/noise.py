@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.metrics import steps_s
-from benchbench.comparing.verdicts import THRESHOLD, CaseComparison, compare_runs
+from benchbench.judging.comparison import THRESHOLD, CaseComparison, compare_runs
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo

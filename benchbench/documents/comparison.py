@@ -10,8 +10,6 @@ from typing import Any, Literal
 from benchbench import format as fmt
 from benchbench.analyse.digest import SETTLED
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.common import CommonFactor
-from benchbench.comparing.verdicts import ALPHA, CaseComparison, Comparison
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -29,7 +27,8 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
-from benchbench.gate.significance import TestResult
+from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, Comparison
+from benchbench.judging.significance import TestResult
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Verdict
 

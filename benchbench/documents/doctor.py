@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench.analyse.roofline import MEMORY, Ceiling
-from benchbench.comparing.verdicts import THRESHOLD
 from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise, suggested
 from benchbench.diagnosis.selftest import Result
 from benchbench.documents.document import Cell, Content, Document, Number, Tone, number, table
 from benchbench.format import count_of, percent
+from benchbench.judging.comparison import THRESHOLD
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype
 

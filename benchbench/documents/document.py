@@ -15,7 +15,7 @@ from benchbench import format as fmt
 from benchbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from benchbench.trends.change_points import History
+    from benchbench.judging.change_points import History
 
 
 class Tone(StrEnum):

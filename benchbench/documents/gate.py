@@ -11,7 +11,6 @@ from typing import Any
 from benchbench import format as fmt
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.comparing.verdicts import ALPHA
 from benchbench.documents.comparison import EVIDENCE_COLUMNS, evidence, imprecise, moved_alike, verdict_cell
 from benchbench.documents.document import (
     Cell,
@@ -29,12 +28,21 @@ from benchbench.documents.document import (
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
-from benchbench.gate.acceptance import Acceptance
 from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
-from benchbench.gate.endings import TOLD_ONLY, Cause, Ending, endings, exit_code, judged
-from benchbench.gate.result import CaseFinding, GateResult
-from benchbench.gate.significance import TestResult
-from benchbench.gate.spread import ENOUGH, days_of
+from benchbench.gate.stages import Acceptance
+from benchbench.judging.check import (
+    TOLD_ONLY,
+    CaseFinding,
+    Cause,
+    Ending,
+    GateResult,
+    endings,
+    exit_code,
+    judged,
+)
+from benchbench.judging.comparison import ALPHA
+from benchbench.judging.sessions import ENOUGH, days_of
+from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
 from benchbench.stats import deviation, mean, median
 from benchbench.store import tags

@@ -43,7 +43,7 @@ from benchbench.documents.document import (
 from benchbench.documents.run_table import CACHES
 from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
-from benchbench.gate.spread import ASSUMED_DEDICATED, ENOUGH
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ENOUGH
 from benchbench.model.placement import Strategy
 from benchbench.stats import Difference
 

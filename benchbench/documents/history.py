@@ -21,10 +21,9 @@ from benchbench.documents.document import (
     number,
     table,
 )
+from benchbench.judging.change_points import Change
+from benchbench.judging.series import Point, SharedChange, Trend, shared_changes
 from benchbench.store.tags import short
-from benchbench.trends.change_points import Change
-from benchbench.trends.series import Point
-from benchbench.trends.trend import SharedChange, Trend, shared_changes
 
 PANELS = 20  # panels that can still be looked at
 LEVELS = "▁▂▃▄▅▆▇█"

@@ -40,6 +40,7 @@ from benchbench.timing.policy import in_words
 
 SCHEMA = 1  # of the JSON. 1: first
 Place = tuple[str, str, str]
+WIDEST = 100.0  # an interval's ends over each other: beyond, it says nothing
 SHOWN = 5  # works that are open, each with its reason: the others are counted
 NEARLY = 0.95  # of the highest throughput: the knee is the smallest size that reaches it
 RATE = "items_per_s"
@@ -244,12 +245,18 @@ def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:
     ]
 
 
-def fastest_lines(works: Sequence[Work], run: Run) -> list[Cell]:
+def answer(run: Run) -> list[str]:
+    """The lines that a report of the run begins with."""
+    measured = [row for row in rows(run) if row.ok]
+    return list(map(str, fastest_lines(judged(works(measured), run), run)))
+
+
+def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
     """`torch is fastest in 3 of 6, jax in 2; 1 undecided`, and what would tell the undecided.
 
     Nothing where nothing is compared.
     """
-    compared = [work for work in works if work.verdict.others]
+    compared = [work for work in shown if work.verdict.others]
     if not compared:
         return []
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
@@ -286,7 +293,8 @@ def _open(work: Work, run: Run) -> Cell:
     assert verdict.fastest
     leader, rival = (verdict.name(each) for each in (verdict.fastest, nearest.contender))
     ends = nearest.interval
-    interval = f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends else ""
+    told = ends is not None and ends[1] < WIDEST * ends[0]
+    interval = f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends and told else ""
     leads = f"{work.short_title}: {leader} leads {rival} by"
     return Cell((leads, Number(nearest.ratio, "×"), f"{interval}: {_remedy(work, run)}".lstrip(": ")))
 

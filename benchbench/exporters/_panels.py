@@ -22,8 +22,8 @@ from benchbench.documents.document import (
     TrendLine,
     TrendPoint,
 )
+from benchbench.judging.change_points import Change
 from benchbench.stats import median
-from benchbench.trends.change_points import Change
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""A check from end to end: what is held against what, the verdict, and what looks slower measured again."""
+"""Run a check end to end: compare with the baseline, re-measure what looks slower, decide; accept a run."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchbench.analyse.digest import Digest, digest, partnered
-from benchbench.analyse.metrics import metric_named
-from benchbench.comparing.match import LEAST_PROCESSES
+from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.environments.targets import given
 from benchbench.errors import NotComparable, UsageError
 from benchbench.format import count_of
 from benchbench.gate import baselines
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.confirm import Confirmation
-from benchbench.gate.decide import check_interleaved, decide
-from benchbench.gate.result import GateResult
-from benchbench.gate.spread import ASSUMED_DEDICATED, ASSUMED_SHARED
+from benchbench.gate.baselines import Tell
+from benchbench.judging.check import Confirmation, GateResult, check_interleaved, decide
+from benchbench.judging.pairs import LEAST_PROCESSES
+from benchbench.judging.session_cases import GatePolicy
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_of
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions, Variance
 from benchbench.model.run import Run
+from benchbench.model.status import Verdict
 from benchbench.plan import config, suite, variants
 from benchbench.plan.cases import holds
 from benchbench.plan.rerun import Variant
@@ -33,7 +33,7 @@ from benchbench.running.interleaved import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Terms
-from benchbench.store import runs, selectors
+from benchbench.store import runs, selectors, tags
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
@@ -292,3 +292,92 @@ def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> 
             f"{side.text!r} says nothing of {', '.join(sorted(others))}.",
             "Check a run of that backend alone.",
         )
+
+
+FAILING = (Verdict.SLOWER, Verdict.PROVISIONAL, Verdict.BROKEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A session that was accepted, the ids it displaced, and how many runs and days its machine has now."""
+
+    session: Digest
+    dropped: list[str]
+    runs: int
+    days: int
+
+
+def accept(
+    results: Path, name: str, selector: str, tell: Tell, *, replace: bool = False, anyway: bool = False
+) -> Acceptance:
+    """Add a run to a baseline; with `replace` as the only session of its machine.
+
+    Raises UsageError for a run that something speaks against, unless it is accepted `anyway`;
+    UnreadableInput, CannotWrite.
+    """
+    folder = selectors.find_run(results, selector)
+    if folder.parent.parent.parent == results / runs.RUNS:
+        whole = folder.parent.parent.name
+        raise UsageError(f"Run {folder.name} is the second test of {whole}, not a run.", f"Name {whole}.")
+    run = runs.read_run(folder)
+    session = digest(run)
+    if not anyway and (doubts := objections(results, name, folder, run)):
+        raise UsageError(
+            f"Run {session.id} is not accepted: {'; '.join(doubts)}.",
+            "Add --accept to make it part of the baseline anyway.",
+        )
+    dropped = baselines.add_session(results, name, session, tell, replace=replace)
+    sessions = baselines.sessions(results, name, session.machine)
+    days = len(set(days_of([each.started for each in sessions])))
+    return Acceptance(session=session, dropped=dropped, runs=len(sessions), days=days)
+
+
+def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
+    """Why a run should be no session: changed code, half of a comparison, no case that counts, a failure."""
+    doubts = []
+    measured = [side for side in digest(run).cases.values() if side.rounds]
+    if measured and all(side.contended for side in measured):
+        doubts.append(f"others disturbed all of its cases ({measured[0].contended}), so no check can use it")
+    if measured and all(side.unsteady == len(side.rounds) for side in measured):
+        doubts.append("all of its processes were still warming up, so no check can use it")
+    if run.info.commit.endswith(tags.DIRTY):
+        commit = tags.short(run.info.commit)
+        doubts.append(f"its checkout had uncommitted changes ({commit})")
+    if run.info.partner:
+        doubts.append(f"it is the side {run.info.partner.label!r} of a comparison")
+    if failing := _failing(results, name, folder, run):
+        more = f" and {len(failing) - 1} more" if len(failing) > 1 else ""
+        doubts.append(f"it fails its check against {name}: {failing[0]}{more}")
+    return doubts
+
+
+def _failing(results: Path, name: str, folder: Path, run: Run) -> list[str]:
+    """The cases that fail against the sessions there are, by the same second test if the run had one."""
+    new = digest(run)
+    stored = baselines.stored_sessions(results, name, new.machine)
+    sessions = [each for each in stored if each.id != new.id]
+    if not sessions:
+        return []
+    again = _confirmation(folder)
+    rules = thresholds(run, config.nearest(Path()), (), baselines.untold)
+    policy = GatePolicy(
+        metrics=METRICS[:1],
+        thresholds=rules,
+        confirm=again is not None,
+        interleaved=bool(again and again.ref),
+    )
+    result = decide(sessions, new, policy, again)
+    return [f"{each.case} {each.verdict}" for each in result.findings if each.verdict in FAILING]
+
+
+def _confirmation(folder: Path) -> Confirmation | None:
+    """What the last check of a run measured again, kept within its folder."""
+    ids = selectors.run_ids(folder)
+    if not ids:
+        return None
+    again = [digest(runs.read_run(folder / runs.RUNS / each)) for each in ids]
+    here = next((each for each in reversed(again) if each.partner and each.partner.label == HERE), None)
+    if here is None:
+        return Confirmation(new=again[-1])
+    ref = next((each for each in again if here.partner and each.id == here.partner.run), None)
+    return Confirmation(new=here, ref=ref and partnered(ref, here))

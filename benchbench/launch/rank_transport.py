@@ -126,7 +126,7 @@ class RankedWorker(Worker):
         return dataclasses.replace(endings.own, reply=reply, end=JobEnd.ANSWERED, message="")
 
     def has_ended(self) -> bool:
-        """Of a job on all devices only the meeting can tell, which `collect` holds."""
+        """Whether it has ended; of a job on all devices only the meeting can tell, which `collect` holds."""
         return bool(self._lost) or self._meeting is not None or self._own.has_ended()
 
     @property

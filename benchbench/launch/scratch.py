@@ -78,7 +78,7 @@ class RunScratch:
         return worker_environment(settings, extra, os.environ)
 
     def _cache(self, target: Target, chosen: Mapping[str, str]) -> Path:
-        """Of one version and environment: another must not find its programs compiled."""
+        """The compile cache of one version and environment: another must not find its programs compiled."""
         own = sha256(json.dumps(sorted(chosen.items())).encode()).hexdigest()[:12] if chosen else ""
         return self.path / "cache" / target.name / own
 

@@ -199,7 +199,7 @@ def judge_test(now: State, record: Record) -> None:
     __tracebackhide__ = True
     if not now.baseline:
         return
-    from benchbench.comparing.verdicts import ALPHA
+    from benchbench.judging.comparison import ALPHA
     from benchbench.model.status import Verdict
     from benchbench.pytest_plugin import session as testruns
 

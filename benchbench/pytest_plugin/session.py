@@ -13,12 +13,12 @@ from pathlib import Path, PurePath
 from benchbench import __version__
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.comparing.verdicts import compare_runs
 from benchbench.documents import comparison, gate
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.gate import baselines
-from benchbench.gate.cases import GatePolicy
-from benchbench.gate.decide import decide
+from benchbench.judging.check import decide
+from benchbench.judging.comparison import compare_runs
+from benchbench.judging.session_cases import GatePolicy
 from benchbench.machine.environment import machine, same_hardware, tuning_variables, usable_threads
 from benchbench.machine.identity import machine_id, name_hashes
 from benchbench.model.case import Case

@@ -24,10 +24,10 @@ from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.devices import check_devices, devices_asked
 from benchbench.plan.doubling import why_needless
 from benchbench.plan.revision import commit_tag
-from benchbench.plan.schedule import due, in_blocks
 from benchbench.running.groundwork import Announce
 from benchbench.running.recorder import Recorder
 from benchbench.running.request import Request, Terms
+from benchbench.running.schedule import due, in_blocks
 from benchbench.store.ulid import new_id
 from benchbench.timing.policy import of_rounds
 

@@ -8,11 +8,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EMFILE, ENFILE
 from pathlib import Path
 
 from benchbench import paths
 from benchbench.errors import CannotWrite, UnreadableInput
 
+HINT = "Free space there or make it writable, or choose another folder."
+OPEN = "Allow more open files: ulimit -n 4096"
 NO_FOLDER = "it is a link or no folder; links in results are not followed"
 
 
@@ -115,7 +118,7 @@ def writing(path: Path, detail: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or path
-        hint = "Free space there or make it writable, or choose another folder."
+        hint = OPEN if error.errno in (EMFILE, ENFILE) else HINT
         raise CannotWrite(f"{where}: {error.strerror or error}{detail}", hint) from error
 
 

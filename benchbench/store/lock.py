@@ -1,4 +1,7 @@
-"""Whether somebody is adding to a run: a lock on its folder, which ends with the process that holds it."""
+"""Whether somebody is adding to a run: a lock on its folder, which ends with the process that holds it.
+
+A fleet has one on its file, since it would need a descriptor for each of its runs.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ from benchbench.store import disk
 TRIES, PAUSE_S = 5, 0.05  # `is_locked` of another process holds the lock for a moment
 
 
-def lock(folder: Path) -> int:
-    """A descriptor that keeps other processes from adding to a run, until it is closed. Raises CannotWrite.
+def lock(path: Path) -> int:
+    """A descriptor that keeps other processes from adding to a run or fleet, until it is closed.
 
-    Where the file system has no locks it keeps nobody away.
+    Where the file system has no locks it keeps nobody away. Raises CannotWrite.
     """
-    with disk.writing(folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with disk.writing(path):
+        descriptor = os.open(path, os.O_RDONLY)
     for _ in range(TRIES):
         if _locked(descriptor):
             return descriptor
         sleep(PAUSE_S)
     os.close(descriptor)
-    message = f"Another process is adding to {folder.name!r}."
+    message = f"Another process is adding to {path.stem!r}."
     raise CannotWrite(message, "Wait until it has ended, or choose another name.")
 
 
@@ -51,10 +54,10 @@ def _with_inner(folder: Path) -> list[Path]:
     return [each for each in (folder, *paths.listed(folder / "runs")) if os.path.isdir(each)]
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether another process is adding to the run now."""
+def is_locked(path: Path) -> bool:
+    """Whether another process is adding to the run or fleet now."""
     with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             return not _locked(descriptor)
         finally:

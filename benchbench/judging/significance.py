@@ -6,12 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.metrics import Metric, Rate
-from benchbench.comparing.power import POWER, visible_change
-from benchbench.comparing.verdicts import ALPHA, LARGEST
-from benchbench.gate.match import BaselineMatch
-from benchbench.gate.power import levels_of_pairs, visible_to_sessions
-from benchbench.stats import Difference, holm, mean
+from benchbench.judging.comparison import ALPHA, LARGEST
+from benchbench.judging.variance import POWER, visible_change
+from benchbench.stats import Difference, holm, t_quantile
 
 FEWEST = 5  # a family counts as: sessions are neither independent nor normal, so a test alone needs 0.01
 
@@ -65,30 +62,6 @@ class Estimate:
     def beyond(self) -> bool:
         """Whether it is worse by the threshold; alike in both directions, as a ratio."""
         return self.worse.mid >= self.margin
-
-
-def estimate(
-    match: BaselineMatch, difference: Difference, threshold: float, own_variance: float = 0.0
-) -> Estimate:
-    """Of a case against its sessions, or against the one it was measured interleaved with."""
-    sign = 1 if match.metric.better == "lower" else -1
-    return Estimate(
-        quantity=(match.case, _measured(match.metric)),
-        ref=mean([mean([mean(hour) for hour in day]) for day in match.days]),
-        new=mean(match.logs),
-        difference=difference,
-        worse=Difference(sign * difference.mid, difference.error, difference.degrees),
-        margin=math.log1p(threshold),
-        own_variance=own_variance,
-        processes=len(match.logs),
-        against=len(match.logs) if match.interleaved else len(match.days),
-        interleaved=match.interleaved,
-    )
-
-
-def _measured(metric: Metric) -> str:
-    """What a metric is derived from: for a rate, the latency or energy that the work is divided by."""
-    return metric.source.divisor.name if isinstance(metric.source, Rate) else metric.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +143,18 @@ def _result(each: Estimate, p_holm: float, family: Family) -> TestResult:
 
 def _exp(log: float) -> float:
     return math.exp(max(-LARGEST, min(LARGEST, log)))
+
+
+def visible_to_sessions(margin: float, error: float, degrees: float, level: float, power: float) -> float:
+    """As a logarithm, for a test against stored sessions.
+
+    Given the sessions, a run is called slower beyond c = max(margin, t(1 − level) · error), and a further run
+    deviates from them by t · error: c + t(power) · error is exceeded with that power.
+    """
+    needed = max(margin, t_quantile(1 - level, degrees) * error)
+    return needed + t_quantile(power, degrees) * error
+
+
+def levels_of_pairs(size: int, *, twice: bool) -> tuple[float, ...]:
+    """One-sided: Holm's for a test that decides alone; for two 5 %, then half of it, for 5 % two-sided."""
+    return (ALPHA, ALPHA / 2) if twice else (ALPHA / max(size, 2),)

@@ -1,16 +1,18 @@
-"""Two runs to verdicts: what changed in each case, and whether it can be told from noise. Pure."""
+"""Two runs compared: what changed in each case, beyond noise or not, and the operators behind it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from benchbench import format as fmt
 from benchbench.analyse.digest import SETTLED, Digest, digest, run_bars
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.comparing.common import CommonFactor, common_factor
-from benchbench.comparing.match import (
+from benchbench.errors import UsageError
+from benchbench.judging.pairs import (
     Pair,
     are_interleaved,
     changes,
@@ -18,13 +20,21 @@ from benchbench.comparing.match import (
     match_partners,
     suspect,
 )
-from benchbench.comparing.power import visible_change
-from benchbench.errors import UsageError
-from benchbench.judging.variance import allowing_for, at_least_the_mean, in_modes, shared_variance
+from benchbench.judging.variance import (
+    allowing_for,
+    at_least_the_mean,
+    in_modes,
+    shared_variance,
+    visible_change,
+)
 from benchbench.model.options import Variance
+from benchbench.model.profile import Profile
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
-from benchbench.stats import Difference, detectable, holm, mean, tost
+from benchbench.profiling.differences import difference
+from benchbench.profiling.tables import OperatorTable, operator_table
+from benchbench.stats import Difference, detectable, holm, mean, median, tost
+from benchbench.store import artifacts
 
 ALPHA = 0.05  # of all `slower` together and all `faster` together (Holm), and of each `same` (TOST)
 THRESHOLD = 0.03  # smaller changes come from code alignment alone
@@ -141,7 +151,7 @@ def compare_runs(
 
 
 def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
-    """Of the sides that drifted; none where they are interleaved, or the metric is no time of a step."""
+    """The drift of each side that drifted; none where they are interleaved, or the metric is no step time."""
     if metric.name not in SETTLED or are_interleaved(ref, new):
         return {}
     sides = {"ref": ref.drift, "new": new.drift}
@@ -238,3 +248,67 @@ def _exp(log: float | None, more: float | None = 0.0) -> float | None:
     if log is None or more is None:
         return None
     return math.exp(max(-LARGEST, min(LARGEST, log + more)))
+
+
+MOST = 3  # operators named; `accelbench profile REF NEW` has all
+
+
+def with_operators(comparison: Comparison, ref: Path, new: Path) -> Comparison:
+    """`comparison`, whose slower cases name the operators that take longer now, the most seconds first.
+
+    `ref`, `new`: the folders of the runs. Only what a step takes is made of operators: other metrics are
+    left as they are.
+    """
+    slower = any(compared.verdict is Verdict.SLOWER for compared in comparison.verdicts)
+    if comparison.metric.name not in SETTLED or not slower:
+        return comparison
+    before, after = _tables(ref), _tables(new)
+    verdicts = tuple(
+        replace(compared, operators=_longer(before[compared.case], after[compared.case]))
+        if compared.verdict is Verdict.SLOWER and compared.case in before and compared.case in after
+        else compared
+        for compared in comparison.verdicts
+    )
+    return replace(comparison, verdicts=verdicts)
+
+
+def _tables(run: Path) -> dict[str, OperatorTable]:
+    profiles, _ = artifacts.read_profiles(run)
+    made = (
+        operator_table(profile, profile.outcome, None)
+        for profile in profiles
+        if isinstance(profile.outcome, Profile)
+    )
+    return {operators.case: operators for operators in made}
+
+
+def _longer(ref: OperatorTable, new: OperatorTable) -> tuple[str, ...]:
+    changes = [change for change in difference(ref, new).changes if change.change_s > 0]
+    return tuple(f"{change.name} +{fmt.seconds(change.change_s)}" for change in changes[:MOST])
+
+
+LEAST_CASES = 5  # fewer may well have the code in common that changed
+SHARE = 0.8  # of the cases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonFactor:
+    """`ratio`: the median of new / ref over `cases`; `moving`: those that moved that way by half of it."""
+
+    ratio: float
+    cases: int
+    moving: int
+
+
+def common_factor(log_ratios: Sequence[float], threshold: float) -> CommonFactor | None:
+    """What nearly all cases have in common, if it is `threshold` (0.03: 3 %) or more; log(new / ref) of each.
+
+    The median does not follow a few cases that changed by themselves.
+    """
+    if len(log_ratios) < LEAST_CASES:
+        return None
+    middle = median(log_ratios)
+    moving = sum(each / middle >= 0.5 for each in log_ratios) if middle else 0
+    if abs(middle) < math.log1p(threshold) or moving < SHARE * len(log_ratios):
+        return None
+    return CommonFactor(ratio=math.exp(middle), cases=len(log_ratios), moving=moving)

@@ -110,7 +110,7 @@ def match_partners(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
 
 
 def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
-    """Of one case on both sides, by the rounds that were fair to both."""
+    """Pair one case of both sides, by the rounds that were fair to both."""
     fair = fair_pairs(ref.timed(metric), new.timed(metric), LEAST_PROCESSES)
     known = bool(ref.doubts and new.doubts)
     explained = not known or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE
@@ -260,7 +260,7 @@ def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
 
 
 def parts_apart(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdict, str] | None:
-    """Of runs that were resumed: why processes of before and after cannot stand for one another, if so."""
+    """Why processes of before and after a resumption cannot stand for one another, if so."""
     apart = max(side.parts_apart(metric) for side in sides)
     if apart <= math.log1p(PARTS_APART):
         return None

@@ -1,1 +1,0 @@
-"""Two or more runs, or two interleaved sides: matched, tested, in words."""

@@ -1,0 +1,359 @@
+"""Where the level of a series changed, and by how much: noise, spikes, levels, steps. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+from benchbench.arrays import Floats
+from benchbench.stats import t_quantile
+
+SIGNIFICANCE = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A new level from run `index` on; the ratio is after / before, with its 95 % interval."""
+
+    index: int
+    ratio: float
+    low: float
+    high: float
+    p: float
+    direction: Literal["slower", "faster"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Runs `start` to `stop`, the last not included, around one level: their geometric mean."""
+
+    start: int
+    stop: int
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Segments cover every run in order; `outliers` are spikes, cut back before anything was estimated.
+
+    `recurring`: levels that runs go back and forth between. Going from one to another is no change.
+    """
+
+    changes: tuple[Change, ...]
+    outliers: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    recurring: tuple[float, ...] = ()
+
+
+def change_points(
+    values: Sequence[float],
+    *,
+    threshold: float = 0.03,
+    better: Literal["lower", "higher"] = "lower",
+    boundaries: Sequence[int] = (),
+    family: int = 1,
+) -> History:
+    """Changes of level of at least `threshold` (0.03: 3%), in a series ordered by time or commit.
+
+    At each of `boundaries`, the index of the first run on other hardware, a new series begins: nothing is
+    compared across it. A change needs three runs on either side to be seen. `better` only names its
+    direction. `family`: how many series are looked at together, which p is adjusted for. The method and its
+    sources are in docs/history.md.
+
+    Raises ValueError for a value that has no logarithm, or a boundary outside the series.
+    """
+    _check(values, boundaries)
+    changes: list[Change] = []
+    outliers: list[int] = []
+    segments: list[Segment] = []
+    recurring: list[float] = []
+    for start, stop in pairwise([0, *sorted(set(boundaries)), len(values)]):
+        part = _one_machine(
+            [math.log(value) for value in values[start:stop]], math.log1p(threshold), SIGNIFICANCE / family
+        )
+        changes += [_change(start + edge, step, better) for edge, step in part.steps]
+        outliers += [start + index for index in part.spikes]
+        segments += [Segment(start + a, start + b, math.exp(level)) for a, b, level in part.levels]
+        recurring += [math.exp(level) for level in part.recurring]
+    return History(tuple(changes), tuple(outliers), tuple(segments), tuple(recurring))
+
+
+def _check(values: Sequence[float], boundaries: Sequence[int]) -> None:
+    for index, value in enumerate(values):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"run {index} is {value}: change points need finite values above 0")
+    for boundary in boundaries:
+        if not 0 < boundary < len(values):
+            raise ValueError(f"boundary {boundary} is outside a series of {len(values)} runs")
+
+
+def _change(index: int, step: LevelStep, better: str) -> Change:
+    half = t_quantile(0.975, step.degrees) * step.error
+    return Change(
+        index=index,
+        ratio=math.exp(step.change),
+        low=math.exp(step.change - half),
+        high=math.exp(step.change + half),
+        p=step.p,
+        direction="slower" if (step.change > 0) == (better == "lower") else "faster",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of runs on one machine, in logarithms."""
+
+    steps: list[tuple[int, LevelStep]]
+    spikes: list[int]
+    levels: list[tuple[int, int, float]]
+    recurring: list[float]
+
+
+def _one_machine(logs: list[float], floor: float, level: float) -> _Part:
+    import numpy as np
+
+    y = np.array(logs)
+    edges, phi = [0, len(logs)], 0.0
+    spikes: list[int] = []
+    recurring: list[float] = []
+    if len(logs) >= 2 * SHORTEST:
+        sigma = max(LEAST_NOISE, noise_scale(y, 1))
+        y, spikes = cut_spikes(y, sigma)
+        edges, phi = fitted_edges(y, sigma)
+        edges = significant_edges(y, edges, phi, floor, level)
+        if recurring := recurring_levels(np.array(logs), edges, floor):
+            edges = [0, len(logs)]
+    levels = [(a, b, float(y[a:b].mean())) for a, b in pairwise(edges) if a < b]
+    return _Part(list(zip(edges[1:-1], steps_between(y, edges, phi), strict=True)), spikes, levels, recurring)
+
+
+SHORTEST = 3  # runs a level must last: a shorter one is a spike
+NEIGHBOURS = 5  # on either side, in the median a spike is seen against
+SPIKE = 5.0  # noise scales from that median
+MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
+
+
+def noise_scale(y: Floats, lag: int) -> float:
+    """Standard deviation of the noise, from differences at `lag`: steps are too few to move their median.
+
+    Deviations are from zero, the centre of differences: about their own median, two values in turn would
+    seem free of noise.
+    """
+    import numpy as np
+
+    return MAD_TO_SIGMA * float(np.median(np.abs(y[lag:] - y[:-lag]))) / math.sqrt(2)
+
+
+def cut_spikes(y: Floats, sigma: float) -> tuple[Floats, list[int]]:
+    """Points far from their neighbours' median cut back to the limit, and which they were.
+
+    Three on the same side in a row are left alone: they may be a level that began just before the end.
+    """
+    import numpy as np
+
+    width = min(2 * NEIGHBOURS + 1, len(y))
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(y, width), axis=1)
+    # the ends share the first and the last whole window: in a narrower one three new runs are half
+    middle = np.pad(middle, NEIGHBOURS, mode="edge")[: len(y)]
+    side = np.where(np.abs(y - middle) > SPIKE * sigma, np.sign(y - middle), 0)
+    edges = np.flatnonzero(np.diff(side, prepend=np.nan, append=np.nan))
+    lengths = np.diff(edges)
+    spike = (side != 0) & (np.repeat(lengths, lengths) < SHORTEST)
+    return np.where(spike, middle + SPIKE * sigma * side, y), np.flatnonzero(spike).tolist()
+
+
+PENALTY = 3.0  # times BIC's own 2 ln(n) σ² for a level and its place (Yao 1988)
+PASSES = 3
+LEAST_KEPT, LARGEST_PHI = 0.4, 0.95  # of a short series: its φ is corrected up to there
+
+
+def fitted_edges(y: Floats, sigma: float) -> tuple[list[int], float]:
+    """Edges of the best partition, and the lag-1 autocorrelation φ of what it leaves.
+
+    Noise that drifts or is autocorrelated looks like steps. So the penalty grows with what the residuals of
+    the last fit show of either, until the partition no longer changes.
+    """
+    penalty = PENALTY * 2 * math.log(len(y)) * sigma**2
+    edges = best_partition(y, penalty)
+    for _ in range(PASSES):
+        drift = max(1.0, (noise_scale(_residuals(y, edges), 4) / sigma) ** 2)
+        last, edges = edges, best_partition(y, penalty * mean_inflation(_autocorrelation(y, edges)) * drift)
+        if edges == last:
+            break
+    return edges, _autocorrelation(y, edges)
+
+
+def best_partition(y: Floats, penalty: float) -> list[int]:
+    """Edges of the exact minimum of Σ (y − segment mean)² + penalty · segments, none shorter than three.
+
+    Optimal partitioning (Jackson et al. 2005): the best end at j is the best over its last segment (i, j].
+    Σ (y − mean)² is Σ y² − Σ (segment sum)² / length, and the first term is the same for all.
+    """
+    import numpy as np
+
+    n = len(y)
+    sums = np.concatenate(([0.0], np.cumsum(y - np.median(y))))
+    lengths = np.arange(n, 0, -1.0)
+    best = np.full(n + 1, np.inf)
+    best[0] = 0.0
+    starts = np.zeros(n + 1, dtype=int)
+    for j in range(SHORTEST, n + 1):
+        last = j - SHORTEST + 1
+        cost = best[:last] - (sums[j] - sums[:last]) ** 2 / lengths[n - j : n - j + last]
+        starts[j] = cost.argmin()
+        best[j] = cost[starts[j]] + penalty
+    edges = [n]
+    while edges[0] > 0:
+        edges.insert(0, int(starts[edges[0]]))
+    return edges
+
+
+def _residuals(y: Floats, edges: list[int]) -> Floats:
+    import numpy as np
+
+    return np.concatenate([y[a:b] - y[a:b].mean() for a, b in pairwise(edges)])
+
+
+def _autocorrelation(y: Floats, edges: list[int]) -> float:
+    """Lag 1 of what the segments leave; below zero counts as zero.
+
+    Estimated with a mean, φ is too small by (1 + 3φ)/n (Marriott & Pope 1954), and k segments have k means.
+    """
+    rest = _residuals(y, edges)
+    square = float(rest @ rest)
+    seen = float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
+    if seen < 1 / math.sqrt(len(rest)):  # as of independent values
+        return max(0.0, seen)
+    means = (len(edges) - 1) / len(rest)
+    return min((seen + means) / max(1 - 3 * means, LEAST_KEPT), LARGEST_PHI)
+
+
+def mean_inflation(phi: float) -> float:
+    """Variance of a mean of AR(1) noise over that of independent noise."""
+    return (1 + phi) / (1 - phi)
+
+
+LEAST_NOISE = 1e-4  # as relative spread: equal values must not make every difference significant
+
+
+@dataclass(frozen=True)
+class LevelStep:
+    """Two adjacent segments compared: the difference of their means, its standard error, and t's df."""
+
+    change: float
+    median_change: float
+    error: float
+    degrees: float
+
+    @cached_property
+    def p(self) -> float:
+        """The two-sided p of the step."""
+        from scipy.special import stdtr
+
+        return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
+
+
+def significant_edges(y: Floats, edges: list[int], phi: float, floor: float, level: float) -> list[int]:
+    """Edges without the changes that are not significant or smaller than `floor`, the weakest gone first."""
+    while steps := steps_between(y, edges, phi):
+        weak = [
+            (step.p, -abs(step.change), number)
+            for number, step in enumerate(steps, start=1)
+            if step.p >= level or abs(step.median_change) < floor
+        ]
+        if not weak:
+            break
+        weakest = max(weak)[-1]
+        edges = edges[:weakest] + edges[weakest + 1 :]
+    return edges
+
+
+def steps_between(y: Floats, edges: list[int], phi: float) -> list[LevelStep]:
+    return [_step(y[a:b], y[b:c], phi) for a, b, c in zip(edges, edges[1:], edges[2:], strict=False)]
+
+
+def _step(before: Floats, after: Floats, phi: float) -> LevelStep:
+    """Student's t with pooled variance; φ inflates the variance and deflates the degrees of freedom."""
+    import numpy as np
+
+    degrees = len(before) + len(after) - 2
+    square = sum(float(((part - part.mean()) ** 2).sum()) for part in (before, after))
+    variance = max(LEAST_NOISE**2, square / degrees) * mean_inflation(phi)
+    return LevelStep(
+        change=float(after.mean() - before.mean()),
+        median_change=float(np.median(after) - np.median(before)),
+        error=math.sqrt(variance * (1 / len(before) + 1 / len(after))),
+        degrees=max(1.0, degrees / mean_inflation(phi)),
+    )
+
+
+FEWEST_RETURNS = 2  # one return is a change and its repair
+APART = 6.0  # noise scales between levels of which single runs can be told
+LEAST_SHARE = 0.2  # of one side's runs, at the other side's level: fewer beside a change are spikes
+NEAR = 3.0  # noise scales from the level that a run is of
+
+
+def recurring_levels(y: Floats, edges: Sequence[int], floor: float) -> list[float]:
+    """The distinct levels of the segments between `edges`, if runs go back and forth between them; else none.
+
+    `y`: logarithms, spikes in them. Two levels closer than `floor` are one. Either segments return: at least
+    twice, and in half of all changes. Or single runs do, where the levels are far apart: they leave for
+    another level and return. Returns of both kinds are counted together. Beside a single change, runs of one
+    side that stand at the level of the other are spikes unless they are many: a fifth of that side.
+    """
+    import numpy as np
+
+    levels = [float(np.median(y[a:b])) for a, b in pairwise(edges)]
+    distinct = _distinct(levels, floor)
+    if len(distinct) < 2:
+        return []
+    kinds = _nearest(np.array(levels), np.array(distinct)).tolist()
+    returns = sum(kind in kinds[: index - 1] for index, kind in enumerate(kinds) if index > 1)
+    if returns >= FEWEST_RETURNS and 2 * returns >= len(levels) - 1:
+        return distinct
+    if len(levels) == 2 and _share_at_the_other_level(y, levels, edges[1]) < LEAST_SHARE:
+        return []
+    singly = _excursions(y, np.array(distinct), len(levels))
+    return distinct if singly > 0 and returns + singly >= FEWEST_RETURNS else []
+
+
+def _share_at_the_other_level(y: Floats, levels: Sequence[float], edge: int) -> float:
+    """The larger share of either side's runs that are nearer to the level of the other side."""
+    import numpy as np
+
+    kinds = _nearest(y, np.array(levels))
+    return max(float((kinds[:edge] == 1).mean()), float((kinds[edge:] == 0).mean()))
+
+
+def _distinct(levels: Sequence[float], floor: float) -> list[float]:
+    groups: list[list[float]] = []
+    for level in sorted(levels):
+        if groups and level - groups[-1][-1] < floor:
+            groups[-1].append(level)
+        else:
+            groups.append([level])
+    return [sum(group) / len(group) for group in groups]
+
+
+def _nearest(values: Floats, levels: Floats) -> Floats:
+    """The number of the level nearest to each value."""
+    import numpy as np
+
+    return np.asarray(np.abs(values[:, None] - levels[None, :]).argmin(axis=1))
+
+
+def _excursions(y: Floats, levels: Floats, segments: int) -> float:
+    """How often runs go to another level and back, beside the changes; 0 where the levels are too close."""
+    import numpy as np
+
+    kinds = _nearest(y, levels)
+    off = np.abs(y - levels[kinds])
+    sigma = MAD_TO_SIGMA * float(np.median(off))
+    if float(np.diff(levels).min()) < APART * sigma:
+        return 0.0
+    known = kinds[off <= NEAR * sigma]
+    return (int((known[1:] != known[:-1]).sum()) - (segments - 1)) / 2

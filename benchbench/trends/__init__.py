@@ -1,1 +1,0 @@
-"""Many runs: a series per case, and where its level changed."""
