@@ -17,7 +17,7 @@ from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import NO_SPEED
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import same_hardware
-from benchbench.model.case import Case, LeftOut
+from benchbench.model.case import Case
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.record import Record
@@ -167,19 +167,15 @@ def digest(run: Run) -> Digest:
         partner=info.partner,
         commit=info.commit,
         variables=info.variables,
-        cases=_left_out(info.left_out)
+        cases={
+            out.case.id: CaseDigest(case=out.case, absent=f"{out.status}: {out.reason}", status=out.status)
+            for out in info.left_out
+        }
         | {
             name: _of_case(cases[name], done, doubted=info.partner is not None)
             for name, done in records.items()
         },
     )
-
-
-def _left_out(cases: Iterable[LeftOut]) -> dict[str, CaseDigest]:
-    return {
-        out.case.id: CaseDigest(case=out.case, absent=f"{out.status}: {out.reason}", status=out.status)
-        for out in cases
-    }
 
 
 def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDigest:

@@ -36,7 +36,10 @@ class Prices:
         """Its own name counts before patterns; of those, the first that fits."""
         counted = [(*_counted(name), amount) for name, amount in self.per_hour.items()]
         known = {pattern: amount for number, pattern, amount in counted if number == count}
-        fitting = [pattern for pattern in known if _fits(pattern, device)]
+        # Only * and ? are special, so the bracket is quoted.
+        fitting = [
+            pattern for pattern in known if fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
+        ]
         match = device if device in fitting else next(iter(fitting), None)
         return None if match is None else known[match]
 
@@ -45,10 +48,6 @@ def _counted(name: str) -> tuple[int, str]:
     """`8 x *H100*` → 8, `*H100*`."""
     match = re.fullmatch(r"([0-9]{1,4}) ?[x×] (.+)", name)
     return (int(match[1]), match[2]) if match else (1, name)
-
-
-def _fits(pattern: str, device: str) -> bool:
-    return fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
 
 
 def valid_prices(prices: Prices) -> Prices:

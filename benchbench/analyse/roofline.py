@@ -225,9 +225,7 @@ def strays(blocks: Sequence[float]) -> bool:
 
     Where blocks hardly vary a single interruption does that, so alone it is worth a note and no more.
     """
-    return len(blocks) >= HIDING_BLOCKS and mean(blocks) > (1 + 1e-9) * quantile(
-        blocks, 0.99
-    )  # not by rounding
+    return len(blocks) >= HIDING_BLOCKS and mean(blocks) > ROUNDED * quantile(blocks, 0.99)
 
 
 def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:

@@ -280,7 +280,11 @@ def _with_shared_intervals(
     Three processes say little of their own variance, and thirty cases of three a lot of what is usual: each
     variance is shrunk to the others' (Smyth 2004). `planned`: how many processes tell it.
     """
-    logs = {case_key(row.case): _logs(recorded[case_key(row.case)]) for row in made if _has_interval(row)}
+    logs = {
+        case_key(row.case): _logs(recorded[case_key(row.case)])
+        for row in made
+        if row.ok and row.metric(LATENCY.name).low is not None
+    }
     first = {key: own[:planned] for key, own in logs.items() if len(own[:planned]) > 1}
     if len(first) < 2:
         return list(made)
@@ -291,10 +295,6 @@ def _with_shared_intervals(
         variance, degrees = prior.shrunk(spreads[key], len(own) - 1.0)
         halves[key] = t_quantile(0.975, degrees) * math.sqrt(variance / len(logs[key]))
     return [_with_half_width(row, halves.get(case_key(row.case))) for row in made]
-
-
-def _has_interval(row: Row) -> bool:
-    return row.ok and row.metric(LATENCY.name).low is not None
 
 
 def _logs(records: Sequence[Record]) -> list[float]:

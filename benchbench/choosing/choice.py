@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import TypeVar
 
 from benchbench.analyse.metrics import ENERGY, LATENCY, Metric
 from benchbench.analyse.pricing import HOUR_S, Prices
@@ -31,6 +32,8 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.stats import Difference, mean
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,32 +143,26 @@ def work_choices(sessions: Sequence[CaseSession], prices: Prices | None, assumed
             case=own[0].case,
             item=own[0].processes.cost.item if own[0].processes.cost else "item",
             rankings={aim: rankings[aim][number] for aim in Aim},
-            extents=_extents(own),
+            extents={
+                hardware: _extent(measured)
+                for hardware, measured in _grouped(own, lambda each: each.hardware).items()
+            },
         )
         for number, (work, own) in enumerate(works.items())
     ]
 
 
-def _grouped(
-    sessions: Sequence[CaseSession], key: Callable[[CaseSession], str]
-) -> dict[str, list[CaseSession]]:
-    groups: dict[str, list[CaseSession]] = {}
+def _grouped(sessions: Sequence[CaseSession], key: Callable[[CaseSession], K]) -> dict[K, list[CaseSession]]:
+    groups: dict[K, list[CaseSession]] = {}
     for each in sessions:
         groups.setdefault(key(each), []).append(each)
-    return groups
-
-
-def _by_hardware(sessions: Sequence[CaseSession]) -> dict[Hardware, list[CaseSession]]:
-    groups: dict[Hardware, list[CaseSession]] = {}
-    for each in sessions:
-        groups.setdefault(each.hardware, []).append(each)
     return groups
 
 
 def _contenders(sessions: Sequence[CaseSession], metric: Metric, assumed: float) -> list[Contender]:
     """Each hardware that has a value of the metric, by its best configuration."""
     found: list[Contender] = []
-    for hardware, own in _by_hardware(sessions).items():
+    for hardware, own in _grouped(sessions, lambda each: each.hardware).items():
         configurations = _grouped(own, lambda each: each.configuration)
         made = [_contender(hardware, name, each, metric, assumed) for name, each in configurations.items()]
         known = [each for each in made if each]
@@ -186,20 +183,11 @@ def _contender(
 
 def _priced(contenders: Sequence[Contender], prices: Prices | None) -> list[Contender]:
     """The same by money for an item, those that have a price: an hour's price times the time."""
-    priced = [(each, price_of(each.hardware, prices)) for each in contenders]
     return [
-        Contender(
-            hardware=each.hardware,
-            configuration=each.configuration,
-            amount=each.amount.plus(math.log(price / HOUR_S)),
-        )
-        for each, price in priced
-        if price
+        replace(each, amount=each.amount.plus(math.log(price / HOUR_S)))
+        for each in contenders
+        if (price := price_of(each.hardware, prices))
     ]
-
-
-def _extents(sessions: Sequence[CaseSession]) -> dict[Hardware, Extent]:
-    return {hardware: _extent(own) for hardware, own in _by_hardware(sessions).items()}
 
 
 def _extent(sessions: Sequence[CaseSession]) -> Extent:
@@ -319,12 +307,11 @@ def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 def offers(choice: WorkChoice, prices: Prices | None) -> list[Offer]:
     """Of one work, by price."""
-    contenders = choice.rankings[Aim.FASTEST].contenders
-    return compared_offers([_offer(each, price_of(each.hardware, prices)) for each in contenders])
-
-
-def _offer(contender: Contender, price: float | None) -> Offer | None:
-    return Offer(hardware=contender.hardware, price=price, amount=contender.amount) if price else None
+    return compared_offers(
+        Offer(hardware=each.hardware, price=price, amount=each.amount)
+        for each in choice.rankings[Aim.FASTEST].contenders
+        if (price := price_of(each.hardware, prices))
+    )
 
 
 def overall_offers(choices: Sequence[WorkChoice], prices: Prices | None) -> tuple[list[Offer], int]:
@@ -359,9 +346,9 @@ def _joined(amounts: Sequence[MeanLog]) -> MeanLog:
     )
 
 
-def compared_offers(made: Sequence[Offer | None]) -> list[Offer]:
+def compared_offers(made: Iterable[Offer]) -> list[Offer]:
     """By price, each with what dominates it."""
-    known = sorted((each for each in made if each), key=lambda each: (each.price, each.amount.mid))
+    known = sorted(made, key=lambda each: (each.price, each.amount.mid))
     best = dominating([(each.price, each.amount.mid) for each in known])
     return [
         each if index is None else _dominated(each, known[index])
@@ -371,13 +358,7 @@ def compared_offers(made: Sequence[Offer | None]) -> list[Offer]:
 
 def _dominated(offer: Offer, by: Offer) -> Offer:
     slower = gap(by.amount, offer.amount).p_above() < ALPHA
-    return Offer(
-        hardware=offer.hardware,
-        price=offer.price,
-        amount=offer.amount,
-        dominated_by=by.hardware,
-        unsure=not slower,
-    )
+    return replace(offer, dominated_by=by.hardware, unsure=not slower)
 
 
 def price_gain(offer: Offer, offers: Sequence[Offer]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
@@ -149,7 +149,7 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "modes": found.modes,
         "changes": found.changes,
         "drifts": {side: each.note.clause for side, each in found.drifts.items()},
-        "counts": _counts(found),
+        "counts": verdict_counts(verdict.verdict for verdict in found.verdicts),
         "verdicts": [asdict(verdict) for verdict in shown],
     }
 
@@ -173,7 +173,8 @@ def _facts(found: Comparison) -> list[str]:
 
 def _summary(found: Comparison) -> list[str]:
     """The geometric mean of what was compared, how many cases got which verdict, and what p and MDE are."""
-    counts = ", ".join(f"{count} {name}" for name, count in _counts(found).items()) or "no case in either run"
+    counted = verdict_counts(verdict.verdict for verdict in found.verdicts)
+    counts = ", ".join(f"{count} {name}" for name, count in counted.items()) or "no case in either run"
     if found.geomean is None:
         return [counts]
     return [
@@ -185,8 +186,9 @@ def _summary(found: Comparison) -> list[str]:
     ]
 
 
-def _counts(found: Comparison) -> dict[str, int]:
-    counts = Counter(verdict.verdict for verdict in found.verdicts)
+def verdict_counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """How many cases got each verdict, those that some got, in the order of `Verdict`."""
+    counts = Counter(verdicts)
     return {str(name): counts[name] for name in Verdict if counts[name]}
 
 

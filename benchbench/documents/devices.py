@@ -11,7 +11,7 @@ from benchbench.analyse.scaling import Scaling
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Number, SizedValue, Sweep, Sweeps, Table, number
 from benchbench.model.case import Case
-from benchbench.model.measurement import Measurement, Memory, RankSamples
+from benchbench.model.measurement import Measurement
 from benchbench.model.note import NoteKind
 from benchbench.model.placement import Strategy
 from benchbench.model.record import Record
@@ -73,7 +73,11 @@ def _rank_extremes(run: Run, case: Case) -> tuple[Content, Content]:
     """The largest peak of any, and which was slowest most often; none where one process drives all."""
     outcomes = [record.outcome for record in by_case(run.records).get(case_key(case), ())]
     measured = [each for each in outcomes if isinstance(each, Measurement) and each.ranks]
-    peaks = [_peak(rank.peak_device, rank.peak_host) for each in measured for rank in each.ranks]
+    peaks = [
+        rank.peak_host.bytes if rank.peak_device.bytes is None else rank.peak_device.bytes
+        for each in measured
+        for rank in each.ranks
+    ]
     known = [peak for peak in peaks if peak is not None]
     slowest = [
         max(range(len(each.ranks)), key=lambda rank: median(each.ranks[rank].block_s)) for each in measured
@@ -82,10 +86,6 @@ def _rank_extremes(run: Run, case: Case) -> tuple[Content, Content]:
     memory = number(max(known), "B") if known else None
     told = None if often is None else f"{often}, {slowest.count(often)} of {len(slowest)} rounds"
     return memory, told
-
-
-def _peak(device: Memory, host: Memory) -> int | None:
-    return host.bytes if device.bytes is None else device.bytes
 
 
 def scaling_panels(found: Sequence[Scaling]) -> list[Sweeps]:
@@ -129,6 +129,7 @@ def rank_tables(rows: Sequence[Row], records: Sequence[Record]) -> tuple[Table, 
 def _rank_line(row: Row, measured: Measurement) -> dict[str, Content]:
     strategy = row.case.placement.strategy
     steps = [median(rank.block_s) / measured.iterations for rank in measured.ranks]
+    peaks = [rank.peak_host.bytes for rank in measured.ranks if rank.peak_host.bytes is not None]
     return {
         "case": row.case.id.partition("[")[0],
         "strategy": None if strategy is Strategy.COLLECTIVE else str(strategy),
@@ -140,7 +141,7 @@ def _rank_line(row: Row, measured: Measurement) -> dict[str, Content]:
         "communication": number(row.communication.value, "%"),
         "bubble": number(_bubble(row), "%"),
         "idle": number(row.idle.value, "%"),
-        "memory": number(_largest_peak(measured.ranks), "B"),
+        "memory": number(max(peaks, default=None), "B"),
     }
 
 
@@ -148,11 +149,6 @@ def _bubble(row: Row) -> float | None:
     """Of a pipeline whose stages take equally long; of what is measured idle it is a part."""
     shares = [float(each.data["share"]) for each in row.notes if each.kind is NoteKind.PIPELINE]
     return shares[0] if shares else None
-
-
-def _largest_peak(ranks: Sequence[RankSamples]) -> int | None:
-    peaks = [rank.peak_host.bytes for rank in ranks if rank.peak_host.bytes is not None]
-    return max(peaks, default=None)
 
 
 def link_tables(rows: Sequence[Row]) -> tuple[Table, ...]:

@@ -107,6 +107,11 @@ def number(value: float | None, unit: str, low: float | None = None, high: float
     return Cell() if value is None else Cell((Number(value, unit, low, high),))
 
 
+def number_or_dash(value: float | None, unit: str) -> Cell:
+    """A cell of one number, a dash where the value is not known."""
+    return Cell(("–",)) if value is None else number(value, unit)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """`line` and `label` are for paragraphs: the line of its cells, and what is written before each.

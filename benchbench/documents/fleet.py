@@ -43,11 +43,9 @@ def fleet_document(result: FleetResult) -> Document:
 
 def incomplete(result: FleetResult) -> bool:
     """Whether a machine did not answer, could not do its share, or left what no other took over."""
-    return bool(result.absent) or any(map(_is_open, result.shares))
-
-
-def _is_open(share: ShareProgress) -> bool:
-    return share.state is not ShareState.DONE and not share.begun_again_on
+    return bool(result.absent) or any(
+        share.state is not ShareState.DONE and not share.begun_again_on for share in result.shares
+    )
 
 
 def _fields(share: ShareProgress) -> dict[str, Any]:

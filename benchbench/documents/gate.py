@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +10,14 @@ from typing import Any
 from benchbench import format as fmt
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import METRICS, Metric
-from benchbench.documents.comparison import EVIDENCE_COLUMNS, evidence, imprecise, moved_alike, verdict_cell
+from benchbench.documents.comparison import (
+    EVIDENCE_COLUMNS,
+    evidence,
+    imprecise,
+    moved_alike,
+    verdict_cell,
+    verdict_counts,
+)
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -22,6 +28,7 @@ from benchbench.documents.document import (
     Tone,
     cell,
     number,
+    number_or_dash,
     paragraph,
     table,
 )
@@ -163,7 +170,7 @@ def _data(gate: Gate) -> dict[str, Any]:
         "changes": found.changes,
         "idle_thresholds": found.idle,
         "missing": [asdict(each) for each in found.missing],
-        "counts": _counts(found),
+        "counts": verdict_counts(each.verdict for each in found.findings),
         "findings": [asdict(each) for each in ordered(found.findings)],
     }
 
@@ -228,7 +235,8 @@ def _label(found: Digest) -> str:
 
 def gate_summary(gate: Gate) -> list[str]:
     """How many got which verdict, and what this check could have seen."""
-    counts = ", ".join(f"{count} {name}" for name, count in _counts(gate.found).items()) or "no case"
+    counted = verdict_counts(each.verdict for each in gate.found.findings)
+    counts = ", ".join(f"{count} {name}" for name, count in counted.items()) or "no case"
     mdes = [each.first.mde for each in gate.found.findings if each.first]
     if not mdes:
         return [counts]
@@ -247,11 +255,6 @@ def _sentences(each: CaseFinding) -> list[str]:
 def _notes(each: CaseFinding) -> str:
     stopped = imprecise(each.stopped_by, each.metric) if each.first else ""
     return "; ".join(filter(None, (each.reason, stopped)))
-
-
-def _counts(found: GateResult) -> dict[str, int]:
-    counts = Counter(each.verdict for each in found.findings)
-    return {str(name): counts[name] for name in Verdict if counts[name]}
 
 
 def _head(found: Digest) -> dict[str, Any]:
@@ -289,7 +292,7 @@ def conclusions(gate: Gate) -> list[Cell]:
         share = f" {len(causes)} of {total}" if each in COUNTED else ""
         tone = Tone.WARNING if each is Ending.INCONCLUSIVE and not gate.strict else Tone.BAD
         lines += [Cell((f"{TITLES[each]}{share}: {text}",), tone) for text in _told(each, causes)]
-    return [*lines, *(Cell((line,)) for line in _next_step(gate, behind))]
+    return [*lines, *(Cell((line,)) for line in (*_after_upgrade(gate), *_decided_by_code(gate, behind)))]
 
 
 def _passes(gate: Gate) -> bool:
@@ -312,19 +315,12 @@ def _told(ending: Ending, causes: Sequence[Cause]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for each in causes:
         reasons.setdefault(each.reason, []).append(each.case)
-    return [
-        reason if ending in COUNTED and len(cases) == len(causes) > 1 else f"{_named(cases)}: {reason}"
-        for reason, cases in reasons.items()
-    ]
-
-
-def _named(cases: Sequence[str]) -> str:
-    return cases[0] if len(cases) == 1 else f"{len(cases)} cases"
-
-
-def _next_step(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
-    """The lines to type where the baseline has other work, and where only its own code can decide."""
-    return [*_after_upgrade(gate), *_decided_by_code(gate, behind)]
+    told = []
+    for reason, cases in reasons.items():
+        whose = cases[0] if len(cases) == 1 else f"{len(cases)} cases"
+        all_alike = ending in COUNTED and len(cases) == len(causes) > 1
+        told.append(reason if all_alike else f"{whose}: {reason}")
+    return told
 
 
 def _after_upgrade(gate: Gate) -> list[str]:
@@ -426,16 +422,12 @@ def _baseline_row(fields: Mapping[str, Any], metric: Metric) -> dict[str, Conten
     return {
         "machine": fields["machine"],
         "case": fields["case"],
-        metric.name: _known(fields["value"], metric.unit),
-        "spread": _known(fields["spread"], "%"),
+        metric.name: number_or_dash(fields["value"], metric.unit),
+        "spread": number_or_dash(fields["spread"], "%"),
         "sessions": fields["sessions"],
         "processes": fields["processes"],
         "note": fields["note"],
     }
-
-
-def _known(value: float | None, unit: str) -> Cell:
-    return Cell(("–",)) if value is None else Cell((Number(value, unit),))
 
 
 def _sides_by_case(sessions: Sequence[Digest]) -> dict[str, list[CaseDigest]]:

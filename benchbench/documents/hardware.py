@@ -102,7 +102,7 @@ def _facts(found: HardwareComparison) -> Iterator[str]:
     machines = {(each.type.cpu, each.machine) for each in found.evidence.sessions}
     days = sorted(each.started[: len("2026-01-01")] for each in found.evidence.sessions)
     when = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
-    yield f"{_count(len(found.runs), 'run')} of {_count(len(machines), 'machine')}{when}"
+    yield f"{count_of(len(found.runs), 'run')} of {count_of(len(machines), 'machine')}{when}"
     yield from versions(found)
     if found.prices:
         amounts = [f"{name}: {amount:g}" for name, amount in found.prices.per_hour.items()]
@@ -112,10 +112,6 @@ def _facts(found: HardwareComparison) -> Iterator[str]:
             f"days and machines are taken to differ by {fmt.limit(found.assumed)} "
             f"where fewer than {ENOUGH} days were measured: {', '.join(few)}"
         )
-
-
-def _count(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def versions(found: HardwareComparison) -> Iterator[str]:
@@ -141,7 +137,7 @@ def _notes(found: HardwareComparison) -> Iterator[str]:
     if not found.choices:
         yield NOTHING
     if single := len(found.choices) - len(contested_works(found)):
-        yield f"{_count(single, 'work')} not shown, done on one hardware only: accelbench report"
+        yield f"{count_of(single, 'work')} not shown, done on one hardware only: accelbench report"
     if any(_is_open(choice.rankings[aim]) for choice in found.choices for aim in Aim):
         yield UNSURE
     if _few_days(found) and found.assumed != ASSUMED_DEDICATED:
@@ -274,8 +270,16 @@ def choice_tables(found: HardwareComparison, names: Sequence[str] = ()) -> tuple
     """
     currency = found.prices.currency if found.prices else ""
     shown = contested_works(found)
-    tables = [_choice_rows(choice, currency) for choice in shown]
-    chosen = _chosen(names) if names else _filled([row for rows in tables for row in rows])
+    tables = [
+        [
+            _choice_row(choice, contender.hardware, currency)
+            for contender in choice.rankings[Aim.FASTEST].contenders
+        ]
+        for choice in shown
+    ]
+    lines = [row for rows in tables for row in rows]
+    filled = [index for index in range(len(COLUMNS)) if any(str(row[1 + index]) for row in lines)]
+    chosen = _chosen(names) if names else filled
     return tuple(
         Table(
             columns=(Column(""), *(COLUMNS[index] for index in chosen)),
@@ -306,10 +310,6 @@ def _chosen(names: Sequence[str]) -> list[int]:
     return [known.index(name) for name in names]
 
 
-def _filled(rows: Sequence[Sequence[Cell]]) -> list[int]:
-    return [index for index in range(len(COLUMNS)) if any(str(row[1 + index]) for row in rows)]
-
-
 def work_title(choice: WorkChoice) -> str:
     """`gemm  m=64 n=64 k=64 · float32`."""
     case = choice.case
@@ -317,13 +317,6 @@ def work_title(choice: WorkChoice) -> str:
     between = case.placement.strategy is Strategy.COLLECTIVE
     devices = f"{case.placement.devices} devices" if between else ""
     return " · ".join(filter(None, (head, case.dtype, CACHES.get(case.cache, ""), devices)))
-
-
-def _choice_rows(choice: WorkChoice, currency: str) -> list[tuple[Cell, ...]]:
-    return [
-        _choice_row(choice, contender.hardware, currency)
-        for contender in choice.rankings[Aim.FASTEST].contenders
-    ]
 
 
 def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[Cell, ...]:

@@ -112,17 +112,14 @@ def left_out(cases: Sequence[LeftOut]) -> list[str]:
 
 def forecast(info: RunInfo) -> Forecast:
     """The time left of a run that has not begun."""
-    return Forecast(_estimates(info), info.policy.rounds, info.policy.budget_s)
-
-
-def _estimates(info: RunInfo) -> dict[str, float]:
     classes = device_classes(info.probes)
-    return {case.id: process_s(case, info.policy, classes) for case in info.plan}
+    estimates = {case.id: process_s(case, info.policy, classes) for case in info.plan}
+    return Forecast(estimates, info.policy.rounds, info.policy.budget_s)
 
 
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
     """How many cases ended how."""
-    counts = Counter(_endings(records))
+    counts = Counter(_ending(found) for found in by_case(records).values())
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
@@ -154,11 +151,6 @@ def failing(records: Sequence[Record]) -> bool:
     """
     found = by_case(records).values()
     return any(_ending(own) not in (ENDS if own[0].case.doubles else HARMLESS) for own in found)
-
-
-def _endings(records: Sequence[Record]) -> list[str]:
-    """How each case ended; nothing is measured again after a failure."""
-    return [_ending(found) for found in by_case(records).values()]
 
 
 def _ending(records: Sequence[Record]) -> str:

@@ -178,7 +178,11 @@ def contention(measured: Sequence[Row]) -> list[str]:
     """How many of the cases others disturbed, and the worst of each kind."""
     count = sum(bool(row.contended) for row in measured)
     notes = [each for row in measured for each in row.notes if each.kind in CONTENTION]
-    worst = {each.kind: each.clause for each in sorted(notes, key=_amount)}
+
+    def cores_or_processes(contended: Note) -> float:
+        return max(map(float, contended.data.values()))
+
+    worst = {each.kind: each.clause for each in sorted(notes, key=cores_or_processes)}
     told = f"contended: {count} of {len(measured)} cases; at worst "
     return [told + "; ".join(worst.values())] if count else []
 
@@ -187,11 +191,6 @@ def _run_notes(run: Run) -> list[str]:
     """What holds for the run as a whole."""
     found = digest(run).drift
     return [found.note.text] if found else []
-
-
-def _amount(contended: Note) -> float:
-    """Cores, or processes."""
-    return max(map(float, contended.data.values()))
 
 
 def _parts(run: Run, where: str) -> list[str]:

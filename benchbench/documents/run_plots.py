@@ -119,15 +119,11 @@ def _bars(work: Work, metric: str) -> Bars:
         for name, row in zip(work.names, work.rows, strict=True)
     ]
     unit = UNITS.get(metric, f"{' or '.join(sorted(items)) or 'item'}/s")
-    return Bars(title=work.title, unit=unit, bars=tuple(sorted(bars, key=_descending)))
-
-
-def _descending(bar: Bar) -> float:
-    return math.inf if bar.value is None else -bar.value
-
-
-def _ascending(bar: Bar) -> float:
-    return math.inf if bar.value is None else bar.value
+    return Bars(
+        title=work.title,
+        unit=unit,
+        bars=tuple(sorted(bars, key=lambda bar: math.inf if bar.value is None else -bar.value)),
+    )
 
 
 def _strips(work: Work, recorded: Recorded) -> Strips:
@@ -143,7 +139,10 @@ def _strips(work: Work, recorded: Recorded) -> Strips:
         )
         for name, row in zip(work.names, work.rows, strict=True)
     ]
-    return Strips(title=work.title, strips=tuple(sorted(strips, key=_ascending)))
+    return Strips(
+        title=work.title,
+        strips=tuple(sorted(strips, key=lambda bar: math.inf if bar.value is None else bar.value)),
+    )
 
 
 def _label(name: str, row: Row) -> str:

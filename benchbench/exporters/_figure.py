@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -147,7 +147,7 @@ def layout_of(plot: Plot) -> FigureLayout:
     return FigureLayout(
         width=width,
         height=_below(foot) + MARGIN,
-        texts=(*(_titled(line, line is head[0]) for line in head), *foot),
+        texts=(*(replace(line, title=line is head[0]) for line in head), *foot),
         panels=tuple(panels),
     )
 
@@ -216,7 +216,3 @@ def _lines(texts: Sequence[str], top: float, width: float) -> list[PlacedText]:
 
 def _below(lines: Sequence[PlacedText]) -> float:
     return lines[-1].top + LINE * (lines[-1].text.count("\n") + 1) + 0.03
-
-
-def _titled(line: PlacedText, title: bool) -> PlacedText:
-    return PlacedText(text=line.text, left=line.left, top=line.top, title=title)

@@ -48,7 +48,7 @@ class Terminal(Exporter):
         known = marks(document)
         alike = [table for table in document.tables if table.layout is Layout.ALTERNATIVES]
         shared = sheet(alike, known, self._width or UNWRAPPED) if alike else None
-        below = [*foot(document), *_without_room(shared)]
+        below = [*foot(document), *_no_room(shared.left_out if shared else (), "choose by --columns")]
         blocks = [
             self._printed([_cell(each, known) for each in document.answer]),
             self._printed(_lines(document.facts)),
@@ -97,10 +97,6 @@ class Terminal(Exporter):
         shown = narrowed(table, known, width)
         absent = [column.name for column in table.columns if column not in shown.columns]
         return [grid(shown, known, width), *_lines(_no_room(absent, "use --format markdown"))]
-
-
-def _without_room(shared: Sheet | None) -> list[str]:
-    return _no_room(shared.left_out, "choose by --columns") if shared else []
 
 
 def _no_room(columns: Sequence[str], remedy: str) -> list[str]:
