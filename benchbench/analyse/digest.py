@@ -60,7 +60,7 @@ class CaseDigest:
 
     @property
     def skipped_for_partner(self) -> bool:
-        """Whether it could have been measured, had its counterpart."""
+        """Whether the case could have been measured, had its counterpart."""
         return self.status is Status.SKIPPED
 
     def logs(self, metric: Metric) -> list[float]:
@@ -68,7 +68,7 @@ class CaseDigest:
         return [log for _, log in self.by_round(metric)]
 
     def planned_logs(self, metric: Metric, planned: int | None) -> list[float]:
-        """Those of the first `planned` rounds; all where they are too few to tell a spread."""
+        """The logarithms of the first `planned` rounds; of all where these are too few to tell a spread."""
         first = [log for number, log in self.by_round(metric) if planned is None or number < planned]
         return first if len(first) > 1 else self.logs(metric)
 
@@ -141,7 +141,7 @@ class Digest:
 
 
 def partnered(ref: Digest, new: Digest) -> Digest:
-    """`ref`, interleaved with `new`, its cases by the ids they have there."""
+    """The digest `ref`, interleaved with `new`, its cases by the ids they have there."""
     counterparts = new.partner.cases if new.partner else {}
     return replace(ref, cases={case: ref.cases[other] for case, other in counterparts.items()})
 
@@ -179,7 +179,7 @@ def digest(run: Run) -> Digest:
 
 
 def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDigest:
-    """A round cut short counts as missing, not as failed, and so do all rounds where the machine was lost."""
+    """The digest of one case. A round cut short counts as missing, and so do all of a lost machine."""
     if any(record.outcome.status == Status.LOST for record in records):
         return CaseDigest(case=case)
     done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
@@ -212,26 +212,26 @@ def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDig
 
 
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
-    """Only metrics that some process has a value of, and no rates."""
+    """The values of each process: only of metrics that some process has a value of, and not of rates."""
     kept = [metric for metric in METRICS if not isinstance(metric.source, Rate)]
     values = {metric.name: tuple(metric.source.process(one).value for one in measured) for metric in kept}
     return {name: known for name, known in values.items() if any(value is not None for value in known)}
 
 
 class Setup(Protocol):
-    """Of a run, as its head and its digest have it."""
+    """What a run's head and its digest have in common."""
 
     @property
     def machine(self) -> Machine:
-        """What it was measured on."""
+        """The machine that the run was measured on."""
 
     @property
     def settings(self) -> Settings:
-        """How its workers were run."""
+        """How the run's workers were run."""
 
 
 def run_bars(ref: Setup, new: Setup) -> list[str]:
-    """The hardware and the settings that keep two runs from being compared."""
+    """What keeps two runs from being compared: their hardware and their settings."""
     settings = differing(ref.settings, new.settings, ("threads", "allocator", "isolation"))
     if same_hardware(ref.machine, new.machine):
         return settings
@@ -250,7 +250,7 @@ def _hardware(machine: Machine) -> dict[str, object]:
 
 
 def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """The device, the work as defined and as counted, the clock, and the precision as read back."""
+    """What keeps a case from being compared: device, work, clock, or the precision that was read back."""
     if not (ref.rounds and new.rounds) or _conditions(ref) == _conditions(new):
         return []
     return [
@@ -263,12 +263,12 @@ def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
 
 
 def _conditions(side: CaseDigest) -> tuple[object, ...]:
-    """What bars nothing where it is equal: the usual case, and quick to tell."""
+    """What keeps nothing from being compared where it is equal: the usual case, and quick to tell."""
     return side.device_model, side.workload_version, side.cost, side.timer, side.precision
 
 
 def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
-    """The work as defined and as counted, whatever it is computed in and on."""
+    """What keeps two works from being compared, whatever computes them: definition and counts."""
     if not (ref.rounds and new.rounds):
         return []
     return [
@@ -278,7 +278,7 @@ def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
 
 
 def arrow(name: str, ref: object, new: object) -> str:
-    """`torch 2.12.1 → 2.13.0`."""
+    """A change as text: `torch 2.12.1 → 2.13.0`."""
 
     def text(value: object) -> str:
         return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
@@ -287,11 +287,11 @@ def arrow(name: str, ref: object, new: object) -> str:
 
 
 def differing(ref: object, new: object, names: Iterable[str], prefix: str = "") -> list[str]:
-    """Of these attributes, as `threads 2 → 1`."""
+    """The attributes of `names` that differ, as `threads 2 → 1`."""
     pairs = [(name, getattr(ref, name), getattr(new, name)) for name in names]
     return [arrow(prefix + name, a, b).replace("_", " ") for name, a, b in pairs if a != b]
 
 
 def unequal(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Of the keys in both: a newer version may report more."""
+    """The values that differ, of keys in both: a newer version may report more."""
     return [arrow(name, ref[name], new[name]) for name in ref if name in new and ref[name] != new[name]]

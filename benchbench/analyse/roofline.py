@@ -55,7 +55,7 @@ def device_of(info: RunInfo, device: str, model: str | None) -> tuple[str, int |
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """Of one device in one dtype: the rates that bound it, each None where it is not known, and why."""
+    """The rates that bound one device in one dtype, each None where it is not known, and why."""
 
     flops_per_s: float | None
     bytes_per_s: float | None
@@ -63,7 +63,7 @@ class Roofs:
     no_bytes: str = ""
 
     def of_devices(self, count: int) -> Roofs:
-        """Of so many such devices together."""
+        """The roofs of so many such devices together."""
         flops_per_s, bytes_per_s = (
             None if rate is None else count * rate for rate in (self.flops_per_s, self.bytes_per_s)
         )
@@ -73,7 +73,7 @@ class Roofs:
 def case_roofs(
     info: RunInfo, case: Case, device_name: str | None, ceilings: Iterable[Ceiling]
 ) -> tuple[Roofs, Roofs]:
-    """By the ceilings and by the datasheet of the case's devices, all together."""
+    """The roofs of all devices of a case together: by the ceilings, and by the datasheet."""
     if case.placement.strategy is Strategy.COLLECTIVE:
         return (unbound := Roofs(None, None, BETWEEN, BETWEEN)), unbound
     roofs = measured_roofs(info, case, device_name, ceilings), datasheet_roofs(case.computes_in, device_name)
@@ -81,7 +81,7 @@ def case_roofs(
 
 
 def measured_roofs(info: RunInfo, case: Case, device_name: str | None, ceilings: Iterable[Ceiling]) -> Roofs:
-    """By the ceilings of one of the case's devices."""
+    """The roofs of one of the case's devices, by the ceilings."""
     model, threads = device_of(info, case.device, device_name)
     here = [ceiling for ceiling in ceilings if ceiling.device == model]
     rates = {ceiling.quantity: ceiling.rate for ceiling in here if ceiling.threads == threads}
@@ -98,7 +98,7 @@ def measured_roofs(info: RunInfo, case: Case, device_name: str | None, ceilings:
 
 
 def datasheet_roofs(dtype: Dtype, device_name: str | None) -> Roofs:
-    """By the datasheet of the device."""
+    """The roofs of the device, by its datasheet."""
     name = device_name or "this device"
     datasheet = peaks(device_name or "")
     if datasheet is None:
@@ -131,7 +131,7 @@ FIELDS = tuple(entry.name for entry in fields(Position) if entry.name != "reason
 
 
 def position(cost: Cost, step_s: float | None, measured: Roofs, datasheet: Roofs) -> Position:
-    """Of work that takes `step_s`, where that is known; the roofline is of ceilings, else the datasheet."""
+    """The position of work that takes `step_s`, if known; the roofline is of ceilings, else the datasheet."""
     flops_per_s, bytes_per_s = (work / step_s if step_s else None for work in (cost.flops, cost.bytes))
     intensity = cost.flops / cost.bytes if cost.flops and cost.bytes else None
     return replace(
@@ -159,7 +159,7 @@ def _share(rate: float | None, roof: float | None) -> float | None:
 
 
 def _reasons(cost: Cost, measured: Roofs, datasheet: Roofs, no_step: str) -> dict[str, str]:
-    """Field → why it is not known, if it is not."""
+    """Why a field is not known, by field; empty where it is."""
     no_flops = "" if cost.flops else "the work counts no FLOPs"
     no_bytes = "" if cost.bytes else "the work counts no bytes"
     no_roofs = "a roofline needs both peaks of the device, measured or from its datasheet"
@@ -243,7 +243,7 @@ def _beyond_flops(case: Case, known: Peaks, speed: float) -> str:
 
 
 def _multiplications_saved(case: Case) -> float | None:
-    """As the workload says; None, and so not judged by FLOPs, where it is not known here at these sizes."""
+    """What the workload says. None, where it is not known here at these sizes: FLOPs do not judge it then."""
     try:
         return catalogue.workload_at(case.workload, case.params).multiplications_saved
     except (UsageError, TypeError):  # TypeError: of parameters that it has no longer
@@ -251,7 +251,7 @@ def _multiplications_saved(case: Case) -> float | None:
 
 
 def _beyond_memory(known: Peaks, moved: int, caches: int, step: float) -> str:
-    """Of what a step moves, as much as the `caches` hold can have stayed there since the step before."""
+    """Why a step moves too much. What the `caches` hold can have stayed there since the step before."""
     speed = (moved - caches) / step
     if known.bytes_per_s is None or speed <= known.clock_margin * known.bytes_per_s:
         return ""
@@ -270,6 +270,6 @@ def too_parallel(alone_s: float, together_s: float, count: int) -> str:
 
 
 def interruption_notes(measured: Sequence[Measurement]) -> list[Note]:
-    """What makes a reader look twice."""
+    """A note that makes a reader look twice."""
     count = sum(strays(process.block_s) for process in measured)
     return [note(NoteKind.INTERRUPTED_BLOCKS, count=count, rounds=len(measured))] if count else []

@@ -92,17 +92,17 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether it was measured; it has a latency unless its processes disagree."""
+        """Whether the case was measured; it has a latency unless its processes disagree."""
         return self.status is Status.OK
 
     @property
     def contended(self) -> str:
-        """What others took of its device meanwhile, where that shows; empty where nothing did."""
+        """What others took of the case's device meanwhile, where that shows; empty where nothing did."""
         return "; ".join(each.clause for each in self.notes if each.kind in CONTENTION)
 
     @property
     def warming_up(self) -> bool:
-        """Whether every process of it was still warming up: no time of it is of a settled step."""
+        """Whether every process was still warming up: no time of the case is of a settled step."""
         kept = [each.data for each in self.notes if each.kind is NoteKind.STILL_WARMING_UP]
         return any(data["count"] == data["rounds"] for data in kept)
 
@@ -114,20 +114,20 @@ class Row:
 
     @property
     def item(self) -> str | None:
-        """What it makes or works on: `image`."""
+        """What the case makes or works on: `image`."""
         return self.cost.item if self.cost else None
 
     def metric(self, name: str) -> Value:
-        """Without a value where the case has none."""
+        """The value of a metric; it has none where the case has none."""
         return self.metrics.get(name, UNKNOWN)
 
     @property
     def unranked(self) -> bool:
-        """Whether its speed says nothing beside others'; its notes say why."""
+        """Whether the case's speed says nothing beside others'; its notes say why."""
         return any(each.kind in (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED) for each in self.notes)
 
     def value(self, name: str) -> float | None:
-        """Of a metric, in its unit."""
+        """The value of a metric, in its unit."""
         return self.metric(name).value
 
 
@@ -190,7 +190,7 @@ def _left_out(info: RunInfo, left_out: LeftOut) -> Row:
 
 
 def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
-    """Records in any order give the same row."""
+    """The row of a planned case; records in any order give the same row."""
     done = sorted(records, key=lambda record: record.round)
     measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
     version, model = _probed(context.info, case)
@@ -228,7 +228,7 @@ def _probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
 
 
 def _ending(records: Sequence[Record]) -> tuple[Status, str]:
-    """ok only if every finished round is; a round cut short counts as missing, not as failed."""
+    """How a case ended: ok if every finished round is; a round cut short counts as missing, not as failed."""
     finished = [record.outcome for record in records if record.outcome.status != Status.INTERRUPTED]
     failures = [outcome for outcome in finished if isinstance(outcome, Failure)]
     if failures:
@@ -248,7 +248,7 @@ def _relative_error(records: Sequence[Record], unverified: str) -> Value:
 
 
 def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
-    """`row` of a case that is ok, with its speed."""
+    """The row of a case that is ok, with its speed."""
     metrics = {metric.name: metric.of(measured, context.info.policy.planned) for metric in METRICS}
     latency_s = metrics["latency_s"].value
     where = _position(context, row, measured[0].cost, latency_s)
@@ -303,7 +303,7 @@ def _logs(records: Sequence[Record]) -> list[float]:
 
 
 def _with_half_width(row: Row, half: float | None) -> Row:
-    """`half`: of the interval of the latency's logarithm."""
+    """The row with other intervals; `half`: of the interval of the latency's logarithm."""
     if half is None:
         return row
     changed = {
@@ -360,12 +360,12 @@ def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
 
 
 def hidden(step: float, source: float, consumer: float) -> float:
-    """Of the shorter part, how much the longer one hides: 1 where a step takes as long as the longer."""
+    """How much of the shorter part the longer one hides: 1 where a step takes as long as the longer."""
     return _within((source + consumer - step) / min(source, consumer))
 
 
 def waiting(step: float, _source: float, consumer: float) -> float:
-    """Of the step, how much its consumer is not at work."""
+    """How much of the step its consumer is not at work."""
     return _within(1 - consumer / step)
 
 
@@ -383,7 +383,7 @@ SHARES: dict[str, Share] = {"hidden_share": hidden, "waiting_share": waiting}
 
 
 def side_by_side_notes(shares: dict[str, Value]) -> list[Note]:
-    """What the shares are, where there are any."""
+    """A note with the shares, where there are any."""
     found = {name: value.value for name, value in shares.items() if value.value is not None}
     if found.keys() != SHARES.keys():
         return []
@@ -391,12 +391,12 @@ def side_by_side_notes(shares: dict[str, Value]) -> list[Note]:
 
 
 def _within(share: float) -> float:
-    """Beyond these ends it is noise."""
+    """The share within its ends: beyond them it is noise."""
     return min(max(share, 0.0), 1.0)
 
 
 def launch_notes(measured: Sequence[Measurement]) -> list[Note]:
-    """Where one of them set the time."""
+    """Notes where the host or the timer set the time."""
     return [*_launch_bound(measured), *_timer(measured)]
 
 
@@ -411,7 +411,7 @@ def launching(measured: Measurement) -> float | None:
 
 
 def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
-    """A device that is not at least a fifth of a block behind the host keeps waiting for it."""
+    """A note where the device waits for the host: it is not at least a fifth of a block behind it."""
     shares = [share for process in measured if (share := launching(process)) is not None]
     bound = [share for share in shares if share > 1 - DISAGREEMENT]
     if not bound:
@@ -420,7 +420,7 @@ def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
 
 
 def _timer(measured: Sequence[Measurement]) -> list[Note]:
-    """Blocks that may not be longer than a step may be too short for their timer."""
+    """A note where blocks, which may not be longer than a step, are too short for their timer."""
     shares = [process.timer_cost_s / median(process.block_s) for process in measured if process.timer_cost_s]
     if not shares or median(shares) <= 1 / OVERHEAD:
         return []
@@ -432,12 +432,12 @@ _Column = Callable[[Row], _Cell]
 
 
 def params_text(params: Mapping[str, Scalar]) -> str:
-    """`m=64 n=64`: one word per parameter."""
+    """Parameters as text, one word each: `m=64 n=64`."""
     return " ".join(f"{name}={str(value).lower()}" for name, value in params.items())
 
 
 def flatten(row: Row) -> dict[str, Any]:
-    """`COLUMNS` of a row. `notes`: what its reader must know, then why a column of it is empty."""
+    """The `COLUMNS` of a row. `notes`: what its reader must know, then why a column of it is empty."""
     cells = {name: column(row) for name, column in _COLUMNS.items()}
     absent = [f"{name}: {reason}" for name, (value, reason) in cells.items() if value is None and reason]
     notes = (*(note.text for note in row.notes), *absent)
@@ -451,7 +451,7 @@ def number_of(row: Row, name: str) -> Value:
 
 
 def unit_of(row: Row, name: str) -> str:
-    """`image/s` of `items_per_s`."""
+    """The unit of a number: `image/s` of `items_per_s`."""
     unit = UNITS.get(name, "").replace("item", row.item or "item")
     return unit.replace("currency", row.price.currency or "currency")
 
@@ -464,17 +464,17 @@ def data_frame(rows: Iterable[Row]) -> pd.DataFrame:
 
 
 def _fact(of: Callable[[Row], Any]) -> _Column:
-    """Empty without a reason."""
+    """A column that is empty without a reason."""
     return lambda row: (of(row), "")
 
 
 def _case_fact(of: Callable[[Row], Any]) -> _Column:
-    """Nobody knows it of a user's function."""
+    """A column that nobody knows of a user's function."""
     return lambda row: (of(row) or None, FOREIGN if row.ok else "")
 
 
 def _count(of: Callable[[Row], int]) -> _Column:
-    """Of the work of a step."""
+    """A column of what the work of a step counts."""
 
     def column(row: Row) -> _Cell:
         counted = row.cost and row.cost.counted

@@ -73,7 +73,7 @@ def history(
 
 
 def _told(stored: Iterable[Run], observer: RunObserver) -> Iterator[Run]:
-    """The same runs; of each that has damaged lines, these are told."""
+    """The same runs; damaged lines of each are told."""
     for run in stored:
         if run.damaged:
             observer.note(f"damaged, not in this history: run {run.info.id}, {'; '.join(run.damaged)}")
@@ -88,7 +88,7 @@ def compare_profiles(
     results: str | Path | None = None,
     observer: RunObserver | None = None,
 ) -> list[ProfileDifference]:
-    """Those of `accelbench profile REF NEW`: of each case of both, what each operator adds to the difference.
+    """What `accelbench profile REF NEW` shows: what each operator of a case adds to the difference.
 
     Where each has one of `cases`, these two are compared, whatever they are.
 

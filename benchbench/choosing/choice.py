@@ -61,7 +61,7 @@ def compare_hardware(
     by: str | None = None,
     dedicated: bool = False,
 ) -> HardwareComparison:
-    """Of runs in any order; `cases`: parts of cases' ids, or patterns of whole ones.
+    """What runs in any order say about hardware; `cases`: parts of cases' ids, or patterns of whole ones.
 
     `by`: the tag that names machines; `dedicated`: nobody else uses them, so that their days differ less.
     Raises UsageError where no run has the tag.
@@ -115,7 +115,7 @@ class WorkChoice:
 
 
 def price_of(hardware: Hardware, prices: Prices | None) -> float | None:
-    """Of an hour: that of the device with its threads, `Example CPU, 2 threads`, or of the device.
+    """The price of an hour: of the device with its threads, `Example CPU, 2 threads`, else of the device.
 
     Several cost what the user says that so many cost, else so many times one.
     """
@@ -182,7 +182,7 @@ def _contender(
 
 
 def _priced(contenders: Sequence[Contender], prices: Prices | None) -> list[Contender]:
-    """The same by money for an item, those that have a price: an hour's price times the time."""
+    """The contenders that have a price, by money for an item: an hour's price times the time."""
     return [
         replace(each, amount=each.amount.plus(math.log(price / HOUR_S)))
         for each in contenders
@@ -191,7 +191,7 @@ def _priced(contenders: Sequence[Contender], prices: Prices | None) -> list[Cont
 
 
 def _extent(sessions: Sequence[CaseSession]) -> Extent:
-    """Of the configuration that was measured most."""
+    """The extent of the configuration that was measured most."""
     configurations = _grouped(sessions, lambda each: each.configuration).values()
     days = [(nested_days(own, LATENCY), own) for own in configurations]
     most, own = max(days, key=lambda item: sum(len(hour) for day in item[0] for hour in day))
@@ -224,12 +224,12 @@ class Ranking:
 
     @cached_property
     def best(self) -> Contender | None:
-        """None where nothing is compared, or another may be as good."""
+        """The best contender; None where nothing is compared, or another may be as good."""
         others = self.contenders[1:]
         return self.contenders[0] if others and not any(other.tied for other in others) else None
 
     def of(self, hardware: Hardware) -> Contender | None:
-        """None where it was not measured."""
+        """The contender of this hardware; None where it was not measured."""
         return next((each for each in self.contenders if each.hardware == hardware), None)
 
 
@@ -306,7 +306,7 @@ def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def offers(choice: WorkChoice, prices: Prices | None) -> list[Offer]:
-    """Of one work, by price."""
+    """The offers of one work, by price."""
     return compared_offers(
         Offer(hardware=each.hardware, price=price, amount=each.amount)
         for each in choice.rankings[Aim.FASTEST].contenders
@@ -315,7 +315,7 @@ def offers(choice: WorkChoice, prices: Prices | None) -> list[Offer]:
 
 
 def overall_offers(choices: Sequence[WorkChoice], prices: Prices | None) -> tuple[list[Offer], int]:
-    """By the geometric mean of an item's time, over the works that all priced hardware did; and how many.
+    """Offers by the geometric mean of an item's time, over the works that all priced hardware did; how many.
 
     Its error is the mean of the works': they share the machine and the day, so errors do not average out.
     """
@@ -347,7 +347,7 @@ def _joined(amounts: Sequence[MeanLog]) -> MeanLog:
 
 
 def compared_offers(made: Iterable[Offer]) -> list[Offer]:
-    """By price, each with what dominates it."""
+    """Offers by price, each with what dominates it."""
     known = sorted(made, key=lambda each: (each.price, each.amount.mid))
     best = dominating([(each.price, each.amount.mid) for each in known])
     return [

@@ -46,12 +46,12 @@ class Hardware:
 
     @property
     def name(self) -> str:
-        """`AMD EPYC 7B13, 8 threads`."""
+        """One device in words: `AMD EPYC 7B13, 8 threads`."""
         return f"{self.device}, {count_of(self.threads, 'thread')}" if self.threads else self.device
 
     @property
     def label(self) -> str:
-        """`8 × NVIDIA H100`; of one, its name."""
+        """All devices in words: `8 × NVIDIA H100`; of one, its name."""
         return several_devices(self.count, self.name)
 
 
@@ -78,7 +78,7 @@ class CaseSession:
 
     @property
     def hardware(self) -> Hardware:
-        """Of the case's devices."""
+        """The hardware of the case's devices."""
         return replace(self.type.hardware, count=self.case.hardware_count)
 
     @property
@@ -130,7 +130,7 @@ def evidence_of(runs: Iterable[Run], cases: Sequence[str] = (), by: str | None =
 
 
 def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[Hours]:
-    """Day by day of each machine, and in it hour by hour, the logarithms of the processes' values."""
+    """The logarithms of the processes' values, day by day of each machine, and in it hour by hour."""
     machines: dict[str, list[CaseSession]] = {}
     for session in sessions:
         if session.processes.logs(metric):
@@ -169,7 +169,7 @@ def _wanted(run: Run, cases: Sequence[str]) -> Iterator[tuple[Row, CaseDigest]]:
 def _session(
     info: RunInfo, measured: tuple[Row, CaseDigest], by: str, left_out: Counter[str]
 ) -> CaseSession | None:
-    """None of what does not count, which is then in `left_out`."""
+    """The session of a case; None of what does not count, which is then in `left_out`."""
     row, processes = measured
     hardware = _hardware(info, row)
     if fault := _fault(row, processes):
@@ -208,7 +208,7 @@ def _fault(row: Row, processes: CaseDigest) -> str:
 
 
 def _newest(sessions: Sequence[CaseSession], left_out: Counter[str]) -> Iterator[CaseSession]:
-    """Without those of another version than the newest; `sessions` are oldest first."""
+    """The sessions of the newest versions; `sessions` are oldest first."""
     versions = {(each.hardware, each.case.id): each.processes.version for each in sessions}
     works = {each.work: _counted(each) for each in sessions}
     for each in sessions:
@@ -236,16 +236,16 @@ class MeanLog:
     degrees: float
 
     def plus(self, log: float) -> MeanLog:
-        """Of the same, multiplied by what is known exactly."""
+        """The mean multiplied by what is known exactly."""
         return MeanLog(mid=self.mid + log, error=self.error, degrees=self.degrees)
 
     def half_width(self, confidence: float = 0.95) -> float:
-        """Of its t interval."""
+        """Half the width of its t interval."""
         return t_quantile((1 + confidence) / 2, self.degrees) * self.error
 
 
 def mean_log(days: Sequence[Hours], assumed: float) -> MeanLog:
-    """Over days that may be of several machines of one type; each is the mean of its hours.
+    """The mean over days, each the mean of its hours; they may be of several machines of one type.
 
     With fewer than `ENOUGH` days each missing one counts as differing by `assumed`, as in the gate
     (judging/sessions.py). Where the processes alone explain more, their error counts. Raises ValueError for
@@ -270,7 +270,7 @@ def filled_variance(variance: float, degrees: float, assumed: float) -> float:
 
 
 def gap(best: MeanLog, other: MeanLog) -> Difference:
-    """other − best, of hardware whose days have nothing in common (Welch 1947)."""
+    """The difference other − best, of hardware whose days have nothing in common (Welch 1947)."""
     square = best.error**2 + other.error**2
     shares = (best.error**2 / square) ** 2 / best.degrees + (other.error**2 / square) ** 2 / other.degrees
     return Difference(other.mid - best.mid, math.sqrt(square), 1 / shares)

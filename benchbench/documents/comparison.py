@@ -98,7 +98,7 @@ def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> D
 
 
 def case_verdict(verdict: CaseComparison) -> CaseVerdict:
-    """For what CI systems read: `latency_s slower: 1.080× …; why`."""
+    """A verdict for what CI systems read: `latency_s slower: 1.080× …; why`."""
     text = f"{verdict.metric} {verdict.verdict}: {'; '.join(sentences(verdict))}"
     return CaseVerdict(
         case=verdict.case, verdict=verdict.verdict, ratio=verdict.ratio, text=fmt.visible(text)
@@ -202,7 +202,7 @@ def _label(info: RunInfo) -> str:
 
 
 def verdict_cell(verdict: Verdict) -> Cell:
-    """Its word, and how it is to be taken."""
+    """The verdict's word, and how it is to be taken."""
     return Cell((str(verdict),), TONES.get(verdict, Tone.PLAIN))
 
 

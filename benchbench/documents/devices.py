@@ -55,14 +55,14 @@ def _scaled_work(case: Case) -> str:
 
 
 def _rate(row: Row) -> Cell:
-    """Marked where others took of a device meanwhile, as the time is in the table of its work."""
+    """The rate of a row, marked where others took of a device meanwhile, as in the table of its work."""
     value = row.value(RATE)
     parts = (Number(value, f"{row.item}/s"),) if value is not None else ()
     return Cell((*parts, "contended") if parts and row.contended else parts)
 
 
 def _ratio(scaling: Scaling, value: Value, unit: str) -> Cell:
-    """In doubt where either time is; without a value, why."""
+    """A ratio, in doubt where either time is; without a value, why."""
     if value.value is None:
         return Cell(("–",), footnotes=(value.reason,))
     doubted = bool(scaling.row.doubts or scaling.alone.doubts)
@@ -103,7 +103,7 @@ def scaling_panels(found: Sequence[Scaling]) -> list[Sweeps]:
 
 
 def _scaling_panel(title: str, lines: dict[tuple[str, str], list[SizedValue]]) -> Sweeps:
-    """From one device on, beside the ideal line."""
+    """A panel from one device on, beside the ideal line."""
     one = SizedValue(size=1, value=1.0, low=None, high=None)
     sizes = sorted({point.size for points in lines.values() for point in points})
     ideal = [SizedValue(size=size, value=float(size), low=None, high=None) for size in sizes]
@@ -146,7 +146,7 @@ def _rank_line(row: Row, measured: Measurement) -> dict[str, Content]:
 
 
 def _bubble(row: Row) -> float | None:
-    """Of a pipeline whose stages take equally long; of what is measured idle it is a part."""
+    """The share that a pipeline of equally long stages idles; of what is measured idle it is a part."""
     shares = [float(each.data["share"]) for each in row.notes if each.kind is NoteKind.PIPELINE]
     return shares[0] if shares else None
 
@@ -174,7 +174,7 @@ def _link_table(where: str, links: Mapping[Link, Row]) -> Table:
 
 
 def _link_cell(row: Row) -> Cell:
-    """Of one direction while both are used, and the time of a message each way."""
+    """The rate of one direction while both are used, and the time of a message each way."""
     bandwidth, latency = row.value("link_bytes_per_s"), row.value("latency_s")
     assert bandwidth is not None
     assert latency is not None

@@ -65,7 +65,7 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
 
 
 def _ceiling_fields(ceiling: Ceiling) -> dict[str, Any]:
-    """With its unit and its share of the datasheet's peak, None where that is not known."""
+    """A ceiling with its unit and its share of the datasheet's peak, None where that is not known."""
     unit = "B/s" if ceiling.quantity == MEMORY else "FLOP/s"
     return asdict(ceiling) | {"unit": unit, "of_datasheet": _of_datasheet(ceiling)}
 

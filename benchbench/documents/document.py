@@ -142,7 +142,7 @@ class Table:
 
     @property
     def cells(self) -> Iterator[Cell]:
-        """All, row by row."""
+        """All cells, row by row."""
         return (cell for row in self.rows for cell in row if cell)
 
 
@@ -215,7 +215,7 @@ class Document:
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """Of all cells, in the order in which they come."""
+        """The footnotes of all cells, in the order in which they come."""
         cells = (cell for table in self.tables for cell in table.cells)
         return tuple(dict.fromkeys(text for cell in cells for text in cell.footnotes))
 
@@ -369,7 +369,7 @@ def paged(plot: Plot) -> tuple[Plot, ...]:
 
 
 def select_plots(plots: Sequence[Plot], names: Sequence[str]) -> tuple[Plot, ...]:
-    """Those of these names; none means all. Raises UsageError."""
+    """The plots of these names; none means all. Raises UsageError."""
     known = [plot.name for plot in plots]
     for name in names:
         if name not in known:

@@ -49,7 +49,7 @@ def incomplete(result: FleetResult) -> bool:
 
 
 def _fields(share: ShareProgress) -> dict[str, Any]:
-    """What holds of a share that is over."""
+    """What is told to programs of a share that is over."""
     found = {**asdict(share), "state": share.state.value}
     return {name: value for name, value in found.items() if name != "stage"}
 
@@ -72,7 +72,7 @@ def _absent_row(each: Absent) -> dict[str, Content]:
 
 
 def what_happened(share: ShareProgress) -> str:
-    """Other than that it was measured."""
+    """What happened to a share, other than that it was measured."""
     instead = f"instead of {share.instead_of}" if share.instead_of else ""
     again = f"begun again on {share.begun_again_on}" if share.begun_again_on else ""
     return "; ".join(filter(None, (instead, share.reason, again)))

@@ -94,7 +94,7 @@ COUNTED = TOLD_ONLY  # told as "2 of 30"
 
 
 def check_document(gate: Gate) -> Document:
-    """What was held against what, a paragraph a case, and what it comes to, gravest first."""
+    """What was compared with what, a paragraph a case, and what it comes to, gravest first."""
     names = case_cells(each.case for each in gate.found.findings)
     rows = [_row(each) | {"case": names[each.case]} for each in ordered(gate.found.findings)]
     several = len(gate.found.policy.metrics) > 1
@@ -176,7 +176,7 @@ def _data(gate: Gate) -> dict[str, Any]:
 
 
 def case_verdicts(found: GateResult) -> list[CaseVerdict]:
-    """For what CI systems read: `latency_s slower: 1.080× …; limit 5% (default); again: …`."""
+    """Verdicts for what CI systems read: `latency_s slower: 1.080× …; limit 5% (default); again: …`."""
     return [
         CaseVerdict(
             case=each.case,
@@ -189,13 +189,13 @@ def case_verdicts(found: GateResult) -> list[CaseVerdict]:
 
 
 def ordered(findings: Sequence[CaseFinding]) -> list[CaseFinding]:
-    """What needs someone first, then as planned."""
+    """The findings that need someone first, then as planned."""
     rank = {verdict: place for place, verdict in enumerate(URGENT)}
     return sorted(findings, key=lambda each: rank.get(each.verdict, len(rank)))
 
 
 def gate_facts(gate: Gate) -> list[str]:
-    """What is held against what, and what is different."""
+    """What is compared with what, and what is different."""
     found = gate.found
     sessions, again = found.sessions, found.confirmation
     newest = sessions[-1]
@@ -279,7 +279,7 @@ class Gate:
 
     @property
     def exit_code(self) -> int:
-        """Of the process."""
+        """The exit code of the process."""
         return exit_code(self.found, strict=self.strict, exit_zero=self.exit_zero)
 
 
@@ -335,7 +335,7 @@ def _after_upgrade(gate: Gate) -> list[str]:
 
 
 def _upgrades(found: GateResult) -> list[str]:
-    """`conv2d 1 → 2`, of each workload whose version is another than in the newest session."""
+    """Workloads whose version is another than in the newest session: `conv2d 1 → 2`."""
     barred = [each.case for each in found.findings if each.verdict is Verdict.INCOMPARABLE]
     told: dict[str, None] = {}
     for case in barred:
@@ -439,7 +439,7 @@ def _sides_by_case(sessions: Sequence[Digest]) -> dict[str, list[CaseDigest]]:
 
 
 def _sessions_summary(sides: Sequence[CaseDigest], metric: Metric) -> dict[str, Any]:
-    """Of the sessions that have the metric; why the newest has not, if so."""
+    """The sessions that have the metric, in numbers; why the newest has not, if so."""
     logs = [each for side in sides if (each := side.logs(metric))]
     places = [mean(each) for each in logs]
     newest = sides[-1]

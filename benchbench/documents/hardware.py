@@ -152,7 +152,7 @@ def _notes(found: HardwareComparison) -> Iterator[str]:
 
 
 def _compared(found: HardwareComparison, aim: Aim) -> list[Ranking]:
-    """Those in which there is a choice."""
+    """The rankings in which there is a choice."""
     rankings = [choice.rankings[aim] for choice in found.choices]
     return [ranking for ranking in rankings if len(ranking.contenders) > 1]
 
@@ -263,7 +263,7 @@ def _siblings(siblings: Siblings) -> dict[str, Any]:
 
 
 def choice_tables(found: HardwareComparison, names: Sequence[str] = ()) -> tuple[Table, ...]:
-    """Of works that several did: a line for each hardware, the fastest first.
+    """Tables of works that several did: a line for each hardware, the fastest first.
 
     `names`: the columns to show, as `vs-fastest`; by default those that are not empty in all tables. Raises
     UsageError.
@@ -298,7 +298,7 @@ def contested_works(found: HardwareComparison) -> list[WorkChoice]:
 
 
 def column_names() -> list[str]:
-    """As they are typed: `vs-fastest`."""
+    """The columns' names as they are typed: `vs-fastest`."""
     return [column.name.replace("± ", "interval-").replace(" ", "-") for column in COLUMNS]
 
 
@@ -311,7 +311,7 @@ def _chosen(names: Sequence[str]) -> list[int]:
 
 
 def work_title(choice: WorkChoice) -> str:
-    """`gemm  m=64 n=64 k=64 · float32`."""
+    """The work in words: `gemm  m=64 n=64 k=64 · float32`."""
     case = choice.case
     head = f"{case.workload}  {params_text(case.params)}".rstrip()
     between = case.placement.strategy is Strategy.COLLECTIVE
@@ -332,12 +332,12 @@ def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[
 
 
 def _titles(choice: WorkChoice, hardware: Hardware) -> list[str]:
-    """`fastest`; `fastest?` of each that may be."""
+    """What the hardware is best in: `fastest`; `fastest?` of each that may be."""
     return [f"{aim}{mark}" for aim in Aim if (mark := title_mark(choice.rankings[aim], hardware)) is not None]
 
 
 def title_mark(ranking: Ranking, hardware: Hardware) -> str | None:
-    """Empty of the best, `?` of each that may be it, None of others, and where nothing is compared."""
+    """A mark: empty of the best, `?` of each that may be it; None of others and where nothing is compared."""
     if len(ranking.contenders) < 2:
         return None
     first = ranking.contenders[0]
@@ -357,7 +357,7 @@ def _rate(contender: Contender | None, fastest: Contender | None, unit: str) -> 
 
 
 def _ratio(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
-    """Of its rate to that of the best, and the wider side of its interval."""
+    """The ratio of its rate to that of the best, and the wider side of its interval."""
     if contender is None or len(ranking.contenders) < 2:
         return Cell(), Cell()
     if contender.behind is None:
@@ -368,7 +368,7 @@ def _ratio(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
 
 
 def extent_text(extent: Extent) -> str:
-    """`2 machines, 3 days, 9 processes`."""
+    """The extent in words: `2 machines, 3 days, 9 processes`."""
     counts = {"machine": extent.machines, "day": extent.days, "process": extent.processes}
     return ", ".join(count_of(count, name) for name, count in counts.items())
 
@@ -414,7 +414,7 @@ def sibling_tables(siblings: Sequence[Siblings]) -> tuple[Table, ...]:
 
 
 def type_label(kind: MachineType) -> str:
-    """`NVIDIA H100 PCIe in AMD EPYC 7B13`."""
+    """The type in words: `NVIDIA H100 PCIe in AMD EPYC 7B13`."""
     inside = f" in {kind.cpu}" if not kind.hardware.threads else ""
     return f"{kind.hardware.label}{inside}"
 
@@ -436,7 +436,7 @@ def _score_row(score: MachineScore) -> dict[str, Content]:
 
 
 def price_plots(found: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, ...]:
-    """`pareto`, without a panel where there are no prices."""
+    """The plot `pareto`, without a panel where there are no prices."""
     currency = found.prices.currency if found.prices else ""
     several = len(found.overall) > 1
     overall = [_overall(found.overall, found.common, currency)] if several else []
@@ -458,14 +458,14 @@ def price_plots(found: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, 
 
 
 def _overall(shown: Sequence[Offer], common: int, currency: str) -> PricePanel:
-    """Relative to the fastest."""
+    """The panel over all works, relative to the fastest."""
     fastest = min(each.amount.mid for each in shown)
     works = "the one work" if common == 1 else f"the geometric mean of {common} works"
     return _panel(f"{works} that all did, relative to the fastest", shown, currency, "×", -fastest)
 
 
 def _panel(title: str, shown: Sequence[Offer], currency: str, unit: str, scale: float = 0.0) -> PricePanel:
-    """`scale`: a logarithm that rates are divided by."""
+    """A panel of offers; `scale`: a logarithm that rates are divided by."""
     points = []
     for offer in shown:
         value, low, high = rate_bounds(offer.amount, scale)

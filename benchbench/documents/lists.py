@@ -233,20 +233,20 @@ def _first_clause(description: str) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first ones where there are many: the data have them all."""
+    """The first names where there are many: the data have them all."""
     more = len(names) - LISTED
     return ", ".join(names) if more <= 1 else f"{', '.join(names[:LISTED])} and {more} more"
 
 
 def about(seconds: float) -> str:
-    """`about 40 s`, `about 12 min`, `about 1.3 h`: no more than an estimate knows."""
+    """An estimate in words: `about 40 s`, `about 12 min`, `about 1.3 h`, no more precise than it is."""
     if seconds < 90:
         return f"about {max(round(seconds, -1), 10):.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
 def _suite_fields(name: str, probes: list[Probe], earlier: Sequence[Run]) -> dict[str, Any]:
-    """For programs; `estimated_s` with the rounds that all cases have."""
+    """A suite for programs; `estimated_s` with the rounds that all cases have."""
     try:
         loaded = suite.load_suite(name)
         count, seconds = _forecast(loaded, probes, earlier)
@@ -323,7 +323,7 @@ def _environment_row(found: Found, fields: dict[str, Any]) -> dict[str, Content]
 
 
 def _environment_fields(found: Found) -> dict[str, Any]:
-    """For programs, with every package."""
+    """An environment for programs, with every package."""
     record = found.record
     return {
         "name": found.name,

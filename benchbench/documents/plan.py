@@ -162,13 +162,13 @@ def _ending(records: Sequence[Record]) -> str:
 
 
 def runs_here(results: Path) -> list[Run]:
-    """Of the newest ones in `results`, those that this machine made; the newest last."""
+    """The newest runs in `results` that this machine made; the newest last."""
     own = fingerprint(machine())
     return [run for run in _recent(results) if fingerprint(run.info.machine) == own]
 
 
 def processes_s(earlier: Sequence[Run], policy: Policy) -> dict[str, float]:
-    """Case id → what a process of it took where it was measured as long as `policy` measures."""
+    """What a process of a case took, by its id, where it was measured as long as `policy` measures."""
     taken: dict[str, list[float]] = {}
     for run in earlier:
         if run.info.policy.name == policy.name:
@@ -180,7 +180,7 @@ def processes_s(earlier: Sequence[Run], policy: Policy) -> dict[str, float]:
 
 
 def _recent(results: Path) -> Iterator[Run]:
-    """Those that cannot be read are the business of `list runs`."""
+    """The newest runs that can be read; the others are the business of `list runs`."""
     for name in selectors.run_ids(results)[-RECENT:]:
         try:
             yield runs.read_run(results / runs.RUNS / name)

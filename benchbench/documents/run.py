@@ -194,7 +194,7 @@ def _run_notes(run: Run) -> list[str]:
 
 
 def _parts(run: Run, where: str) -> list[str]:
-    """When a run that was interrupted was gone on with, and how it can be."""
+    """When a run that was interrupted was resumed, and how it can be."""
     made = Counter(record.part for record in run.records)
     resumed = [
         f"resumed {part.started}: {made[number]} of its {len(run.records)} records were made after that"
@@ -225,7 +225,7 @@ def _threads(info: RunInfo) -> str:
 
 
 def _variables(info: RunInfo) -> list[str]:
-    """Of the shell: what changes how frameworks compute."""
+    """Variables of the shell that change how frameworks compute."""
     given = [f"{name}={value}" for name, value in (info.variables or {}).items()]
     return [f"variables: {' '.join(given)}"] if given else []
 
@@ -365,7 +365,7 @@ def doubling_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
 
 
 def _doubling_line(rows: Sequence[Row]) -> dict[str, Content]:
-    """`rows`: of one sequence, the smallest first."""
+    """The line of one sequence; `rows`: its rows, the smallest first."""
     case = rows[0].case
     measured = [row for row in rows if row.value(RATE) is not None]
     best = max(measured, key=_rate_of, default=None)
@@ -405,7 +405,7 @@ def _is_full(row: Row | None) -> bool:
 
 
 def merge_footnotes(tables: Sequence[Table], apart: Collection[str] = ()) -> tuple[Table, ...]:
-    """`less precise than asked in 1–3 of 3 rounds`; those of `apart` stay as they are."""
+    """Tables with merged footnotes: `less precise than asked in 1–3 of 3 rounds`; those of `apart` stay."""
     texts = dict.fromkeys(text for table in tables for cell in table.cells for text in cell.footnotes)
     alike: dict[str, list[str]] = {}
     for text in texts:

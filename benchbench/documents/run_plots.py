@@ -53,7 +53,7 @@ Axis = tuple[str, ...]  # parameters of one value
 
 
 def run_plots(run: Run, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
-    """`throughput`, `bandwidth` of what computes nothing, `training`, `latency`, `sizes` where they vary.
+    """The plots `throughput`, `bandwidth` of what computes nothing, `training`, `latency`, and `sizes`.
 
     `scaling`: panels over numbers of devices.
     """
@@ -81,7 +81,7 @@ def run_plots(run: Run, works: Sequence[Work], scaling: Sequence[Panel] = ()) ->
 
 
 def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
-    """Where, with what, and when."""
+    """Where, with what, and when the run was measured."""
     info, machine = run.info, run.info.machine
     devices = {f"{row.case.device}: {row.device_name}" for row in shown if row.device_name}
     versions = {f"{row.case.target} {row.framework_version}" for row in shown if row.framework_version}
@@ -97,7 +97,7 @@ def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
 
 
 def _rate_of(work: Work) -> str:
-    """The plot it is in: of items/s if it trains, of FLOP/s, or of B/s where it computes nothing."""
+    """The plot a work is in: of items/s if it trains, of FLOP/s, or of B/s where it computes nothing."""
     if any(row.case.phase is Phase.TRAIN for row in work.rows):
         return "training"
     computes = any(row.value("flops_per_s") is not None for row in work.rows)
@@ -155,7 +155,7 @@ def _status(row: Row) -> str:
 
 
 def _processes(row: Row, recorded: Recorded) -> tuple[tuple[float, ...], ...]:
-    """Of a case that has a latency: the steps of each."""
+    """The steps of each process, of a case that has a latency."""
     if row.value("latency_s") is None:
         return ()
     outcomes = [record.outcome for record in recorded.get(case_key(row.case), [])]
@@ -175,7 +175,7 @@ def size_panels(works: Sequence[Work]) -> list[Sweeps]:
 
 
 def _axes(params: Mapping[str, Scalar]) -> Iterator[Axis]:
-    """Each whole number, and two or three of one value."""
+    """Parameters that may be a size: each whole number, and two or three of one value."""
     numbers = [name for name, value in params.items() if type(value) is int and value > 0]
     yield from ((name,) for name in numbers)
     for value in {params[name] for name in numbers}:

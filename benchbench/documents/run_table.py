@@ -94,7 +94,7 @@ class _Alternative:
 
 
 def _alternatives(work: Work, by: str, values: Sequence[str]) -> list[_Alternative]:
-    """The fastest first, by the first value that has a latency."""
+    """The alternatives, fastest first, by the first value that has a latency."""
     named: dict[str, tuple[Cell, dict[str, Row]]] = {}
     for row, name in zip(work.rows, _names(work), strict=True):
         named.setdefault(str(name), (name, {}))[1][value_of(row.case, by)] = row
@@ -131,7 +131,7 @@ def _cells(row: Row | None, beside: Beside | None, columns: Sequence[ReportColum
 
 
 def _ratio(row: Row | None, beside: Beside | None, column: ReportColumn) -> Cell:
-    """Of a column's numbers; in doubt where these come from times that cannot be told apart."""
+    """The ratio of a column's numbers; in doubt where these come from times that cannot be told apart."""
     if row is None or beside is None or row is beside.base or latency_s(row) is None:
         return Cell()
     own, other = (next(iter(column.cell(each, beside).parts), None) for each in (row, beside.base))
@@ -142,7 +142,7 @@ def _ratio(row: Row | None, beside: Beside | None, column: ReportColumn) -> Cell
 
 
 def _tables(shown: Sequence[Work], heads: Sequence[Column], lines: Sequence[list[Line]]) -> tuple[Table, ...]:
-    """Without the columns that are empty in all of them."""
+    """Tables without the columns that are empty in all of them."""
     cells = [line[1:] for table in lines for line in table]
     filled = [index for index in range(len(heads)) if any(line[index] and str(line[index]) for line in cells)]
     return tuple(
@@ -179,7 +179,7 @@ def _reason(row: Row) -> Cell:
 
 
 def why_no_speed(row: Row) -> str:
-    """Of a case that failed its status, and its message."""
+    """Why a case has no speed: if it failed its status, and its message."""
     reason = row.message or row.metric("latency_s").reason
     if row.ok:
         return reason or "no speed"
@@ -199,7 +199,7 @@ class ReportColumn:
 
 
 def choices() -> list[str]:
-    """What can be asked for."""
+    """The names of all columns that can be asked for."""
     return list(dict.fromkeys((*map(typed, OWN), *ALIASES, *NUMBERS)))
 
 
@@ -209,7 +209,7 @@ def typed(name: str) -> str:
 
 
 def chosen_columns(names: Sequence[str]) -> tuple[ReportColumn, ...]:
-    """Those asked for, in their order, the last going first where room is short; else all of `OWN`.
+    """The columns asked for, the last going first where room is short; without any, all of `OWN`.
 
     Raises UsageError.
     """
@@ -226,7 +226,7 @@ def chosen_columns(names: Sequence[str]) -> tuple[ReportColumn, ...]:
 
 
 def _plain(name: str, rank: int) -> ReportColumn:
-    """A number of the row; without it, why."""
+    """A column of a number of the row; without it, why."""
     source = ALIASES.get(name, name)
 
     def cell(row: Row, _: Beside | None) -> Cell:
@@ -241,7 +241,7 @@ def _plain(name: str, rank: int) -> ReportColumn:
 
 
 def latency_s(row: Row) -> float | None:
-    """The headline, where it has one."""
+    """The row's headline, where it has one."""
     return row.value("latency_s") if row.ok else None
 
 
@@ -274,7 +274,7 @@ def _speed(row: Row, beside: Beside | None) -> Cell:
 
 
 def _ratio_to_base(row: Row, beside: Beside | None) -> Cell:
-    """Times as long; surely so only where the two can be told apart."""
+    """How many times as long a row takes; surely so only where the two can be told apart."""
     if beside is None or row.unranked:
         return Cell()
     best = Tone.GOOD if beside.base is row and beside.told else Tone.PLAIN
@@ -282,14 +282,14 @@ def _ratio_to_base(row: Row, beside: Beside | None) -> Cell:
 
 
 def _work_rate(row: Row, _: Beside | None) -> Cell:
-    """Bytes/s where the work only moves data; of a link, where it moves them between devices."""
+    """The rate of the work: bytes/s where it only moves data, of a link where that is between devices."""
     moves = "bytes_per_s" if row.case.placement == ONE_DEVICE else "link_bytes_per_s"
     name = "flops_per_s" if row.value("flops_per_s") is not None else moves
     return number(row.value(name), unit_of(row, name))
 
 
 def _memory(row: Row, _: Beside | None) -> Cell:
-    """The device's, where it has memory of its own that can be seen; else the process's."""
+    """The device's peak, where it has memory of its own that can be seen; else the process's."""
     device, host = row.value("peak_device_bytes"), row.value("peak_host_bytes")
     if device is not None:
         return number(device, "B")
@@ -299,7 +299,7 @@ def _memory(row: Row, _: Beside | None) -> Cell:
 
 
 def _share_of(roof: str) -> Callable[[Row, Beside | None], Cell]:
-    """Of the FLOP/s, or of the bytes where the work only moves data."""
+    """A share of the FLOP/s, or of the bytes where the work only moves data."""
 
     def cell(row: Row, _: Beside | None) -> Cell:
         what = "flops" if row.cost and row.cost.flops else "bytes"
@@ -362,7 +362,7 @@ class Work:
 
 
 def judged(found: Sequence[Work], run: Run) -> list[Work]:
-    """The same with a verdict each, over all of them."""
+    """The same works with a verdict each, over all of them."""
     contend = _contenders(run)
     contenders = [[made for row in work.rows if (made := contend(row))] for work in found]
     verdicts = judge_works(contenders, run.info.policy)
@@ -370,7 +370,7 @@ def judged(found: Sequence[Work], run: Run) -> list[Work]:
 
 
 def besides(groups: Sequence[tuple[Row, Sequence[Row]]], run: Run) -> list[dict[CaseKey, Beside]]:
-    """Of each group's base its rows beside it, by `case_key`; none where the base cannot be compared."""
+    """The rows beside each group's base, by `case_key`; none where the base cannot be compared."""
     contend = _contenders(run)
     known = [
         (base, made, [other for row in rows if row is not base and (other := contend(row))])
@@ -390,13 +390,13 @@ def besides(groups: Sequence[tuple[Row, Sequence[Row]]], run: Run) -> list[dict[
 
 
 def _contenders(run: Run) -> Callable[[Row], Contender | None]:
-    """Of a row of the run what it contends with; None without a speed that says something."""
+    """A function that says what a row contends with; None without a speed that says something."""
     recorded = by_case(run.records)
     return lambda row: contender(row.case, recorded.get(case_key(row.case), ())) if row.ok else None
 
 
 def works(rows: Sequence[Row], by: str = "") -> list[Work]:
-    """In the order of the plan. `by`: an axis that tells no work from another."""
+    """The works of rows in the order of the plan. `by`: an axis that tells no work from another."""
     grouped: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         grouped.setdefault(work_key(row.case, by), []).append(row)
@@ -415,7 +415,7 @@ def axis(name: str, rows: Iterable[Row]) -> str:
 
 
 def value_of(case: Case, by: str) -> str:
-    """On an axis; empty where the case has none. A target is told with its mode: each has its own."""
+    """The value on an axis; empty where the case has none. A target is told with its mode."""
     if by == "target":
         return f"{case.target} {case.mode}".strip()
     value = getattr(case, by) if by in AXES else case.params.get(by)
@@ -423,7 +423,7 @@ def value_of(case: Case, by: str) -> str:
 
 
 def value_text(by: str, value: str) -> str:
-    """`batch=8` of a parameter; the values of the other axes speak for themselves."""
+    """A value in words: `batch=8` of a parameter; those of the other axes speak for themselves."""
     return value if by in AXES else f"{by}={value}"
 
 
@@ -464,7 +464,7 @@ def _context(case: Case, by: str, device: str) -> list[str]:
 
 
 def _name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:
-    """Who computes it, of those that differ in nothing else."""
+    """Who computes a case, of those that differ in nothing else."""
     target, mode = (
         ("", "") if by == "target" else (case.target, "" if by == "mode" or one_mode else case.mode)
     )

@@ -94,7 +94,7 @@ def _rectangle(place: Spot, layout: FigureLayout) -> tuple[float, float, float, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Of a panel: its title, and its axes."""
+    """The place of a panel: its title, and its axes."""
 
     title: str
     left: float
@@ -105,7 +105,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedText:
-    """A text of the figure's own; `title`: rather than what is said of it."""
+    """A text of the figure's own; `title`: whether it is the figure's title."""
 
     text: str
     left: float
@@ -115,7 +115,7 @@ class PlacedText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureLayout:
-    """Of a figure; `panels` in the order of the plot's."""
+    """The layout of a figure; `panels` in the order of the plot's."""
 
     width: float
     height: float
@@ -125,7 +125,7 @@ class FigureLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """Left of the axes of its panels, the axes, right of them."""
+    """A column of panels: the widths left of the axes, of the axes, and right of them."""
 
     left: float
     axes: float
@@ -153,7 +153,7 @@ def layout_of(plot: Plot) -> FigureLayout:
 
 
 def _column(panels: Sequence[Panel]) -> _Column:
-    """As all panels of a figure have it, so that their axes line up."""
+    """The column that all panels of a figure have, so that their axes line up."""
     kind = type(panels[0]) if panels else Bars
     labels = max((len(label_of(label)) for panel in panels for label in _labels(panel)), default=0)
     values = VALUES * CHARACTER + UNIT
@@ -177,7 +177,7 @@ def _labels(panel: Panel) -> Iterator[str]:
 
 
 def _height(panel: Panel) -> float:
-    """Of its axes."""
+    """The height of a panel's axes."""
     if isinstance(panel, Bars):
         return ROW[Bars] * len(panel.bars)
     if isinstance(panel, Strips):
@@ -190,7 +190,7 @@ def _height(panel: Panel) -> float:
 
 
 def _places(panels: Sequence[Panel], column: _Column, across: int, top: float) -> tuple[list[Spot], float]:
-    """Of the panels, and where the last of them ends. Axes of one line of panels begin at one height."""
+    """The places of the panels, and where the last ends. Axes of one line of panels begin at one height."""
     places: list[Spot] = []
     characters = int((column.axes + column.right) / BOLD)
     for start in range(0, len(panels), across):
@@ -205,7 +205,7 @@ def _places(panels: Sequence[Panel], column: _Column, across: int, top: float) -
 
 
 def _lines(texts: Sequence[str], top: float, width: float) -> list[PlacedText]:
-    """One below the other, wrapped."""
+    """The texts one below the other, wrapped."""
     lines: list[PlacedText] = []
     characters = int((width - 2 * MARGIN) / CHARACTER)
     for text in texts:

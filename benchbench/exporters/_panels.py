@@ -89,7 +89,7 @@ def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
 
 
 def draw_bars(axes: Axes, panel: Bars) -> None:
-    """Those that have a value, on an axis that begins at zero."""
+    """The bars that have a value, on an axis that begins at zero."""
     from matplotlib.ticker import MaxNLocator
 
     shown = [(y, bar, bar.value) for y, bar in enumerate(panel.bars) if bar.value is not None]
@@ -113,7 +113,7 @@ def draw_bars(axes: Axes, panel: Bars) -> None:
 
 
 def _interval_error(bar: Bar, value: float, scale: float) -> tuple[float, float]:
-    """Below and above; NaN draws none. Rounding: an interval may have no width, and never a negative one."""
+    """The errors below and above; NaN draws none. An interval may have no width, and never a negative one."""
     if bar.low is None or bar.high is None:
         return math.nan, math.nan
     return max(value - bar.low, 0.0) * scale, max(bar.high - value, 0.0) * scale
@@ -233,7 +233,7 @@ def _sweep_values(axes: Axes, panel: Sweeps) -> None:
 
 
 def _unit_tick(value: float, unit: str) -> str:
-    """`20 ms`, `0.5 ×`."""
+    """A tick with its unit: `20 ms`, `0.5 ×`."""
     if unit == "×":
         return f"{value:g} ×"
     power = fmt.second_power(value) if unit == "s" else fmt.si_power(value)
@@ -284,7 +284,7 @@ def _levels(axes: Axes, trend: TrendLine, places: Sequence[float], factor: float
 
 
 def _changes(axes: Axes, trend: TrendLine, places: Sequence[float]) -> None:
-    """Between the points where they happened; what they came to in rows at the top, where no point is."""
+    """Changes between their points; what they came to in rows at the top, where no point is."""
     for number, change in enumerate(trend.history.changes):
         x = _between(places, change.index)
         axes.axvline(x, color=CHANGE, linestyle="--", linewidth=1)
@@ -295,7 +295,7 @@ def _changes(axes: Axes, trend: TrendLine, places: Sequence[float]) -> None:
 
 
 def _tell(axes: Axes, change: Change, place: tuple[float, float], *, late: bool) -> None:
-    """`late`: too near the right edge to be written right of its line."""
+    """A change in words; `late`: too near the right edge to be written right of its line."""
     above = axes.get_xaxis_transform()
     marker = "^" if change.direction == "slower" else "v"
     axes.plot(*([each] for each in place), marker=marker, color=CHANGE, transform=above, zorder=6)
@@ -344,7 +344,7 @@ def _time_axis(axes: Axes, times: Sequence[float]) -> None:
 
 
 def _number_axis(axes: Axes, names: Sequence[str]) -> None:
-    """One after the other; some are named."""
+    """Points one after the other; some are named."""
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
     count = len(names)
@@ -376,7 +376,7 @@ def _trend_unit(trend: TrendLine) -> tuple[float, str]:
 
 
 def _trend_values(axes: Axes, values: Sequence[float], above: float) -> None:
-    """`above`: how much of the panel the points leave free at its top."""
+    """The axis of values; `above`: how much of the panel the points leave free at its top."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = min(values), max(values)
@@ -426,7 +426,7 @@ def _price_mark(axes: Axes, point: PricedPoint, marker: str, shade: str) -> None
 
 
 def _price_axes(axes: Axes, panel: PricePanel) -> None:
-    """From zero; logarithmic where the values lie far apart."""
+    """Axes from zero; logarithmic where the values lie far apart."""
     from matplotlib.ticker import FuncFormatter
 
     prices = [point.price for point in panel.points]
@@ -450,13 +450,13 @@ def _far_apart(values: Sequence[float]) -> bool:
 
 
 def _short_tick(value: float) -> str:
-    """`2k`, `0.5`."""
+    """A tick without a unit: `2k`, `0.5`."""
     power = max(0, fmt.si_power(value))
     return f"{value / 10.0**power:g}{fmt.PREFIXES[power]}"
 
 
 def colour(backend: str) -> str:
-    """The same in every plot and run; that of a backend not of ours follows from its name."""
+    """The colour of a backend, the same in every plot; that of one not of ours follows from its name."""
     return COLOURS.get(backend) or OTHERS[crc32(backend.encode()) % len(OTHERS)]
 
 
@@ -466,10 +466,10 @@ def label_of(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """At most so many characters."""
+    """The text, of at most so many characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def write_beside(axes: Axes, y: float, text: str) -> None:
-    """Right of the axes, where no bar or dot can be."""
+    """A text right of the axes, where no bar or dot can be."""
     axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center")

@@ -90,7 +90,7 @@ class Terminal(Exporter):
         return [*title, *_lines(table.facts), *below] or [_line(EMPTY)]
 
     def _rows(self, table: Table, known: Marks) -> list[RenderableType]:
-        """And a line that names the columns without room."""
+        """The rows, and a line that names the columns without room."""
         width = self._width or UNWRAPPED
         if table.layout is Layout.PARAGRAPHS:
             return [_paragraphs(table, known, width)]
@@ -279,7 +279,7 @@ def _after(cell: Cell, known: Marks) -> str:
 
 
 def narrowed(table: Table, known: Marks, width: int) -> Table:
-    """With short cells, then without the columns of the highest ranks, until it fits; rank 0 always stays."""
+    """The table with short cells, then without the columns of the highest ranks; rank 0 always stays."""
     if _grid_width(table, known) <= width:
         return table
     shown = replace(table, rows=tuple(tuple(map(short_form, row)) for row in table.rows))
@@ -312,7 +312,7 @@ def grid(table: Table, known: Marks, width: int) -> RenderableType:
 
 
 def short_form(cell: Cell | None) -> Cell | None:
-    """Where it has one."""
+    """The cell by its short text, where it has one."""
     return replace(cell, parts=(cell.short,)) if cell and cell.short else cell
 
 
@@ -329,7 +329,7 @@ def _grid_width(table: Table, known: Marks) -> int:
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Each has its longest word at least, and what it needs as far as there is room; None: it has not."""
+    """Widths: for the longest word at least, and what is needed as far as there is room; None: no room."""
     needs = [max(map(_length, texts)) for texts in columns]
     words = ([_length(word) for text in texts for word in text.split()] for texts in columns)
     widths = [max(lengths, default=0) for lengths in words]
