@@ -20,7 +20,7 @@ from benchbench.analyse.digest import digest
 from benchbench.cluster.machines import Share
 from benchbench.cluster.messages import LineKind, LineReader, line_bytes
 from benchbench.cluster.receiver import Assignment, Receiver
-from benchbench.documents.baselines import baselines_document
+from benchbench.documents.gate import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session

@@ -45,7 +45,7 @@ def measure_ranks(
         return
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents import summary
+    from benchbench.documents.plan import failing
     from benchbench.running.measure import measure_launched
 
     with signals():
@@ -53,4 +53,4 @@ def measure_ranks(
         made = measure_launched(where, options, results, shown, profile=profile)
     if format != TERMINAL:
         print_document(api.report(made), format)
-    raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
+    raise typer.Exit(4 if failing(made.records) and not allow_failed else 0)

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import CaseDigest, Digest, digest
+from benchbench.analyse.digest import CaseDigest, Digest, case_bars, digest, run_bars
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points

@@ -7,8 +7,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest
+from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest, case_bars, run_bars
 from benchbench.analyse.metrics import Metric, Rate
 from benchbench.format import count_of
 from benchbench.judging.comparison import ALPHA
