@@ -180,7 +180,7 @@ UNPACKING = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zlib"}
 UNPACKS = {
     "_image_sets.py": ("gzip", "zlib"),  # no more than the set may have
     "artifacts.py": ("gzip",),  # compresses
-    "wheels.py": ("zipfile",),  # the list of contents only
+    "installer.py": ("zipfile",),  # the list of contents only
 }
 
 

@@ -23,8 +23,7 @@ from benchbench.plan.cases import Plan, fitting, holds, plan
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.doubling import FLAT, RISE, ascending, smallest, swept_size, why_needless
 from benchbench.plan.rerun import Variant
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Suite, parse_suite
+from benchbench.plan.suite import Selection, Suite, parse_suite, select
 from benchbench.running.interleaved import heads
 from benchbench.running.request import Terms
 from benchbench.running.schedule import in_blocks

@@ -13,7 +13,7 @@ from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
-from benchbench.running.groundwork import Groundwork
+from benchbench.running.verification import Groundwork
 from tests.answering import answer_all
 from tests.factories import a_case
 

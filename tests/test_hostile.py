@@ -14,9 +14,7 @@ from benchbench.errors import AccelbenchError, SuiteError, UnreadableInput, Usag
 from benchbench.model.options import MeasureOptions
 from benchbench.plan.cases import Plan, fitting, plan
 from benchbench.plan.config import load_config
-from benchbench.plan.selection import Selection, environments, select, sizes_left_behind
-from benchbench.plan.sizes import MOST_CASES
-from benchbench.plan.suite import load_suite
+from benchbench.plan.suite import MOST_CASES, Selection, environments, load_suite, select, sizes_left_behind
 from benchbench.reading import MOST_TOML, read_file
 from benchbench.running.request import request
 from benchbench.store import codec, runs, ulid

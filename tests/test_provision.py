@@ -21,9 +21,7 @@ from inline_snapshot import snapshot
 from benchbench import registry
 from benchbench.backends.base import Backend
 from benchbench.environments import build, interpreters
-from benchbench.environments.installer import check_room
-from benchbench.environments.torch_builds import build_of, pip_options
-from benchbench.environments.wheels import Download
+from benchbench.environments.installer import Download, build_of, check_room, pip_options
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.registry import load_class
 from tests.program import accelbench, environment, started

@@ -23,7 +23,7 @@ from benchbench.model.note import NoteKind
 from benchbench.model.record import Record
 from benchbench.model.run import Partner, Policy, Run
 from benchbench.model.status import Verdict
-from benchbench.running import rounds
+from benchbench.running import recording
 from benchbench.running.resume import differences
 from benchbench.store import codec, runs, selectors, ulid
 from benchbench.store.checksum import sealed
@@ -44,7 +44,7 @@ def measured(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> 
     count = {case.id: sum(record.case == case for record in earlier) for case, _ in script}
     pool: Any = Scripted([(case, values[count[case.id] :]) for case, values in script])
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
-    made = rounds.measure_rounds(
+    made = recording.measure_rounds(
         [pool], [info], lambda text: None, clock=lambda: pool.now_s, earlier=tuple(earlier)
     )
     return [record for _, record in made]

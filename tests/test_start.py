@@ -13,8 +13,7 @@ from inline_snapshot import snapshot
 from benchbench.errors import CannotWrite
 from benchbench.machine.kernel import CpuTimes
 from benchbench.machine.neighbours import Pause, _others, beginning, pause_since, watch_neighbours
-from benchbench.running.presence import Presence
-from benchbench.running.start import check_space, tell_disturbances, wait_for_idle
+from benchbench.running.measure import Presence, check_space, tell_disturbances, wait_for_idle
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for
 
@@ -167,7 +166,7 @@ def test_of_two_that_wait_for_the_same_run_the_second_waits_on(presence: Presenc
 def test_a_run_that_was_killed_is_not_seen_and_leaves_nothing(presence: Presence, tmp_path: Path) -> None:
     folder = tmp_path / "measuring"
     program = (
-        "import sys; from pathlib import Path; from benchbench.running.presence import Presence\n"
+        "import sys; from pathlib import Path; from benchbench.running.measure import Presence\n"
         "presence = Presence(Path(sys.argv[1])); presence.enter(); print('in', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(folder)]

@@ -19,9 +19,16 @@ from benchbench.model.status import Status
 from benchbench.model.world import World
 from benchbench.plan.cases import Plan, holds, plan
 from benchbench.plan.devices import check_devices, devices_asked
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Entry, Suite, parse_suite
-from benchbench.plan.worlds import WorldSpec, names_apart, parse_world
+from benchbench.plan.suite import (
+    Entry,
+    Selection,
+    Suite,
+    WorldSpec,
+    names_apart,
+    parse_suite,
+    parse_world,
+    select,
+)
 from benchbench.running.request import request
 from tests.factories import CPU, a_probe
 

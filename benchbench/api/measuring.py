@@ -29,7 +29,7 @@ from benchbench.model.options import (
 )
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.plan import variants
+from benchbench.plan import rerun
 from benchbench.running import interleaved, measure
 from benchbench.running.observer import Callbacks, RunObserver
 from benchbench.running.resume import resume_run
@@ -113,7 +113,7 @@ def compare_ab(
     asked = options or from_keywords(suite, given, "benchbench.compare_ab")
     chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
     pythons = interpreters(asked.pythons)
-    sides = [variants.parse_variant(text, pythons) for text in (ref, new)]
+    sides = [rerun.parse_variant(text, pythons) for text in (ref, new)]
     before, after = interleaved.measure_sides(
         sides, asked, results_folder(results), observer or RunObserver()
     )

@@ -78,7 +78,7 @@ def compare_(
     from benchbench import api
     from benchbench.documents import comparison
     from benchbench.model.status import Verdict
-    from benchbench.plan.thresholds import fraction
+    from benchbench.plan.suite import fraction
 
     wanted, files = [member(Verdict, name) for name in split_names(only)], outputs(out)
     if ab:

@@ -95,11 +95,11 @@ def _is_given(value: Any) -> bool:
 def _read(name: str, typed: Any) -> Any:
     """What was typed, as the field has it. Raises UsageError."""
     if name == "params":
-        from benchbench.plan.sizes import parse_params
+        from benchbench.plan.suite import parse_params
 
         return parse_params(typed)
     if name == "environment":
-        from benchbench.plan.selection import parse_environment
+        from benchbench.plan.suite import parse_environment
 
         return parse_environment(typed)
     if name == "tags":

@@ -18,11 +18,10 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.running import request
-from benchbench.running.measure import prepared
+from benchbench.running.measure import prepared, ready
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs
 from benchbench.running.request import Request
-from benchbench.running.start import ready
 from benchbench.store import disk
 
 

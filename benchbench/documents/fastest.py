@@ -11,7 +11,7 @@ from benchbench.documents.run_works import Work
 from benchbench.format import count_of
 from benchbench.judging.ranking import ALIKE, Rival, Standing
 from benchbench.model.run import Run
-from benchbench.running.progress import duration
+from benchbench.running.observer import duration
 
 SHOWN = 5  # works that are open, each with its reason: the others are counted
 

@@ -17,7 +17,7 @@ from benchbench.model.run import RunInfo
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
 from benchbench.plan.traffic import Traffic, traffic
-from benchbench.running.progress import Forecast, duration
+from benchbench.running.observer import Forecast, duration
 from benchbench.timing.policy import in_words
 
 

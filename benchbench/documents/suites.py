@@ -20,8 +20,7 @@ from benchbench.model.run import Run
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, run_estimate
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Suite
+from benchbench.plan.suite import Selection, Suite, select
 from benchbench.timing.policy import POLICIES
 
 UNKNOWN = "–"

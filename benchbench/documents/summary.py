@@ -11,7 +11,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Status
-from benchbench.running.progress import duration
+from benchbench.running.observer import duration
 
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
 LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s

@@ -18,10 +18,18 @@ import msgspec
 from benchbench import paths
 from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
-from benchbench.environments.installer import SCRATCH, Site, Tell, installed, resolve
+from benchbench.environments.installer import (
+    SCRATCH,
+    Download,
+    Site,
+    Tell,
+    check_build,
+    check_resolved,
+    installed,
+    resolve,
+    running_build,
+)
 from benchbench.environments.interpreters import Environment, Found
-from benchbench.environments.torch_builds import check_build, check_resolved, running_build
-from benchbench.environments.wheels import Download
 from benchbench.errors import CannotBuild, CannotWrite, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import no_code

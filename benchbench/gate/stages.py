@@ -23,12 +23,10 @@ from benchbench.model.device import Machine
 from benchbench.model.options import MeasureOptions, Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
-from benchbench.plan import config, suite, variants
+from benchbench.plan import config, rerun, suite
 from benchbench.plan.cases import holds
 from benchbench.plan.rerun import Variant
-from benchbench.plan.selection import Selection, select
-from benchbench.plan.suite import Entry
-from benchbench.plan.thresholds import Rule, fraction
+from benchbench.plan.suite import Entry, Rule, Selection, fraction, select
 from benchbench.running.interleaved import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver
@@ -99,7 +97,7 @@ def _judge(asked: CheckOptions) -> str:
     """The revision whose settings decide: that of the other code, so that no change sets its own limits."""
     if asked.baseline or not asked.ab:
         return ""
-    return variants.parse_variant(asked.ab, given(asked.measure.pythons)).revision
+    return rerun.parse_variant(asked.ab, given(asked.measure.pythons)).revision
 
 
 def _policy(asked: CheckOptions, project: config.Config) -> GatePolicy:
@@ -273,7 +271,7 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
 
 def _sides(reference: str, options: MeasureOptions) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
-    return variants.parse_variant(reference, given(options.pythons)), Variant(text=HERE)
+    return rerun.parse_variant(reference, given(options.pythons)), Variant(text=HERE)
 
 
 def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> None:

@@ -14,7 +14,6 @@ from benchbench.model.case import Case, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.placement import Placement
 from benchbench.model.status import Status
-from benchbench.plan import sizes
 from benchbench.plan.costs import footprint_bytes, instance
 from benchbench.plan.devices import (
     Reason,
@@ -27,9 +26,16 @@ from benchbench.plan.devices import (
     world_on,
 )
 from benchbench.plan.doubling import DOUBLINGS, doublings, sequence
-from benchbench.plan.selection import Selection, entry_workload
-from benchbench.plan.suite import Axes, Entry
-from benchbench.plan.worlds import parse_world
+from benchbench.plan.suite import (
+    Axes,
+    Entry,
+    Selection,
+    check_count,
+    entry_workload,
+    parse_world,
+    point_count,
+    points,
+)
 
 MARGIN = 8  # times the memory: what a case may need and is still tried
 
@@ -80,12 +86,12 @@ def _check_count(
         for device in devices
         for _, entry in entries
     )
-    tables = [sizes.point_count(axes) for _, entry in entries for axes in (*entry.cpu, *entry.accelerator)]
-    sizes.check_count(max([count, *tables]))
+    tables = [point_count(axes) for _, entry in entries for axes in (*entry.cpu, *entry.accelerator)]
+    check_count(max([count, *tables]))
 
 
 def _points(entry: Entry, device: Device) -> int:
-    return sum(map(sizes.point_count, _tables(entry, device)))
+    return sum(map(point_count, _tables(entry, device)))
 
 
 def _tables(entry: Entry, device: Device) -> list[Axes]:
@@ -184,7 +190,7 @@ def _sized(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
     return [
         member
         for table in _tables(entry, device)
-        for point in sizes.points(table)
+        for point in points(table)
         for member in _members(entry, workload, point)
     ]
 
@@ -213,7 +219,7 @@ def holds(entry: Entry, case: Case) -> bool:
     return any(
         workload_at(entry.workload, member).params == case.params
         for table in tables
-        for point in sizes.points(table)
+        for point in points(table)
         for member in _members(entry, entry_workload(entry), point)
     )
 

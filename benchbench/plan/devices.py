@@ -14,8 +14,7 @@ from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, Probe
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.model.status import Status
 from benchbench.model.world import Spread
-from benchbench.plan.suite import Entry
-from benchbench.plan.worlds import WorldSpec, names_apart, parse_world
+from benchbench.plan.suite import Entry, WorldSpec, names_apart, parse_world
 
 KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
 Reason = tuple[Status, str] | None

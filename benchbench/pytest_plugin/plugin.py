@@ -234,7 +234,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if now is None or not now.records:
         return
     from benchbench.format import visible
-    from benchbench.running.progress import line
+    from benchbench.running.observer import line
     from benchbench.store import selectors
 
     terminalreporter.write_sep("=", "accelbench")

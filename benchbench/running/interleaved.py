@@ -22,14 +22,12 @@ from benchbench.plan.cases import Plan, plan, too_large
 from benchbench.plan.devices import Reason, check_devices, devices_asked
 from benchbench.plan.doubling import sequence
 from benchbench.plan.rerun import Variant, altered, obstacle
+from benchbench.plan.rerun import targets_of_variants as targets_of_sides
 from benchbench.plan.revision import checked_out
-from benchbench.plan.variants import targets_of_variants as targets_of_sides
-from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
+from benchbench.running.measure import LOOKING, ready, targets_of, tell_mistakes, tell_system
 from benchbench.running.observer import RunObserver
-from benchbench.running.recording import record_runs
+from benchbench.running.recording import record_runs, run_head
 from benchbench.running.request import Request, Terms, request, with_project
-from benchbench.running.rounds import run_head
-from benchbench.running.start import ready
 from benchbench.store import runs, selectors
 from benchbench.store.tags import COMMIT
 

@@ -18,9 +18,7 @@ from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
-from benchbench.plan.selection import Selection, environments, select
-from benchbench.plan.suite import Entry, Suite
-from benchbench.plan.worlds import parse_world
+from benchbench.plan.suite import Entry, Selection, Suite, environments, parse_world, select
 from benchbench.store.tags import check_tags
 from benchbench.timing.policy import POLICIES, of_rounds, within
 

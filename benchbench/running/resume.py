@@ -23,10 +23,9 @@ from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run, RunInfo
 from benchbench.plan.rerun import again, resume_obstacle
 from benchbench.plan.revision import commit_tag
-from benchbench.running.measure import LOOKING, targets_of, tell_mistakes, tell_system
+from benchbench.running.measure import LOOKING, ready, targets_of, tell_mistakes, tell_system
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_rest
-from benchbench.running.start import ready
 from benchbench.store import runs, selectors
 from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
