@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import benchbench
-from benchbench.cli.measure_options import measure_options
+from benchbench.cli.options import measure_options
 from benchbench.errors import UsageError
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.options import (

@@ -70,7 +70,7 @@ def hardware(
     from benchbench import api
     from benchbench.documents.hardware import hardware_document
     from benchbench.plan.config import known_prices
-    from benchbench.store.tags import parse_tags
+    from benchbench.store.naming import parse_tags
 
     chosen = format or format_of(output)
     found = api.hardware(

@@ -1,14 +1,24 @@
-"""Options that several commands share, and how their texts are read."""
+"""Options that several commands share, and how their texts are read; those of a measurement.
+
+These are made of the fields of `MeasureOptions`, and read into one.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from benchbench.cli import completion
 from benchbench.errors import UsageError
+from benchbench.model.options import Flag, MeasureOptions
 
 
 def option(*names: str, text: str, **more: Any) -> Any:
@@ -43,3 +53,103 @@ def seconds_in(text: str) -> float:
 def split_names(values: Names) -> tuple[str, ...]:
     """`["torch,jax", "fake"]` → ("torch", "jax", "fake")."""
     return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())
+
+
+def measure_options(
+    *, only: Sequence[str] = (), without: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator: where a command takes `options`, its program takes the flags of those fields.
+
+    `only`, `without`: names of fields. Typer reads the signature that this leaves behind.
+    """
+    chosen = [
+        each
+        for each in fields(MeasureOptions)
+        if each.metadata and each.name not in without and (not only or each.name in only)
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def program(**typed: Any) -> None:
+            own = {name: typed.pop(name) for name in own_names}
+            command(**own, options=_options(chosen, typed))
+
+        parameters = list(_expanded(command, chosen))
+        own_names = [name for name in inspect.signature(command).parameters if name != "options"]
+        program.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        program.__annotations__ = {each.name: each.annotation for each in parameters}
+        return program
+
+    return decorate
+
+
+def _expanded(command: Callable[..., None], chosen: Sequence[Field[Any]]) -> Iterator[inspect.Parameter]:
+    """The command's parameters, with those of the flags in place of `options`."""
+    hints = get_type_hints(command, include_extras=True)
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name != "options":
+            yield parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            continue
+        for field in chosen:
+            for flag in field.metadata["flags"]:
+                yield _parameter(flag, field.default, completion.OF_FIELDS.get(field.name))
+
+
+def _parameter(flag: Flag, default: Any, complete: completion.Completion | None) -> inspect.Parameter:
+    more: dict[str, Any] = {"min": flag.least} if flag.least else {}
+    more |= {"autocompletion": complete} if complete else {}
+    if flag.kind is bool:
+        default = False
+    elif flag.kind == list[str] | None:
+        default = None
+    return inspect.Parameter(
+        _name(flag),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[flag.kind, option(*flag.names, text=flag.text, **more)],
+    )
+
+
+def _name(flag: Flag) -> str:
+    return flag.names[0].removeprefix("--").replace("-", "_")
+
+
+def _options(chosen: Sequence[Field[Any]], typed: Mapping[str, Any]) -> MeasureOptions:
+    """Raises UsageError."""
+    values = {}
+    for field in chosen:
+        given = [flag for flag in field.metadata["flags"] if _is_given(typed[_name(flag)])]
+        if len(given) > 1:
+            raise UsageError(
+                f"{given[0].names[0]} and {given[1].names[0]} exclude each other.", "Give one of them."
+            )
+        for flag in given:
+            values[field.name] = flag.value or _read(field.name, typed[_name(flag)])
+    return MeasureOptions(**values, command=tuple(sys.argv[1:]))
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False  # a seed may be 0
+
+
+def _read(name: str, typed: Any) -> Any:
+    """What was typed, as the field has it. Raises UsageError."""
+    if name == "params":
+        from benchbench.plan.suite import parse_params
+
+        return parse_params(typed)
+    if name == "environment":
+        from benchbench.plan.suite import parse_environment
+
+        return parse_environment(typed)
+    if name == "tags":
+        from benchbench.store import naming
+
+        return naming.parse_tags(typed)
+    if name == "pythons":
+        from benchbench.environments.targets import named
+
+        return named(typed)
+    if name in ("budget_s", "wait_s"):
+        return seconds_in(typed)
+    return split_names(typed) if isinstance(typed, list) else typed

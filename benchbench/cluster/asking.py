@@ -30,8 +30,7 @@ from benchbench.plan.suite import suite_path
 from benchbench.running import request
 from benchbench.running.resume import FREE
 from benchbench.store import selectors
-from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
-from benchbench.store.ulid import new_id
+from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
 
 
 class MachineChoice(StrEnum):

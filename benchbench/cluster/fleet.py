@@ -17,7 +17,7 @@ from benchbench.cluster.stored import FleetInfo
 from benchbench.errors import UnreadableInput
 from benchbench.model.record import Record
 from benchbench.store import runs
-from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
+from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE
 
 GONE = "it is no longer in the cluster"
 ALONE = "{reason}; no other machine of its type is left"

@@ -10,7 +10,7 @@ from benchbench.cluster.listener import Listener
 from benchbench.cluster.messages import UNREADABLE, Description, LineKind, NodeJob, read_json
 from benchbench.errors import UnreadableInput
 from benchbench.format import size
-from benchbench.store.tags import short
+from benchbench.store.naming import short
 
 NO_DESCRIPTION = "it told nothing of itself"
 

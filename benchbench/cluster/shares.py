@@ -16,7 +16,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.running.schedule import due
-from benchbench.store.tags import INSTEAD_OF, MACHINE
+from benchbench.store.naming import INSTEAD_OF, MACHINE
 
 
 class ShareState(StrEnum):

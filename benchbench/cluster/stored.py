@@ -12,8 +12,8 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Run
 from benchbench.reading import read_file
 from benchbench.store import codec, disk, runs, selectors
+from benchbench.store.naming import fleet_of
 from benchbench.store.redaction import own_redaction
-from benchbench.store.tags import fleet_of
 
 FOLDER = "fleets"
 SCHEMA = 1  # of the file. 1: first

@@ -14,7 +14,7 @@ from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
 from benchbench.gate.stages import Acceptance
 from benchbench.judging.sessions import ENOUGH
 from benchbench.stats import deviation, mean
-from benchbench.store import tags
+from benchbench.store import naming
 
 
 def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
@@ -55,7 +55,7 @@ def accepted_lines(name: str, done: Acceptance) -> list[str]:
     """What was accepted, and what the baseline's machine has now."""
     session, count = done.session, len(done.session.cases)
     failed = sum(bool(side.failure) for side in session.cases.values())
-    commit = f", commit {tags.short(session.commit)}" if session.commit else ""
+    commit = f", commit {naming.short(session.commit)}" if session.commit else ""
     lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
     if failed:
         lines.append(f"{failed} of them failed: a check cannot use them")

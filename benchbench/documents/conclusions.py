@@ -20,7 +20,7 @@ from benchbench.judging.check import (
 )
 from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
-from benchbench.store.tags import DIRTY
+from benchbench.store.naming import DIRTY
 
 TITLES = {
     Ending.NOTHING_TESTED: "NOT COMPARABLE",

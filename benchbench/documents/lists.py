@@ -18,8 +18,8 @@ from benchbench.launch.project import user_data
 from benchbench.model.device import WHY_NOT_MEASURED, Probe
 from benchbench.model.run import RunInfo
 from benchbench.plan.rerun import resume_obstacle
+from benchbench.store import naming, selectors
 from benchbench.store import runs as store
-from benchbench.store import selectors, tags
 from benchbench.workloads._image_sets import SYNTHETIC, read_set
 
 Rows = list[dict[str, str]]
@@ -105,7 +105,7 @@ def _runs(results: Path) -> Rows:
         except UnreadableInput as error:
             rows.append(_listed(name, command=f"unreadable: {error}"))
             continue
-        command, found = " ".join(info.command), tags.tags_text(info.tags)
+        command, found = " ".join(info.command), naming.tags_text(info.tags)
         rows.append(_listed(name, info.started, progress, str(len(info.plan)), found, command))
     return rows
 
@@ -136,7 +136,7 @@ def _interrupted(results: Path) -> list[str]:
 
 
 def _to_finish(info: RunInfo) -> str:
-    if fleet := tags.fleet_of(info.tags):
+    if fleet := naming.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
     return "" if resume_obstacle(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
 

@@ -43,44 +43,6 @@ GENERAL = "cuda"  # the build of the general index
 BUILD = re.compile(rf"cpu|{GENERAL}|cu[0-9]{{3}}|rocm[0-9]+(\.[0-9]+)+|xpu")
 
 
-def check_build(text: str) -> str:
-    """Raises UsageError for what names no build."""
-    if not BUILD.fullmatch(text):
-        raise UsageError(f"torch has no build {text!r}.", "Builds are cpu, cuda, cu128, rocm6.4, xpu.")
-    return text
-
-
-def running_build() -> str:
-    """Of the torch that is installed beside accelbench; "" where there is none or it does not say."""
-    try:
-        return build_of(version("torch"))
-    except PackageNotFoundError:
-        return ""
-
-
-def build_of(torch: str) -> str:
-    """`2.13.0+cpu` → `cpu`; a version that does not say: ""."""
-    found = torch.partition("+")[2]
-    return found if BUILD.fullmatch(found) else ""
-
-
-def pip_options(build: str) -> list[str]:
-    """What makes pip look where the build is; its version is higher than that of the same release without."""
-    return [] if build in ("", GENERAL) else ["--extra-index-url", f"{INDEX}/{build}"]
-
-
-def check_resolved(build: str, requirements: Sequence[str], download: Download) -> None:
-    """Raises CannotBuild where pip found another build of torch than is wanted."""
-    for package in download.packages:
-        other = build_of(package.version) or GENERAL
-        if build and package.name == "torch" and other != build:
-            takes = f"only torch {package.version}, {size(download.remote_bytes)} to download in all"
-            raise CannotBuild(
-                f"pip finds no build for {build} of {requirements[0]}, {takes}.",
-                f"--variant {other} takes that; PIP_EXTRA_INDEX_URL names an index with others.",
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
     """The folder an environment is built in, the descriptor of its lock, and whether the folder stays."""
@@ -135,74 +97,6 @@ class Download:
     def unknown(self) -> int:
         """Packages whose size is not known."""
         return sum(each.bytes is None for each in self.packages)
-
-
-def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
-    """From the `install` of pip's installation report, largest first."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        found = list(pool.map(_package, reported))
-    return tuple(sorted(found, key=lambda each: (-(each.bytes or 0), each.name)))
-
-
-def _package(reported: dict[str, Any]) -> Package:
-    info = reported["download_info"]
-    path = unquote(urlsplit(info["url"]).path)
-    packed = unpacked = None
-    if "archive_info" in info:  # else a folder or a checkout
-        with suppress(OSError, ValueError, HTTPException):
-            packed = _packed(info["url"])
-            unpacked = _unpacked(info["url"], packed) if packed and path.endswith(".whl") else None
-    return Package(
-        name=reported["metadata"]["name"],
-        version=reported["metadata"]["version"],
-        file=path.rpartition("/")[2],
-        remote=not info["url"].startswith("file:"),
-        bytes=packed,
-        unpacked_bytes=unpacked,
-    )
-
-
-def _packed(url: str) -> int | None:
-    if url.startswith("file:"):
-        return Path(unquote(urlsplit(url).path)).stat().st_size
-    with _answer(url, "HEAD") as answer:
-        length = answer.headers["Content-Length"]
-    return int(length) if length and length.isdecimal() else None
-
-
-def _unpacked(url: str, packed: int) -> int | None:
-    if url.startswith("file:"):
-        with Path(unquote(urlsplit(url).path)).open("rb") as file:
-            return _contents(file)
-    for tail in TAILS:
-        with _answer(url, "GET", Range=f"bytes={max(packed - tail, 0)}-") as answer:
-            if answer.status != 206:  # the whole of it
-                return None
-            if (found := _contents(BytesIO(answer.read()))) is not None:
-                return found
-    return None
-
-
-def _contents(file: BinaryIO) -> int | None:
-    """Bytes of the files in a wheel, of which only the end need be there: its table is at the end."""
-    try:
-        with ZipFile(file) as wheel:
-            found = wheel.infolist()
-    except BadZipFile:
-        return None
-    # pip compiles every module; what comes of it is about as large.
-    return sum(each.file_size * (2 if each.filename.endswith(".py") else 1) for each in found)
-
-
-def _answer(url: str, method: str, **headers: str) -> Any:
-    from urllib.request import Request, urlopen
-
-    if not url.startswith(("https:", "http:")):
-        raise ValueError(f"not asked: {url}")
-    request = Request(url, method=method, headers=headers)  # noqa: S310 - checked above
-    return urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
 
 
 def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, tell: Tell) -> Download:
@@ -344,3 +238,109 @@ def _distributions(site: Site) -> int:
 
 def _existing(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if os.path.exists(each))
+
+
+def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
+    """From the `install` of pip's installation report, largest first."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        found = list(pool.map(_package, reported))
+    return tuple(sorted(found, key=lambda each: (-(each.bytes or 0), each.name)))
+
+
+def _package(reported: dict[str, Any]) -> Package:
+    info = reported["download_info"]
+    path = unquote(urlsplit(info["url"]).path)
+    packed = unpacked = None
+    if "archive_info" in info:  # else a folder or a checkout
+        with suppress(OSError, ValueError, HTTPException):
+            packed = _packed(info["url"])
+            unpacked = _unpacked(info["url"], packed) if packed and path.endswith(".whl") else None
+    return Package(
+        name=reported["metadata"]["name"],
+        version=reported["metadata"]["version"],
+        file=path.rpartition("/")[2],
+        remote=not info["url"].startswith("file:"),
+        bytes=packed,
+        unpacked_bytes=unpacked,
+    )
+
+
+def _packed(url: str) -> int | None:
+    if url.startswith("file:"):
+        return Path(unquote(urlsplit(url).path)).stat().st_size
+    with _answer(url, "HEAD") as answer:
+        length = answer.headers["Content-Length"]
+    return int(length) if length and length.isdecimal() else None
+
+
+def _unpacked(url: str, packed: int) -> int | None:
+    if url.startswith("file:"):
+        with Path(unquote(urlsplit(url).path)).open("rb") as file:
+            return _contents(file)
+    for tail in TAILS:
+        with _answer(url, "GET", Range=f"bytes={max(packed - tail, 0)}-") as answer:
+            if answer.status != 206:  # the whole of it
+                return None
+            if (found := _contents(BytesIO(answer.read()))) is not None:
+                return found
+    return None
+
+
+def _contents(file: BinaryIO) -> int | None:
+    """Bytes of the files in a wheel, of which only the end need be there: its table is at the end."""
+    try:
+        with ZipFile(file) as wheel:
+            found = wheel.infolist()
+    except BadZipFile:
+        return None
+    # pip compiles every module; what comes of it is about as large.
+    return sum(each.file_size * (2 if each.filename.endswith(".py") else 1) for each in found)
+
+
+def _answer(url: str, method: str, **headers: str) -> Any:
+    from urllib.request import Request, urlopen
+
+    if not url.startswith(("https:", "http:")):
+        raise ValueError(f"not asked: {url}")
+    request = Request(url, method=method, headers=headers)  # noqa: S310 - checked above
+    return urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
+
+
+def check_build(text: str) -> str:
+    """Raises UsageError for what names no build."""
+    if not BUILD.fullmatch(text):
+        raise UsageError(f"torch has no build {text!r}.", "Builds are cpu, cuda, cu128, rocm6.4, xpu.")
+    return text
+
+
+def running_build() -> str:
+    """Of the torch that is installed beside accelbench; "" where there is none or it does not say."""
+    try:
+        return build_of(version("torch"))
+    except PackageNotFoundError:
+        return ""
+
+
+def build_of(torch: str) -> str:
+    """`2.13.0+cpu` → `cpu`; a version that does not say: ""."""
+    found = torch.partition("+")[2]
+    return found if BUILD.fullmatch(found) else ""
+
+
+def pip_options(build: str) -> list[str]:
+    """What makes pip look where the build is; its version is higher than that of the same release without."""
+    return [] if build in ("", GENERAL) else ["--extra-index-url", f"{INDEX}/{build}"]
+
+
+def check_resolved(build: str, requirements: Sequence[str], download: Download) -> None:
+    """Raises CannotBuild where pip found another build of torch than is wanted."""
+    for package in download.packages:
+        other = build_of(package.version) or GENERAL
+        if build and package.name == "torch" and other != build:
+            takes = f"only torch {package.version}, {size(download.remote_bytes)} to download in all"
+            raise CannotBuild(
+                f"pip finds no build for {build} of {requirements[0]}, {takes}.",
+                f"--variant {other} takes that; PIP_EXTRA_INDEX_URL names an index with others.",
+            )

@@ -31,7 +31,7 @@ from benchbench.running.interleaved import measure_cases_on, measure_sides
 from benchbench.running.measure import measure_cases
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Terms
-from benchbench.store import runs, selectors, tags
+from benchbench.store import naming, runs, selectors
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
@@ -333,8 +333,8 @@ def accept(
 def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
     """Why a run should be no session: changed code, half of a comparison, a check that it fails."""
     doubts = []
-    if run.info.commit.endswith(tags.DIRTY):
-        commit = tags.short(run.info.commit)
+    if run.info.commit.endswith(naming.DIRTY):
+        commit = naming.short(run.info.commit)
         doubts.append(f"its checkout had uncommitted changes ({commit})")
     if run.info.partner:
         doubts.append(f"it is the side {run.info.partner.label!r} of a comparison")

@@ -24,7 +24,7 @@ from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, unsupported
 from benchbench.plan.devices import Reason, devices_named
 from benchbench.plan.suite import check_params
-from benchbench.store.tags import fleet_of
+from benchbench.store.naming import fleet_of
 
 T = TypeVar("T", bound=StrEnum)
 REVISION = "rev:"

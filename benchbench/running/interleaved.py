@@ -29,7 +29,7 @@ from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_runs, run_head
 from benchbench.running.request import Request, Terms, request, with_project
 from benchbench.store import runs, selectors
-from benchbench.store.tags import COMMIT
+from benchbench.store.naming import COMMIT
 
 Pair = tuple[Case, Case]
 Two = tuple[RunInfo, RunInfo]

@@ -56,173 +56,8 @@ PERIOD_S = 2.0  # from one look at the machine to the next
 QUIET_LOOKS = 3  # in a row: one alone may fall between two steps of somebody's program
 MARKED = "cases it disturbs will be marked contended"
 WAITING = "; --wait-for-idle 10m waits until it is over"
-
-
-@contextmanager
-def ready(
-    targets: Sequence[Target], wait_s: float | None, results: Path | None, observer: RunObserver
-) -> Iterator[Callable[[], None]]:
-    """Check that results can be written, wait for an idle machine, and let other runs see this one.
-
-    Waits `wait_s` at most, then goes on all the same, with a note on what disturbs. Who does not wait gets a
-    function that gives this note, to be called before anything is timed: frameworks can be imported
-    meanwhile. Nobody is looked at where the time of all `targets` is virtual; no targets: this process
-    itself measures. Raises CannotWrite.
-    """
-    check_space(results, Path(tempfile.gettempdir()), observer.note)
-    presence = Presence(presence_folder())
-    looks = not targets or not all(is_virtual(target.backend) for target in targets)
-    if looks and wait_s:
-        wait_for_idle(presence, wait_s, observer.note)
-    since = beginning()
-    presence.enter()
-    try:
-        yield partial(tell_disturbances, presence, since, observer.note) if looks and not wait_s else _nothing
-    finally:
-        presence.leave()
-
-
-def _nothing() -> None:
-    """All was told."""
-
-
-def tell_disturbances(
-    presence: Presence,
-    since: Beginning,
-    tell: Callable[[str], None],
-    first: Callable[[Beginning], Pause] = pause_since,
-    look: Callable[[], Pause] = watch_neighbours,
-) -> None:
-    """What others did since then; if it was much, what they do now, and who they are."""
-    if disturbances(presence.others(), first(since)):
-        wait_for_idle(presence, 0.0, tell, look)
-
-
-def check_space(
-    results: Path | None,
-    temporary: Path,
-    tell: Callable[[str], None],
-    free_bytes: Callable[[Path], int] = disk.free_bytes,
-) -> None:
-    """Raise CannotWrite where there is no room for results; warn of a nearly full temporary folder."""
-    if results is not None and (free := free_bytes(results)) < FULL:
-        raise CannotWrite(f"{results}: {size(free)} are free.", "Free space, or give --results.")
-    if (free := free_bytes(temporary)) < SCARCE:
-        tell(f"{temporary}: {size(free)} are free, and compile caches are kept there: name another in TMPDIR")
-
-
-def wait_for_idle(
-    presence: Presence,
-    wait_s: float,
-    tell: Callable[[str], None],
-    look: Callable[[], Pause] = watch_neighbours,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Wait until nobody else measures or computes here, `wait_s` at most; `tell` what still disturbs then."""
-    if not (seen := disturbances(presence.others(), look())):
-        return
-    begin, quiet = clock(), 0
-    if wait_s:
-        tell(f"{'; '.join(seen)}: waiting for up to {duration(wait_s)}")
-    while clock() - begin < wait_s:
-        sleep(PERIOD_S)
-        seen = disturbances(presence.others(), look())
-        quiet = 0 if seen else quiet + 1
-        if quiet == QUIET_LOOKS and presence.enter(alone=True):
-            tell(f"idle after {duration(clock() - begin)}")
-            return
-    tell(f"{'; '.join(seen) or 'not idle for long'}: {MARKED}{WAITING if not wait_s else ''}")
-
-
-def disturbances(measuring: list[int], pause: Pause) -> list[str]:
-    """What else goes on here, a clause each: other runs, other programs, other guests of the host."""
-    limit = tolerated_cores(usable_threads())
-    found = [f"another run is measuring (process {process})" for process in measuring]
-    if (pause.cores or 0.0) > limit:
-        found.append(pause.text)
-    if (pause.stolen or 0.0) > limit:
-        found.append(f"the hypervisor withholds {pause.stolen:.2f} of {pause.cpus} CPUs")
-    return found
-
-
 BOOT = "proc/sys/kernel/random/boot_id"
 MARK = ".measuring"
-
-
-def presence_folder(root: Path = Path("/")) -> Path:
-    """Of this machine as it runs now: a home folder may be shared by several."""
-    return cache_folder("measuring") / (read_text(root / BOOT).strip() or platform.node())
-
-
-class Presence:
-    """Whether this process measures, as the others see it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._own: Path | None = None
-        self._descriptor: int | None = None
-
-    def others(self) -> list[int]:
-        """The ids of the other processes that measure."""
-        marks = [path for path in paths.listed(self._folder, f"*{MARK}") if path != self._own]
-        return [process for path in marks if (process := _holder(path)) is not None]
-
-    def enter(self, *, alone: bool = False) -> bool:
-        """Show others that this process measures; whether it does. `alone`: only if no other process does."""
-        with suppress(OSError):
-            if self._own is not None:
-                return True
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with _turn(self._folder):
-                if alone and self.others():
-                    return False
-                self._mark()
-        return True
-
-    def _mark(self) -> None:
-        new = self._folder / f".{secrets.token_hex(8)}"
-        self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(self._descriptor, str(os.getpid()).encode())
-        self._own = new.rename(new.with_name(f"{new.name[1:]}{MARK}"))  # not seen before it is locked
-
-    def leave(self) -> None:
-        """This process measures no more."""
-        if self._own is not None:
-            self._own.unlink(missing_ok=True)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._own = self._descriptor = None
-
-
-@contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: of two processes that wait for the same run, the second must see the first."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _holder(path: Path) -> int | None:
-    """The process that holds a mark, 0 if its id cannot be read; None, and the mark is gone, if none does."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        text = os.read(descriptor, 20)
-        return int(text) if text.isdigit() else 0
-    else:
-        path.unlink(missing_ok=True)
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def measure_suite(
@@ -343,3 +178,166 @@ def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]
     with WorkerPool(chosen, request.settings(options), sys.executable, no_code()) as pool:
         observer.note("importing every backend")
         return pool.probe()
+
+
+@contextmanager
+def ready(
+    targets: Sequence[Target], wait_s: float | None, results: Path | None, observer: RunObserver
+) -> Iterator[Callable[[], None]]:
+    """Check that results can be written, wait for an idle machine, and let other runs see this one.
+
+    Waits `wait_s` at most, then goes on all the same, with a note on what disturbs. Who does not wait gets a
+    function that gives this note, to be called before anything is timed: frameworks can be imported
+    meanwhile. Nobody is looked at where the time of all `targets` is virtual; no targets: this process
+    itself measures. Raises CannotWrite.
+    """
+    check_space(results, Path(tempfile.gettempdir()), observer.note)
+    presence = Presence(presence_folder())
+    looks = not targets or not all(is_virtual(target.backend) for target in targets)
+    if looks and wait_s:
+        wait_for_idle(presence, wait_s, observer.note)
+    since = beginning()
+    presence.enter()
+    try:
+        yield partial(tell_disturbances, presence, since, observer.note) if looks and not wait_s else _nothing
+    finally:
+        presence.leave()
+
+
+def _nothing() -> None:
+    """All was told."""
+
+
+def tell_disturbances(
+    presence: Presence,
+    since: Beginning,
+    tell: Callable[[str], None],
+    first: Callable[[Beginning], Pause] = pause_since,
+    look: Callable[[], Pause] = watch_neighbours,
+) -> None:
+    """What others did since then; if it was much, what they do now, and who they are."""
+    if disturbances(presence.others(), first(since)):
+        wait_for_idle(presence, 0.0, tell, look)
+
+
+def check_space(
+    results: Path | None,
+    temporary: Path,
+    tell: Callable[[str], None],
+    free_bytes: Callable[[Path], int] = disk.free_bytes,
+) -> None:
+    """Raise CannotWrite where there is no room for results; warn of a nearly full temporary folder."""
+    if results is not None and (free := free_bytes(results)) < FULL:
+        raise CannotWrite(f"{results}: {size(free)} are free.", "Free space, or give --results.")
+    if (free := free_bytes(temporary)) < SCARCE:
+        tell(f"{temporary}: {size(free)} are free, and compile caches are kept there: name another in TMPDIR")
+
+
+def wait_for_idle(
+    presence: Presence,
+    wait_s: float,
+    tell: Callable[[str], None],
+    look: Callable[[], Pause] = watch_neighbours,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until nobody else measures or computes here, `wait_s` at most; `tell` what still disturbs then."""
+    if not (seen := disturbances(presence.others(), look())):
+        return
+    begin, quiet = clock(), 0
+    if wait_s:
+        tell(f"{'; '.join(seen)}: waiting for up to {duration(wait_s)}")
+    while clock() - begin < wait_s:
+        sleep(PERIOD_S)
+        seen = disturbances(presence.others(), look())
+        quiet = 0 if seen else quiet + 1
+        if quiet == QUIET_LOOKS and presence.enter(alone=True):
+            tell(f"idle after {duration(clock() - begin)}")
+            return
+    tell(f"{'; '.join(seen) or 'not idle for long'}: {MARKED}{WAITING if not wait_s else ''}")
+
+
+def disturbances(measuring: list[int], pause: Pause) -> list[str]:
+    """What else goes on here, a clause each: other runs, other programs, other guests of the host."""
+    limit = tolerated_cores(usable_threads())
+    found = [f"another run is measuring (process {process})" for process in measuring]
+    if (pause.cores or 0.0) > limit:
+        found.append(pause.text)
+    if (pause.stolen or 0.0) > limit:
+        found.append(f"the hypervisor withholds {pause.stolen:.2f} of {pause.cpus} CPUs")
+    return found
+
+
+def presence_folder(root: Path = Path("/")) -> Path:
+    """Of this machine as it runs now: a home folder may be shared by several."""
+    return cache_folder("measuring") / (read_text(root / BOOT).strip() or platform.node())
+
+
+class Presence:
+    """Whether this process measures, as the others see it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own: Path | None = None
+        self._descriptor: int | None = None
+
+    def others(self) -> list[int]:
+        """The ids of the other processes that measure."""
+        marks = [path for path in paths.listed(self._folder, f"*{MARK}") if path != self._own]
+        return [process for path in marks if (process := _holder(path)) is not None]
+
+    def enter(self, *, alone: bool = False) -> bool:
+        """Show others that this process measures; whether it does. `alone`: only if no other process does."""
+        with suppress(OSError):
+            if self._own is not None:
+                return True
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with _turn(self._folder):
+                if alone and self.others():
+                    return False
+                self._mark()
+        return True
+
+    def _mark(self) -> None:
+        new = self._folder / f".{secrets.token_hex(8)}"
+        self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(self._descriptor, str(os.getpid()).encode())
+        self._own = new.rename(new.with_name(f"{new.name[1:]}{MARK}"))  # not seen before it is locked
+
+    def leave(self) -> None:
+        """This process measures no more."""
+        if self._own is not None:
+            self._own.unlink(missing_ok=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._own = self._descriptor = None
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: of two processes that wait for the same run, the second must see the first."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _holder(path: Path) -> int | None:
+    """The process that holds a mark, 0 if its id cannot be read; None, and the mark is gone, if none does."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        text = os.read(descriptor, 20)
+        return int(text) if text.isdigit() else 0
+    else:
+        path.unlink(missing_ok=True)
+        return None
+    finally:
+        os.close(descriptor)

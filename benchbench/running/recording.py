@@ -45,8 +45,8 @@ from benchbench.stats import median
 from benchbench.store import artifacts, disk, runs
 from benchbench.store.artifacts import profile_outcome
 from benchbench.store.codec import storable
+from benchbench.store.naming import new_id
 from benchbench.store.runs import RunWriter
-from benchbench.store.ulid import new_id
 from benchbench.timing.policy import of_rounds, profiled_steps
 
 WAYS = "accelbench devices tells why."

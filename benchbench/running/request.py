@@ -19,7 +19,7 @@ from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.suite import Entry, Selection, Suite, environments, parse_world, select
-from benchbench.store.tags import check_tags
+from benchbench.store.naming import check_tags
 from benchbench.timing.policy import POLICIES, of_rounds, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)

@@ -27,9 +27,9 @@ from benchbench.running.measure import LOOKING, ready, targets_of, tell_mistakes
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import record_rest
 from benchbench.store import runs, selectors
+from benchbench.store.naming import COMMIT, short
 from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
-from benchbench.store.tags import COMMIT, short
 
 FREE = {"pythons", "command", "wait_s"}  # options that a run does not keep, or keeps of each of its parts
 LIST = "accelbench list runs shows which runs were interrupted."

@@ -23,8 +23,8 @@ from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
-from benchbench.store.checksum import sealed
-from benchbench.store.lock import is_locked, lock
+from benchbench.store.codec import sealed
+from benchbench.store.disk import is_locked, lock
 from benchbench.store.redaction import Redaction, own_redaction
 
 T = TypeVar("T")
