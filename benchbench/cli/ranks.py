@@ -45,7 +45,7 @@ def measure_ranks(
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents import summary
-    from benchbench.running.measure import measure_launched
+    from benchbench.running.launched import measure_launched
 
     with signals():
         shown = Lines(report="profile" if profile else "report")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchbench.environments.targets import given, targets
 from benchbench.launch import catalogue
-from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import user_code
 from benchbench.machine.environment import machine
 from benchbench.model.case import Case, LeftOut
@@ -21,18 +20,17 @@ from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, too_large
 from benchbench.plan.devices import Reason, check_devices, devices_asked
 from benchbench.plan.doubling import sequence
-from benchbench.plan.rerun import Variant, altered, obstacle
-from benchbench.plan.rerun import targets_of_variants as targets_of_sides
+from benchbench.plan.rerun import Variant, altered, obstacle, targets_of_variants
 from benchbench.plan.revision import checked_out
-from benchbench.running.measure import LOOKING, ready, targets_of, tell_mistakes, tell_system
+from benchbench.running.measure import Bench, Team, measuring, targets_of
 from benchbench.running.observer import RunObserver
-from benchbench.running.recording import record_runs, run_head
+from benchbench.running.recording import run_head
 from benchbench.running.request import Request, Terms, request, with_project
-from benchbench.store import runs, selectors
+from benchbench.store import runs
 from benchbench.store.naming import COMMIT
 
 Pair = tuple[Case, Case]
-Two = tuple[RunInfo, RunInfo]
+RunPair = tuple[RunInfo, RunInfo]
 
 
 def measure_sides(
@@ -42,13 +40,14 @@ def measure_sides(
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
-    selectors.follow_stored(results)
     options = with_project(options)
     asked, pythons = request(options), given(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
-    of_sides = targets_of_sides(sides, chosen, pythons)
-    with _pools(sides, of_sides, asked, results, observer) as (sides, pools):
-        return _recorded(pools, prepare_sides(pools, asked, sides), results, observer)
+    of_sides = targets_of_variants(sides, chosen, pythons)
+    with _measuring(sides, of_sides, asked, results, observer) as (own, bench):
+        infos = plan_sides(bench.probe(), asked, own)
+        bench.record(infos)
+    return _stored(infos, results)
 
 
 def measure_cases_on(
@@ -60,37 +59,30 @@ def measure_cases_on(
     observer: RunObserver,
 ) -> tuple[Run, Run]:
     """The same for cases planned before; the second side is what measured them then. `pythons`: as typed."""
-    selectors.follow_stored(results)
     here = targets_of(cases, pythons)
     there = [sides[0].target] if sides[0].target else here
-    with _pools(sides, (there, here), terms, results, observer) as (own, pools):
-        probes = [pool.probe() for pool in pools]
-        return _recorded(pools, heads(cases, probes, terms, own), results, observer)
+    with _measuring(sides, (there, here), terms, results, observer) as (own, bench):
+        infos = heads(cases, bench.probe(), terms, own)
+        bench.record(infos)
+    return _stored(infos, results)
 
 
 @contextmanager
-def _pools(
+def _measuring(
     sides: Sequence[Variant],
     chosen: Sequence[Sequence[Target]],
     terms: Terms,
     results: Path,
     observer: RunObserver,
-) -> Iterator[tuple[list[Variant], list[WorkerPool]]]:
+) -> Iterator[tuple[list[Variant], Bench]]:
     """The sides with their code, and a pool of each with its interpreters and settings."""
     with ExitStack() as stack:
-        tell_disturbances = stack.enter_context(
-            ready([*chosen[0], *chosen[1]], terms.wait_s, results, observer)
-        )
         own = [stack.enter_context(_with_code(side)) for side in sides]
-        pools = [
-            stack.enter_context(WorkerPool(there, side.applied(terms.settings), sys.executable, side.code))
+        teams = [
+            Team(targets=there, settings=side.applied(terms.settings), code=side.code)
             for side, there in zip(own, chosen, strict=True)
         ]
-        tell_system(observer, sys.platform)
-        tell_mistakes(observer)
-        tell_disturbances()
-        observer.note(LOOKING)
-        yield own, pools
+        yield own, stack.enter_context(measuring(teams, terms.wait_s, results, observer))
 
 
 @contextmanager
@@ -104,29 +96,25 @@ def _with_code(side: Variant) -> Iterator[Variant]:
         yield dataclasses.replace(side, code=moved)
 
 
-def _recorded(
-    pools: Sequence[WorkerPool], infos: Two, results: Path, observer: RunObserver
-) -> tuple[Run, Run]:
-    record_runs(pools, infos, results, observer)
+def _stored(infos: RunPair, results: Path) -> tuple[Run, Run]:
     first, second = (runs.read_run(results / runs.RUNS / info.id) for info in infos)
     return first, second
 
 
-def prepare_sides(pools: Sequence[WorkerPool], request: Request, variants: Sequence[Variant]) -> Two:
-    """The heads of two partner runs: the plan for the first pool's targets, as each variant changes it.
+def plan_sides(probes: Sequence[Sequence[Probe]], asked: Request, variants: Sequence[Variant]) -> RunPair:
+    """The heads of two partner runs: the plan for the first side's targets, as each variant changes it.
 
     Raises UsageError for a device or mode that does not exist.
     """
-    probes = [pool.probe() for pool in pools]
-    check_devices(devices_asked(request.entries, request.selection.devices), probes[0])
-    chosen = plan(request.entries, request.selection, probes[0])
+    check_devices(devices_asked(asked.entries, asked.selection.devices), probes[0])
+    chosen = plan(asked.entries, asked.selection, probes[0])
     cases = [*chosen.cases, *(each.case for each in chosen.left_out)]
-    return heads(cases, probes, request, variants)
+    return heads(cases, probes, asked, variants)
 
 
 def heads(
     cases: Sequence[Case], probes: Sequence[Sequence[Probe]], terms: Terms, variants: Sequence[Variant]
-) -> Two:
+) -> RunPair:
     """The heads for cases planned before. A pair of which one side cannot run is left out of both runs."""
     judged = _judged(_pairs(cases, probes, variants), probes, variants)
     infos: list[RunInfo] = []
@@ -194,7 +182,7 @@ def _left_out(pair: Pair, reasons: Sequence[Reason], side: int) -> LeftOut:
     return LeftOut(case=pair[side], status=status, reason=reason)
 
 
-def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequence[Pair]) -> Two:
+def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequence[Pair]) -> RunPair:
     there = {one.id: other.id for one, other in pairs}
     back = {other: one for one, other in there.items()}
     return (

@@ -14,23 +14,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from benchbench import paths
 from benchbench.environments import targets as interpreters
 from benchbench.environments.targets import is_virtual
-from benchbench.errors import CannotWrite, UsageError
-from benchbench.format import count_of, size
+from benchbench.errors import CannotWrite
+from benchbench.format import size
 from benchbench.launch import catalogue
-from benchbench.launch.joining import gather_followers
-from benchbench.launch.launched import Launched
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
-from benchbench.launch.rank_transport import RankTransport
 from benchbench.launch.transport import Transport
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.environment import cache_folder, usable_threads
@@ -40,16 +37,16 @@ from benchbench.machine.system import limits
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
 from benchbench.plan.rerun import again
 from benchbench.plan.suite import sizes_left_behind
 from benchbench.running import recording, request
 from benchbench.running.observer import RunObserver, duration
-from benchbench.running.recording import record_runs
 from benchbench.running.request import Request, Terms
 from benchbench.store import disk, runs, selectors
+from benchbench.store.runs import RunWriter
 
-LOOKING = "looking for backends and devices"
 FULL = 16 * 2**20  # bytes: fewer are soon used up by a run's records
 SCARCE = 2**30  # bytes: fewer may not hold compile caches
 PERIOD_S = 2.0  # from one look at the machine to the next
@@ -60,90 +57,133 @@ BOOT = "proc/sys/kernel/random/boot_id"
 MARK = ".measuring"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """What the workers of one pool have in common; `code`: where the user's own is, by default as ever."""
+
+    targets: Sequence[Target]
+    settings: Settings
+    code: UserCode | None = None
+
+
+class Bench:
+    """A machine and workers that are ready: where a run is planned, and its records are made."""
+
+    def __init__(
+        self,
+        pools: Sequence[WorkerPool],
+        observer: RunObserver,
+        results: Path | None = None,
+        tell_disturbances: Callable[[], None] | None = None,
+    ) -> None:
+        self.pools = pools
+        self._observer = observer
+        self._results = results
+        self._tell_disturbances = tell_disturbances
+
+    def probe(self, later_rounds: int = 0) -> list[list[Probe]]:
+        """What the targets of each pool have; workers of `later_rounds` may import meanwhile."""
+        self._observer.note("looking for backends and devices")
+        return [pool.probe(later_rounds=later_rounds) for pool in self.pools]
+
+    def plan(self, asked: Request, *, measured: bool = True) -> RunInfo:
+        """The head of the run that is asked for. Raises UsageError for a device or mode that does not exist.
+
+        `measured`: whether that run will be made.
+        """
+        (probes,) = self.probe(asked.policy.rounds - 1 if measured else 0)
+        info = recording.plan_run(probes, asked)
+        for line in sizes_left_behind(asked.suites, asked.selection, info.plan):
+            self._observer.note(line)
+        return info
+
+    def begin(self) -> None:
+        """Tell what disturbed since the machine was found ready, before anything is timed."""
+        tell, self._tell_disturbances = self._tell_disturbances, None
+        if tell:
+            tell()
+
+    def record(self, infos: Sequence[RunInfo], *, profile: bool = False) -> list[list[Record]]:
+        """The records of one run, or of two interleaved ones, stored where there are results.
+
+        `profile`: then profile what was measured of the first. Raises NothingToMeasure, CannotWrite.
+        """
+        self.begin()
+        return recording.record_runs(self.pools, infos, self._results, self._observer, profile=profile)
+
+    def record_rest(self, run: Run, writer: RunWriter, *, profile: bool = False) -> None:
+        """Add what an interrupted run lacks. Raises CannotWrite."""
+        self.begin()
+        recording.record_rest(self.pools[0], run, writer, self._observer, profile=profile)
+
+
+@contextmanager
+def measuring(
+    teams: Sequence[Team],
+    wait_s: float | None,
+    results: Path | None,
+    observer: RunObserver,
+    transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
+    *,
+    here: bool = False,
+) -> Iterator[Bench]:
+    """The one way to measure: results that can be written, a machine that is ready, and a pool for each team.
+
+    `wait_s`: for an idle machine, at most. `results`: None where nothing is stored. `here`: this process
+    itself measures, too. Raises UsageError, CannotWrite.
+    """
+    if results is not None:
+        selectors.follow_stored(results)
+    targets = [] if here else [target for team in teams for target in team.targets]
+    with (
+        ready(targets, wait_s, results, observer) as tell_disturbances,
+        staffed(teams, observer, transport) as pools,
+    ):
+        yield Bench(pools, observer, results, tell_disturbances)
+
+
+@contextmanager
+def staffed(
+    teams: Sequence[Team],
+    observer: RunObserver,
+    transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
+) -> Iterator[list[WorkerPool]]:
+    """A pool for each team; the observer is told of the system's limits and mistakes in the user's files."""
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(WorkerPool(team.targets, team.settings, sys.executable, team.code, transport))
+            for team in teams
+        ]
+        tell_system(observer, sys.platform)
+        if any(team.code != no_code() for team in teams):
+            for line in catalogue.user_file_warnings():  # what is measured may not need these files
+                observer.note(line)
+        yield pools
+
+
+def tell_system(observer: RunObserver, platform: str) -> None:
+    """Tell what is missing where this is not Linux."""
+    if missing := limits(platform):
+        observer.note(missing)
+
+
 def measure_suite(
     options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
 ) -> Run:
     """What is asked for, stored as a run in `results`. Raises UsageError, NothingToMeasure, CannotWrite."""
-    selectors.follow_stored(results)
     asked, targets = request.request_on_targets(options)
-    with (
-        ready(targets, asked.wait_s, results, observer) as tell_disturbances,
-        prepared(asked, targets, observer) as (pool, info),
-    ):
-        tell_disturbances()
-        record_runs([pool], [info], results, observer, profile=profile)
-    return runs.read_run(results / runs.RUNS / info.id)
-
-
-def measure_launched(
-    where: Launched,
-    options: MeasureOptions,
-    results: Path,
-    observer: RunObserver,
-    *,
-    profile: bool = False,
-) -> Run:
-    """The same under a launcher, as the first of its processes: steps are divided among the devices of all.
-
-    Raises UsageError, NothingToMeasure, CannotWrite.
-    """
-    selectors.follow_stored(results)
-    asked, targets = request.request_on_targets(request.on_ranks(options, where.size))
-    with closing(gather_followers(where)) as group:
-        if not group.is_even:
-            hosts = f"{where.size} processes on {group.hosts} hosts"
-            raise UsageError(f"{hosts} cannot be divided equally.", "Start as many on every host.")
-        observer.note(f"{where.size} processes on {count_of(group.hosts, 'host')}")
-        selection = replace(asked.selection, hosts=group.hosts, launched=True)
-        spread, transport = replace(asked, selection=selection), partial(RankTransport, group)
-        with (
-            ready(targets, asked.wait_s, results, observer) as tell_disturbances,
-            prepared(spread, targets, observer, transport) as (pool, info),
-        ):
-            tell_disturbances()
-            record_runs([pool], [info], results, observer, profile=profile)
+    team = Team(targets=targets, settings=asked.settings)
+    with measuring([team], asked.wait_s, results, observer) as bench:
+        info = bench.plan(asked)
+        bench.record([info], profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
 
 
 def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
     """The head of the run that these options would make; nothing is measured or stored."""
-    with prepared(*request.request_on_targets(options), observer, measured=False) as (_, info):
-        return info
-
-
-@contextmanager
-def prepared(
-    asked: Request,
-    targets: Sequence[Target],
-    observer: RunObserver,
-    transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
-    *,
-    measured: bool = True,
-) -> Iterator[tuple[WorkerPool, RunInfo]]:
-    """The workers of the targets, and the head of the run that is asked for. Raises UsageError.
-
-    `measured`: whether that run will be made.
-    """
-    with WorkerPool(targets, asked.settings, sys.executable, transport=transport) as pool:
-        tell_system(observer, sys.platform)
-        tell_mistakes(observer)
-        observer.note(LOOKING)
-        info = recording.prepare(pool, asked, measured=measured)
-        for line in sizes_left_behind(asked.suites, asked.selection, info.plan):
-            observer.note(line)
-        yield pool, info
-
-
-def tell_system(observer: RunObserver, platform: str) -> None:
-    """What is missing where this is not Linux."""
-    if missing := limits(platform):
-        observer.note(missing)
-
-
-def tell_mistakes(observer: RunObserver) -> None:
-    """What is wrong with the user's workload files, a line each: what is measured may not need them."""
-    for line in catalogue.user_file_warnings():
-        observer.note(line)
+    asked, targets = request.request_on_targets(options)
+    with staffed([Team(targets=targets, settings=asked.settings)], observer) as pools:
+        return Bench(pools, observer).plan(asked, measured=False)
 
 
 def measure_cases(
@@ -153,16 +193,11 @@ def measure_cases(
 
     `pythons`: target → its interpreter. Raises UsageError for a target without one, NothingToMeasure.
     """
-    selectors.follow_stored(results)
-    targets = targets_of(cases, pythons)
-    with (
-        ready(targets, terms.wait_s, results, observer) as tell_disturbances,
-        WorkerPool(targets, terms.settings, sys.executable) as pool,
-    ):
-        probes = pool.probe()
+    team = Team(targets=targets_of(cases, pythons), settings=terms.settings)
+    with measuring([team], terms.wait_s, results, observer) as bench:
+        (probes,) = bench.probe()
         info = recording.run_head(probes, again(cases, probes), terms)
-        tell_disturbances()
-        record_runs([pool], [info], results, observer)
+        bench.record([info])
     return runs.read_run(results / runs.RUNS / info.id)
 
 

@@ -137,19 +137,15 @@ def _profile(pool: WorkerPool, records: Sequence[Record], folder: Path, observer
         observer.profile(profile)
 
 
-def prepare(pool: WorkerPool, request: Request, *, measured: bool = True) -> RunInfo:
-    """Probe, plan, and the head of the run. Raises UsageError for a device or mode that does not exist.
-
-    `measured`: the run will be made, so workers of its later rounds may import while devices are looked for.
-    """
-    probes = pool.probe(later_rounds=request.policy.rounds - 1 if measured else 0)
-    check_devices(devices_asked(request.entries, request.selection.devices), probes)
-    chosen = plan(request.entries, request.selection, probes)
-    return run_head(probes, fitting(chosen, machine().memory_bytes), request)
+def plan_run(probes: Sequence[Probe], asked: Request) -> RunInfo:
+    """The head of the run that is asked for. Raises UsageError for a device or mode that does not exist."""
+    check_devices(devices_asked(asked.entries, asked.selection.devices), probes)
+    chosen = plan(asked.entries, asked.selection, probes)
+    return run_head(probes, fitting(chosen, machine().memory_bytes), asked)
 
 
 def run_head(probes: Sequence[Probe], chosen: Plan, terms: Terms) -> RunInfo:
-    """Of a run that begins now, filed under the commit it is made at unless the tags name another."""
+    """The head of a run that begins now; its commit is the one it is made at unless the tags name another."""
     now = time.time()
     return RunInfo(
         id=new_id(now),

@@ -112,17 +112,6 @@ def selection(options: MeasureOptions) -> Selection:
     )
 
 
-def on_ranks(options: MeasureOptions, processes: int) -> MeasureOptions:
-    """Of a launcher's processes, a step of all of them unless less is asked for. Raises UsageError."""
-    for text in options.worlds:
-        if text not in ("1", str(processes)):
-            raise UsageError(
-                f"A world of {text} is not available: the launcher started {processes} processes.",
-                "Leave --world out, or start as many as it has.",
-            )
-    return dataclasses.replace(options, worlds=options.worlds or (str(processes),))
-
-
 def _worlds(texts: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
     """Raises UsageError, also where devices are named twice."""
     for text in texts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -13,7 +12,6 @@ from pathlib import Path
 from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch import catalogue
-from benchbench.launch.pool import WorkerPool
 from benchbench.machine.environment import machine, same_hardware, tuning_variables
 from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
@@ -23,9 +21,8 @@ from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run, RunInfo
 from benchbench.plan.rerun import again, resume_obstacle
 from benchbench.plan.revision import commit_tag
-from benchbench.running.measure import LOOKING, ready, targets_of, tell_mistakes, tell_system
+from benchbench.running.measure import Team, measuring, targets_of
 from benchbench.running.observer import RunObserver
-from benchbench.running.recording import record_rest
 from benchbench.store import runs, selectors
 from benchbench.store.naming import COMMIT, short
 from benchbench.store.redaction import own_redaction
@@ -57,21 +54,15 @@ def resume_run(
         writer.drop_torn()
         run = runs.read_run(folder)  # as it is now that nobody else adds to it
         _check(run, options, of_fleet=of_fleet)
-        targets = targets_of(run.info.plan, options.pythons)
-        with (
-            ready(targets, options.wait_s, results, observer) as tell_disturbances,
-            WorkerPool(targets, run.info.settings, sys.executable) as pool,
-        ):
-            tell_system(observer, sys.platform)
-            tell_mistakes(observer)
-            observer.note(LOOKING)
-            if found := differences(run, pool.probe()):
+        team = Team(targets=targets_of(run.info.plan, options.pythons), settings=run.info.settings)
+        with measuring([team], options.wait_s, results, observer) as bench:
+            (probes,) = bench.probe()
+            if found := differences(run, probes):
                 message = f"The run {name} cannot be resumed here: {'; '.join(found)}."
                 raise UsageError(message, "Begin a new run, and compare it with this one.")
             run = dataclasses.replace(run, info=_resumed(run.info, options.command))
             runs.rewrite_head(folder, run.info)
-            tell_disturbances()
-            record_rest(pool, run, writer, observer, profile=profile)
+            bench.record_rest(run, writer, profile=profile)
     return runs.read_run(folder)
 
 
