@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.rows import rows
-from benchbench.cli.options import seconds_in
 from benchbench.errors import UsageError
 from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.note import NoteKind
+from benchbench.model.options import seconds_in
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.model.status import Status

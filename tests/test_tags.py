@@ -8,6 +8,7 @@ import pytest
 
 import benchbench
 from benchbench.errors import AccelbenchWarning, UsageError
+from benchbench.model.options import parse_tags
 from benchbench.plan.revision import commit_tag, current_commit
 from benchbench.pytest_plugin.session import session
 from benchbench.store import naming, runs, selectors
@@ -38,14 +39,14 @@ def stored(where: Path) -> dict[str, str]:
 
 def test_a_tag_has_a_name_or_is_the_tag() -> None:
     typed = ["branch=main", "v2.0", "note=a=b, c"]
-    assert naming.parse_tags(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
-    assert naming.parse_tags([]) == {}
+    assert parse_tags(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
+    assert parse_tags([]) == {}
 
 
 @pytest.mark.parametrize("typed", [["=x"], ["a="], ["a= "], [""], ["a b=c"], ["a=1", "a=2"], ["x", "y"]])
 def test_what_is_no_tag_is_refused_with_a_hint(typed: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        naming.parse_tags(typed)
+        parse_tags(typed)
     assert caught.value.hint
 
 

@@ -12,10 +12,10 @@ import typer
 from benchbench.cli import completion
 from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, print_document, write_outputs
-from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option, split_names
+from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError, member
-from benchbench.model.options import MeasureOptions, Variance, flag_of
+from benchbench.model.options import MeasureOptions, Variance, flag_of, split_names
 
 if TYPE_CHECKING:
     from benchbench.judging.comparison import Comparison

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from benchbench import registry
-from benchbench.cli.options import Names, option, split_names
+from benchbench.cli.options import Names, option
 from benchbench.cli.screen import color, print_answer, print_commands, tell, width, write_files
 from benchbench.errors import CannotWrite, UsageError, unknown
+from benchbench.model.options import split_names
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document

@@ -6,10 +6,8 @@ These are made of the fields of `MeasureOptions`, and read into one.
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -18,7 +16,7 @@ import typer
 
 from benchbench.cli import completion
 from benchbench.errors import UsageError
-from benchbench.model.options import Flag, MeasureOptions
+from benchbench.model.options import OPTIONS, Flag, MeasureOptions
 
 
 def option(*names: str, text: str, **more: Any) -> Any:
@@ -42,19 +40,6 @@ ResultsOption = Annotated[
 ]
 
 
-def seconds_in(text: str) -> float:
-    """`90`, `90s`, `10m`, `1.5h` → seconds."""
-    found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) ?([smh]?)", text.strip(), re.ASCII)
-    if not found or not float(found[1]):
-        raise UsageError(f"{text!r} is not a time.", "Write ten minutes as 10m, ninety seconds as 90s.")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
-
-
-def split_names(values: Names) -> tuple[str, ...]:
-    """`["torch,jax", "fake"]` → ("torch", "jax", "fake")."""
-    return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())
-
-
 def measure_options(
     *, only: Sequence[str] = (), without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -62,11 +47,7 @@ def measure_options(
 
     `only`, `without`: names of fields. Typer reads the signature that this leaves behind.
     """
-    chosen = [
-        each
-        for each in fields(MeasureOptions)
-        if each.metadata and each.name not in without and (not only or each.name in only)
-    ]
+    chosen = [name for name in OPTIONS if name not in without and (not only or name in only)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -83,16 +64,16 @@ def measure_options(
     return decorate
 
 
-def _expanded(command: Callable[..., None], chosen: Sequence[Field[Any]]) -> Iterator[inspect.Parameter]:
+def _expanded(command: Callable[..., None], chosen: Sequence[str]) -> Iterator[inspect.Parameter]:
     """The command's parameters, with those of the flags in place of `options`."""
-    hints = get_type_hints(command, include_extras=True)
+    hints, plain = get_type_hints(command, include_extras=True), MeasureOptions()
     for name, parameter in inspect.signature(command).parameters.items():
         if name != "options":
             yield parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
             continue
-        for field in chosen:
-            for flag in field.metadata["flags"]:
-                yield _parameter(flag, field.default, completion.OF_FIELDS.get(field.name))
+        for each in chosen:
+            for flag in OPTIONS[each].flags:
+                yield _parameter(flag, getattr(plain, each), completion.OF_FIELDS.get(each))
 
 
 def _parameter(flag: Flag, default: Any, complete: completion.Completion | None) -> inspect.Parameter:
@@ -114,42 +95,19 @@ def _name(flag: Flag) -> str:
     return flag.names[0].removeprefix("--").replace("-", "_")
 
 
-def _options(chosen: Sequence[Field[Any]], typed: Mapping[str, Any]) -> MeasureOptions:
+def _options(chosen: Sequence[str], typed: Mapping[str, Any]) -> MeasureOptions:
     """Raises UsageError."""
-    values = {}
-    for field in chosen:
-        given = [flag for flag in field.metadata["flags"] if _is_given(typed[_name(flag)])]
+    values: dict[str, Any] = {}
+    for name in chosen:
+        given = [flag for flag in OPTIONS[name].flags if _is_given(typed[_name(flag)])]
         if len(given) > 1:
             raise UsageError(
                 f"{given[0].names[0]} and {given[1].names[0]} exclude each other.", "Give one of them."
             )
         for flag in given:
-            values[field.name] = flag.value or _read(field.name, typed[_name(flag)])
+            values[name] = flag.value or OPTIONS[name].read(typed[_name(flag)])
     return MeasureOptions(**values, command=tuple(sys.argv[1:]))
 
 
 def _is_given(value: Any) -> bool:
     return value is not None and value is not False  # a seed may be 0
-
-
-def _read(name: str, typed: Any) -> Any:
-    """What was typed, as the field has it. Raises UsageError."""
-    if name == "params":
-        from benchbench.plan.suite import parse_params
-
-        return parse_params(typed)
-    if name == "environment":
-        from benchbench.plan.suite import parse_environment
-
-        return parse_environment(typed)
-    if name == "tags":
-        from benchbench.store import naming
-
-        return naming.parse_tags(typed)
-    if name == "pythons":
-        from benchbench.environments.targets import named
-
-        return named(typed)
-    if name in ("budget_s", "wait_s"):
-        return seconds_in(typed)
-    return split_names(typed) if isinstance(typed, list) else typed

@@ -28,7 +28,6 @@ from benchbench.errors import NothingToMeasure, UsageError
 from benchbench.model.options import MeasureOptions
 from benchbench.plan.suite import suite_path
 from benchbench.running import request
-from benchbench.running.resume import FREE
 from benchbench.store import selectors
 from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
 
@@ -86,7 +85,7 @@ def measure_fleet(
 
 
 def _to_finish(asked: FleetOptions, results: Path) -> FleetInfo:
-    if others := sorted(asked.measure.given - FREE):
+    if others := asked.measure.given_and_kept:
         message = f"A fleet is resumed as it was begun: {others[0]} cannot be given again."
         raise UsageError(message, "Leave that option out.")
     return read_fleet(results, asked.resume or "")
@@ -130,9 +129,8 @@ def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> Fl
 def _gone_on_with(earlier: FleetInfo, options: MeasureOptions, here: Sequence[FleetMachine]) -> FleetInfo:
     """The fleet with the machines that have joined since, and this command's own options."""
     known = {each.name: each for each in (*earlier.machines, *here)}
-    free = {name: getattr(options, name) for name in FREE}
     return dataclasses.replace(
         earlier,
         machines=tuple(known.values()),
-        options=dataclasses.replace(earlier.options, **free),
+        options=options.resuming(earlier.options),
     )

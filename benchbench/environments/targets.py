@@ -10,6 +10,7 @@ from benchbench.backends.base import Backend
 from benchbench.environments import interpreters
 from benchbench.errors import UsageError
 from benchbench.model.device import Target
+from benchbench.model.options import parse_interpreters
 
 VARIABLE = "ACCELBENCH_PYTHON"  # NAME=PATH, several separated as in PATH
 OLDEST = (3, 11)  # Python that runs the worker
@@ -33,20 +34,7 @@ def interpreter(text: str) -> str:
 
 def by_hand(texts: Sequence[str]) -> dict[str, str]:
     """`["torch@old=/path"]` → name → interpreter; of two with one name the later. Raises UsageError."""
-    return check_interpreters(named(texts))
-
-
-def named(texts: Sequence[str]) -> dict[str, str]:
-    """`["torch@old=/path"]` → name → path, as it was typed. Raises UsageError."""
-    paths: dict[str, str] = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not (equals and name.strip() and path.strip()):
-            raise UsageError(
-                f"Cannot read --python {text!r}.", "Write it as NAME=PATH: torch@old=/path/to/python."
-            )
-        paths[name.strip()] = path.strip()
-    return paths
+    return check_interpreters(parse_interpreters(texts))
 
 
 def check_interpreters(paths: Mapping[str, str]) -> dict[str, str]:

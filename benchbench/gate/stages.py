@@ -20,7 +20,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case
 from benchbench.model.device import Machine
-from benchbench.model.options import MeasureOptions, Variance
+from benchbench.model.options import OPTIONS, MeasureOptions, Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.plan import config, rerun, suite
@@ -35,7 +35,6 @@ from benchbench.store import naming, runs, selectors
 
 ELSEWHERE = "not measured again, since the run is of another machine: one stage decided"
 HERE = "here"  # the side that is checked, beside the baseline's code
-BESIDE_BASELINE = {"suites", "pythons", "rounds", "wait_s"}  # fields of MeasureOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +126,9 @@ class _Stages:
     judge: str = ""
 
     def against_sessions(self, name: str, policy: GatePolicy) -> CheckedRun:
-        if others := self.asked.measure.given - BESIDE_BASELINE:
+        if others := [name for name in sorted(self.asked.measure.given) if OPTIONS[name].of_baseline]:
             raise UsageError(
-                f"The baseline says what is measured and how: {', '.join(sorted(others))} cannot be chosen.",
+                f"The baseline says what is measured and how: {', '.join(others)} cannot be chosen.",
                 "These options are for --ab without --baseline.",
             )
         sides = _sides(self.asked.ab, self.asked.measure) if self.asked.ab else None

@@ -11,7 +11,6 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -25,13 +24,13 @@ from benchbench.errors import SuiteError, UnreadableInput, UsageError, page, unk
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Cache, Case, Dtype, Scalar
+from benchbench.model.options import TIE, tied
 from benchbench.model.placement import NAMES, VARIABLE, Strategy
 from benchbench.plan.revision import content_at
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES
 
 Axes = Mapping[str, list[Scalar] | Scalar]  # a key may tie names: `m=n=k`
-TIE = "="
 MOST_CASES = 10_000  # a day, at eight seconds each
 MOST_DEVICES = 1024
 WORLD_HINT = "Write --world 2, --world 1,2,4, --world cuda:0+cuda:1 or --world cpu+cpu."
@@ -361,38 +360,6 @@ def _changed(entry: Entry, **changes: object) -> Entry:
     return Entry(**{**fields, **changes})
 
 
-def parse_params(texts: Sequence[str]) -> dict[str, list[Scalar]]:
-    """`["batch=32,64", "m=n=512"]` → lists of numbers, truth values or words, by key. Raises UsageError."""
-    found: dict[str, list[Scalar]] = {}
-    for text in texts:
-        key, _, values = text.rpartition(TIE)
-        if not values or not all(tied(key)):
-            hint = "Write it as name=value or name=value,value; m=n=512 ties sizes."
-            raise UsageError(f"Cannot read -p {text!r}.", hint)
-        found[TIE.join(tied(key))] = [_scalar(value.strip()) for value in values.split(",")]
-    return found
-
-
-def _scalar(text: str) -> Scalar:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def parse_environment(texts: Sequence[str]) -> dict[str, list[str]]:
-    """`["XLA_FLAGS=,--xla_x"]` → the values of each variable, "" for its absence. Raises UsageError."""
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise UsageError(f"Cannot read --env {text!r}.", "Write it as NAME=value or NAME=value,value.")
-        found.setdefault(name, []).extend(values.split(","))
-    return found
-
-
 def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], ...]:
     """Every combination of the values; a variable with the value "" is left as it is. Raises UsageError."""
     for name in chosen:
@@ -405,11 +372,6 @@ def environments(chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], .
     return tuple(
         {name: value for name, value in zip(chosen, values, strict=True) if value} for values in combinations
     )
-
-
-def tied(key: str) -> list[str]:
-    """`m=n=k` → the three names."""
-    return [name.strip() for name in key.split(TIE)]
 
 
 def points(axes: Axes) -> Iterator[dict[str, Scalar]]:

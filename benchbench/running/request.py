@@ -13,13 +13,12 @@ from benchbench.errors import UsageError, member, unknown
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Cache, Dtype
 from benchbench.model.device import Target
-from benchbench.model.options import Allocator, Isolation, MeasureOptions
+from benchbench.model.options import Allocator, Isolation, MeasureOptions, check_tags
 from benchbench.model.placement import Strategy
 from benchbench.model.run import Policy, Settings
 from benchbench.plan import config
 from benchbench.plan import suite as suites
 from benchbench.plan.suite import Entry, Selection, Suite, environments, parse_world, select
-from benchbench.store.naming import check_tags
 from benchbench.timing.policy import POLICIES, of_rounds, within
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Strategy)

@@ -28,7 +28,6 @@ from benchbench.store.naming import COMMIT, short
 from benchbench.store.redaction import own_redaction
 from benchbench.store.runs import Progress, RunWriter
 
-FREE = {"pythons", "command", "wait_s"}  # options that a run does not keep, or keeps of each of its parts
 LIST = "accelbench list runs shows which runs were interrupted."
 HARDWARE = ("cpu", "cores", "threads", "memory_bytes", "architecture", "accelerators")
 
@@ -82,7 +81,7 @@ def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
     if reason := resume_obstacle(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
         raise UsageError(f"The run {run.info.id} cannot be resumed: {reason}.", "Measure it again.")
     kept: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
-    for name in sorted(options.given - FREE):
+    for name in options.given_and_kept:
         if name not in kept or getattr(options, name) != kept[name]:
             began = f"{name} was {kept[name]}" if name in kept else f"{name} cannot be given again"
             raise UsageError(f"A run is resumed as it was begun: {began}.", "Leave that option out.")

@@ -1,14 +1,13 @@
-"""What a run goes by: its id, which sorts by the time it began, and its tags, as typed, stored and shown."""
+"""What a run goes by: its id, which sorts by the time it began, and its tags, as stored and shown."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from benchbench.errors import UsageError
 from benchbench.model.run import RunInfo
 from benchbench.reading import unix_time
 
@@ -17,10 +16,7 @@ ULID = re.compile(f"[0-7][{CROCKFORD}]{{25}}")
 COMMIT = "commit"  # filled in by itself where a run is made in a git checkout
 DIRTY = "-dirty"  # after a commit: files of it were changed
 FLEET, MACHINE, INSTEAD_OF = "fleet", "machine", "instead-of"  # of the runs of a fleet, filled in as well
-BARE = "tag"  # the name of a value that was given none
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
 HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # SHA-1 or SHA-256
-HINT = "Write --tag branch=main, or --tag VALUE."
 
 
 class IdSource:
@@ -57,28 +53,6 @@ def begun(info: RunInfo) -> float:
 
 def _number(ulid: str) -> int:
     return sum(CROCKFORD.index(letter) << 5 * place for place, letter in enumerate(reversed(ulid)))
-
-
-def parse_tags(texts: Iterable[str]) -> dict[str, str]:
-    """`["branch=main", "v2"]` → {"branch": "main", "tag": "v2"}. Raises UsageError."""
-    found: dict[str, str] = {}
-    for text in texts:
-        before, equals, after = text.partition("=")
-        name, value = (before, after) if equals else (BARE, before)
-        if name in found:
-            raise UsageError(f"The tag {name!r} is given twice.", "A run has one value of each.")
-        found[name] = value
-    return check_tags(found)
-
-
-def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """`tags`, if each has a name and a value. Raises UsageError."""
-    for name, value in tags.items():
-        if not (isinstance(name, str) and NAME.fullmatch(name)):
-            raise UsageError(f"{name!r} cannot name a tag.", HINT)
-        if not (isinstance(value, str) and value.strip()):
-            raise UsageError(f"The tag {name!r} has no value.", HINT)
-    return dict(tags)
 
 
 def fleet_of(tags: Mapping[str, str]) -> str:
