@@ -30,7 +30,7 @@ from benchbench.model.run import Partner, Run, Settings
 from benchbench.model.status import Status, Verdict
 from benchbench.plan import rerun
 from benchbench.plan.config import nearest_at
-from benchbench.plan.rerun import Variant, again, altered
+from benchbench.plan.rerun import Variant, altered, replan
 from benchbench.plan.revision import checked_out
 from benchbench.plan.suite import thresholds_of
 from tests.factories import (
@@ -120,13 +120,13 @@ def test_a_case_under_another_backend_takes_its_usual_mode_or_the_one_of_the_sam
 def test_cases_that_cannot_run_any_longer_are_left_out_with_the_reason() -> None:
     gone = a_case(workload="nosuch")
     other = a_case(params={"rows": 3})
-    plan = again([EAGER, a_case(device="cuda:0"), gone, other], [a_probe()])
+    plan = replan([EAGER, a_case(device="cuda:0"), gone, other], [a_probe()])
     assert plan.cases == (EAGER,)
     assert [each.reason for each in plan.left_out] == snapshot(
         ["torch has no device 'cuda:0'", "No workload named 'nosuch'.", "Gemm has no parameter 'rows'."]
     )
     broken = a_probe(status="broken", reason="no libcuda", remedy="reinstall it")
-    assert again([EAGER], [broken]).left_out[0].reason == snapshot("no libcuda → reinstall it")
+    assert replan([EAGER], [broken]).left_out[0].reason == snapshot("no libcuda → reinstall it")
 
 
 # What is said of it

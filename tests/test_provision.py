@@ -409,7 +409,7 @@ def test_every_backend_says_what_its_environment_holds() -> None:
 def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
     for name in (text, f"torch@{text}"):
         try:
-            backend, label = interpreters.parted(name)
+            backend, label = interpreters.split_name(name)
         except UsageError:
             continue
         assert name == (f"{backend}@{label}" if label else backend)

@@ -12,7 +12,7 @@ from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings, Selftest
 from benchbench.diagnosis.noise import Noise
-from benchbench.environments.targets import given as interpreters
+from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import member
 from benchbench.gate.stages import CheckedRun, CheckOptions, run_check
 from benchbench.judging import comparison as verdicts
@@ -112,7 +112,7 @@ def compare_ab(
     """
     asked = asked_of(compare_ab, suite, given, options)
     chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
-    pythons = interpreters(asked.pythons)
+    pythons = absolute_interpreters(asked.pythons)
     sides = [rerun.parse_variant(text, pythons) for text in (ref, new)]
     before, after = interleaved.measure_sides(
         sides, asked, results_folder(results), observer or RunObserver()

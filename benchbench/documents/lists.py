@@ -17,7 +17,7 @@ from benchbench.launch import catalogue
 from benchbench.launch.project import user_data
 from benchbench.model.device import WHY_NOT_MEASURED, Probe
 from benchbench.model.run import RunInfo
-from benchbench.plan.rerun import resume_obstacle
+from benchbench.plan.rerun import why_not_resumed
 from benchbench.store import naming, selectors
 from benchbench.store import runs as store
 from benchbench.workloads._image_sets import SYNTHETIC, read_set
@@ -138,7 +138,7 @@ def _interrupted(results: Path) -> list[str]:
 def _to_finish(info: RunInfo) -> str:
     if fleet := naming.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
-    return "" if resume_obstacle(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
+    return "" if why_not_resumed(info) else f"to finish {info.id}: accelbench run --resume {info.id}"
 
 
 def _metrics() -> Rows:

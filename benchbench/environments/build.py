@@ -85,7 +85,7 @@ def build_request(
     torch where one of whatever build would do. Raises UsageError for what cannot be a name, a requirement
     or a build.
     """
-    backend, label = interpreters.parted(name)
+    backend, label = interpreters.split_name(name)
     kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
     if variant:
         _check_variant(kind, backend, variant, requirements)
@@ -167,7 +167,7 @@ def _distribution(requirement: str) -> str:
     return found[0] if found else ""
 
 
-def standing(request: BuildRequest, variant: str = "") -> Found | None:
+def existing_environment(request: BuildRequest, variant: str = "") -> Found | None:
     """The environment, where it is there and ready. Raises UsageError if it was built from something else.
 
     `variant`: the build, if one was asked for.

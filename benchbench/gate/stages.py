@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchbench.analyse.digest import Digest, digest, partnered
 from benchbench.analyse.metrics import METRICS, metric_named
-from benchbench.environments.targets import given
+from benchbench.environments.targets import absolute_interpreters
 from benchbench.errors import NotComparable, UsageError
 from benchbench.format import count_of
 from benchbench.gate import baselines
@@ -24,7 +24,7 @@ from benchbench.model.options import OPTIONS, MeasureOptions, Variance
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.plan import config, rerun, suite
-from benchbench.plan.cases import holds
+from benchbench.plan.cases import entry_plans
 from benchbench.plan.rerun import Variant
 from benchbench.plan.suite import Entry, Rule, Selection, fraction, select
 from benchbench.running.interleaved import measure_cases_on, measure_sides
@@ -96,7 +96,7 @@ def _judge(asked: CheckOptions) -> str:
     """The revision whose settings decide: that of the other code, so that no change sets its own limits."""
     if asked.baseline or not asked.ab:
         return ""
-    return rerun.parse_variant(asked.ab, given(asked.measure.pythons)).revision
+    return rerun.parse_variant(asked.ab, absolute_interpreters(asked.measure.pythons)).revision
 
 
 def _policy(asked: CheckOptions, project: config.Config) -> GatePolicy:
@@ -189,7 +189,7 @@ class _Stages:
         cases = {
             name: side
             for name, side in session.cases.items()
-            if side.case and any(holds(entry, side.case) for entry in entries)
+            if side.case and any(entry_plans(entry, side.case) for entry in entries)
         }
         return replace(session, cases=cases)
 
@@ -270,7 +270,7 @@ def planned(sessions: Sequence[Digest]) -> list[Case]:
 
 def _sides(reference: str, options: MeasureOptions) -> tuple[Variant, Variant]:
     """The baseline's code as a side, and what is here. Raises UsageError."""
-    return rerun.parse_variant(reference, given(options.pythons)), Variant(text=HERE)
+    return rerun.parse_variant(reference, absolute_interpreters(options.pythons)), Variant(text=HERE)
 
 
 def _only_code(sides: tuple[Variant, Variant] | None, cases: Sequence[Case]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.environments.targets import by_hand, targets
+from benchbench.environments.targets import read_interpreters, targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode
@@ -22,7 +22,7 @@ from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.model.run import RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, unsupported
-from benchbench.plan.devices import Reason, devices_named
+from benchbench.plan.devices import Obstacle, devices_named
 from benchbench.plan.suite import check_params
 from benchbench.store.naming import fleet_of
 
@@ -54,15 +54,15 @@ class Variant:
         return replace(settings, **self.settings)
 
 
-def again(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
+def replan(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
     """The very same cases; those that cannot run any longer are left out with the reason."""
     by_name = {probe.target.name: probe for probe in probes}
-    found = [(case, obstacle(case, by_name[case.target])) for case in cases]
-    left_out = [LeftOut(case=case, status=reason[0], reason=reason[1]) for case, reason in found if reason]
-    return Plan(tuple(case for case, reason in found if not reason), tuple(left_out))
+    found = [(case, why_not(case, by_name[case.target])) for case in cases]
+    left_out = [LeftOut(case=case, status=no.status, reason=no.reason) for case, no in found if no]
+    return Plan(tuple(case for case, no in found if not no), tuple(left_out))
 
 
-def resume_obstacle(info: RunInfo) -> str:
+def why_not_resumed(info: RunInfo) -> str:
     """Why an interrupted run cannot be resumed, if so."""
     if info.partner:
         return "it is one side of a comparison, whose sides are measured together"
@@ -72,19 +72,21 @@ def resume_obstacle(info: RunInfo) -> str:
     return "" if all(case.backend in known for case in info.plan) else "only its tests can measure it"
 
 
-def obstacle(case: Case, probe: Probe, code: UserCode | None = None) -> Reason:
+def why_not(case: Case, probe: Probe, code: UserCode | None = None) -> Obstacle | None:
     """Why a case cannot run on its target, if so; the user's workloads are those of `code`."""
     if probe.status != "ready":
-        return Status.UNAVAILABLE, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
+        return Obstacle(
+            Status.UNAVAILABLE, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
+        )
     device = next((device for device in probe.devices if device.name == case.device), None)
     if device is None:
-        return Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}"
+        return Obstacle(Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}")
     try:
         workload = catalogue.workload_named(case.workload, code)
         check_params(workload, dict(case.params))
         return unsupported(case, workload, probe, device)
     except UsageError as error:  # also for sizes that an earlier version took
-        return Status.UNSUPPORTED, str(error)
+        return Obstacle(Status.UNSUPPORTED, str(error))
 
 
 def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
@@ -175,7 +177,7 @@ def _with(found: Variant, part: str, given: Mapping[str, str]) -> Variant:
     known = registry.entry_names("benchbench.backends")
     if equals and name.partition("@")[0] not in known:
         raise UsageError(f"No option or backend named {name!r}.", unknown("names", name, [*OPTIONS, *known]))
-    (target,) = targets([name], {**given, **by_hand([part])} if equals else given, sys.executable)
+    (target,) = targets([name], {**given, **read_interpreters([part])} if equals else given, sys.executable)
     return replace(found, target=target)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchbench.environments.targets import given, targets
+from benchbench.environments.targets import absolute_interpreters, targets
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_code
 from benchbench.machine.environment import machine
@@ -18,9 +18,9 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, too_large
-from benchbench.plan.devices import Reason, check_devices, devices_asked
+from benchbench.plan.devices import Obstacle, check_devices, devices_asked
 from benchbench.plan.doubling import sequence
-from benchbench.plan.rerun import Variant, altered, obstacle, targets_of_variants
+from benchbench.plan.rerun import Variant, altered, targets_of_variants, why_not
 from benchbench.plan.revision import checked_out
 from benchbench.running.measure import Bench, Team, measuring, targets_of
 from benchbench.running.observer import RunObserver
@@ -41,7 +41,7 @@ def measure_sides(
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
     options = with_project(options)
-    asked, pythons = request(options), given(options.pythons)
+    asked, pythons = request(options), absolute_interpreters(options.pythons)
     chosen = targets(options.backends, pythons, sys.executable) if options.backends else []
     of_sides = targets_of_variants(sides, chosen, pythons)
     with _measuring(sides, of_sides, asked, results, observer) as (own, bench):
@@ -119,8 +119,8 @@ def heads(
     judged = _judged(_pairs(cases, probes, variants), probes, variants)
     infos: list[RunInfo] = []
     for side, variant in enumerate(variants):
-        left_out = tuple(_left_out(pair, reasons, side) for pair, reasons in judged if any(reasons))
-        chosen = Plan(tuple(pair[side] for pair, reasons in judged if not any(reasons)), left_out)
+        left_out = tuple(_left_out(pair, obstacles, side) for pair, obstacles in judged if any(obstacles))
+        chosen = Plan(tuple(pair[side] for pair, obstacles in judged if not any(obstacles)), left_out)
         seed = infos[0].seed if infos else terms.seed
         own = Terms(
             policy=terms.policy,
@@ -154,32 +154,32 @@ def _pairs(
 
 def _judged(
     pairs: Sequence[Pair], probes: Sequence[Sequence[Probe]], variants: Sequence[Variant]
-) -> list[tuple[Pair, tuple[Reason, ...]]]:
+) -> list[tuple[Pair, tuple[Obstacle | None, ...]]]:
     """Each pair with why a side cannot run. A sequence of doubled sizes ends with the first too large one."""
-    judged: list[tuple[Pair, tuple[Reason, ...]]] = []
+    judged: list[tuple[Pair, tuple[Obstacle | None, ...]]] = []
     ended: set[str] = set()
     for pair in pairs:
         if sequence(pair[0]) in ended:
             continue
-        reasons = tuple(map(_obstacle, pair, probes, variants))
-        judged.append((pair, reasons))
-        if any(reason and reason[0] is Status.OUT_OF_MEMORY for reason in reasons):
+        obstacles = tuple(map(_why_not, pair, probes, variants))
+        judged.append((pair, obstacles))
+        if any(each and each.status is Status.OUT_OF_MEMORY for each in obstacles):
             ended.add(sequence(pair[0]))
     return judged
 
 
-def _obstacle(case: Case, probes: Sequence[Probe], variant: Variant) -> Reason:
+def _why_not(case: Case, probes: Sequence[Probe], variant: Variant) -> Obstacle | None:
     """Why a side cannot run the case, if so; a mistake in the user's file is found when it is measured."""
     if variant.code and catalogue.user_catalogue(variant.code).mistake(case.workload):
         return None
     probe = next(probe for probe in probes if probe.target.name == case.target)
-    return obstacle(case, probe, variant.code) or too_large(case, machine().memory_bytes)
+    return why_not(case, probe, variant.code) or too_large(case, machine().memory_bytes)
 
 
-def _left_out(pair: Pair, reasons: Sequence[Reason], side: int) -> LeftOut:
-    own, other = reasons[side], reasons[1 - side]
-    status, reason = own or (Status.SKIPPED, f"its counterpart cannot run: {other[1] if other else ''}")
-    return LeftOut(case=pair[side], status=status, reason=reason)
+def _left_out(pair: Pair, obstacles: Sequence[Obstacle | None], side: int) -> LeftOut:
+    own, other = obstacles[side], obstacles[1 - side]
+    found = own or Obstacle(Status.SKIPPED, f"its counterpart cannot run: {other.reason if other else ''}")
+    return LeftOut(case=pair[side], status=found.status, reason=found.reason)
 
 
 def _partners(a: RunInfo, b: RunInfo, variants: Sequence[Variant], pairs: Sequence[Pair]) -> RunPair:

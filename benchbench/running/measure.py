@@ -39,7 +39,7 @@ from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo, Settings
-from benchbench.plan.rerun import again
+from benchbench.plan.rerun import replan
 from benchbench.plan.suite import sizes_left_behind
 from benchbench.running import recording, request
 from benchbench.running.observer import RunObserver, duration
@@ -196,7 +196,7 @@ def measure_cases(
     team = Team(targets=targets_of(cases, pythons), settings=terms.settings)
     with measuring([team], terms.wait_s, results, observer) as bench:
         (probes,) = bench.probe()
-        info = recording.run_head(probes, again(cases, probes), terms)
+        info = recording.run_head(probes, replan(cases, probes), terms)
         bench.record([info])
     return runs.read_run(results / runs.RUNS / info.id)
 
@@ -204,7 +204,7 @@ def measure_cases(
 def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:
     """What measured the cases, by name. Raises UsageError for one that there is no interpreter for."""
     names = list(dict.fromkeys(case.target for case in cases))
-    return interpreters.targets(names, interpreters.given(pythons), sys.executable)
+    return interpreters.targets(names, interpreters.absolute_interpreters(pythons), sys.executable)
 
 
 def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]:

@@ -40,7 +40,7 @@ from benchbench.plan.revision import commit_tag
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.running.request import Request, Terms
 from benchbench.running.schedule import due, in_blocks
-from benchbench.running.verification import Announce, Groundwork, decoded
+from benchbench.running.verification import Announce, Precomputed, decoded
 from benchbench.stats import median
 from benchbench.store import artifacts, disk, runs
 from benchbench.store.artifacts import profile_outcome
@@ -294,7 +294,7 @@ class Recorder:
             (p.target.name, device.name): device.model for p in info.probes for device in p.devices
         }
         firsts = [case for case in info.plan if self._smallest[case.id] is case]
-        self._groundwork = Groundwork(pool, announce, info.plan, firsts)
+        self._precomputed = Precomputed(pool, announce, info.plan, firsts)
         self._clock = clock
         self._order = order
         self._part = len(info.resumed)
@@ -328,11 +328,11 @@ class Recorder:
 
     def _measured(self, case: Case) -> tuple[Measurement | Failure, str, dict[str, float]]:
         first = self._smallest[case.id]
-        reference = self._groundwork.reference(first if case.phase is Phase.TRAIN else case)
+        reference = self._precomputed.reference(first if case.phase is Phase.TRAIN else case)
         if isinstance(reference, Failure):
             return reference, "none", {}
-        error = self._groundwork.verified(first)
-        for failure in (error, self._groundwork.export_failure(case)):
+        error = self._precomputed.verified(first)
+        for failure in (error, self._precomputed.export_failure(case)):
             if isinstance(failure, Failure):
                 return failure, "fork", {}
         stages: dict[str, float] = {}

@@ -19,7 +19,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Resumption, Run, RunInfo
-from benchbench.plan.rerun import again, resume_obstacle
+from benchbench.plan.rerun import replan, why_not_resumed
 from benchbench.plan.revision import commit_tag
 from benchbench.running.measure import Team, measuring, targets_of
 from benchbench.running.observer import RunObserver
@@ -69,7 +69,7 @@ def _newest_interrupted(results: Path) -> str:
     for name in reversed(selectors.run_ids(results)):
         folder = results / runs.RUNS / name
         with suppress(UnreadableInput):
-            if runs.progress(folder) is Progress.INTERRUPTED and not resume_obstacle(runs.read_head(folder)):
+            if runs.progress(folder) is Progress.INTERRUPTED and not why_not_resumed(runs.read_head(folder)):
                 return name
     raise UsageError(f"No run in {results / runs.RUNS} was interrupted.", LIST)
 
@@ -78,7 +78,7 @@ def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
     """Raises UsageError for a run that cannot be resumed, or not with these options."""
     if run.ended:
         raise UsageError(f"The run {run.info.id} has ended: there is nothing to resume.", LIST)
-    if reason := resume_obstacle(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
+    if reason := why_not_resumed(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
         raise UsageError(f"The run {run.info.id} cannot be resumed: {reason}.", "Measure it again.")
     kept: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
     for name in options.given_and_kept:
@@ -89,7 +89,7 @@ def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
 
 def differences(run: Run, probes: Sequence[Probe]) -> list[str]:
     """What would make the rest of a run, measured here and now, differ from its beginning."""
-    lost = [f"{out.case.id} cannot run: {out.reason}" for out in again(run.info.plan, probes).left_out]
+    lost = [f"{out.case.id} cannot run: {out.reason}" for out in replan(run.info.plan, probes).left_out]
     return [*_machine(run.info.machine, machine()), *(lost or _versions(run, probes))]
 
 

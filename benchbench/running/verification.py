@@ -33,7 +33,7 @@ Verified = dict[str, float | Failure | None]  # name of a check → relative err
 Announce = Callable[[str], None]
 
 
-class Groundwork:
+class Precomputed:
     """What the processes of a run start from."""
 
     def __init__(self, pool: WorkerPool, announce: Announce, plan: Sequence[Case], smallest: Sequence[Case]):
