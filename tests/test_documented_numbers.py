@@ -13,7 +13,7 @@ from benchbench.judging import sessions as spread
 from benchbench.launch import pool
 from benchbench.machine import conditions, sampler
 from benchbench.profiling import tables
-from benchbench.running import schedule, start
+from benchbench.running import measure, schedule
 from benchbench.timing import sampling
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES, PROFILED_S
 from benchbench.worker import case, reference, verify
@@ -33,9 +33,9 @@ QUOTED = [
     ("measuring", f"within {NUMBER} u of zero", rounding.NEAR),
     ("measuring", f"sums round as well, within {NUMBER} u", rounding.NEAR_IN_SUMS),
     ("measuring", f"it sleeps for {WORD} a second", sampler.PAUSE_S),
-    ("measuring", f"has less than {NUMBER} MiB free", start.FULL / 2**20),
-    ("measuring", f"Less than {NUMBER} GiB in the temporary", start.SCARCE / 2**30),
-    ("measuring", f"waits until {WORD} looks in a row", start.QUIET_LOOKS),
+    ("measuring", f"has less than {NUMBER} MiB free", measure.FULL / 2**20),
+    ("measuring", f"Less than {NUMBER} GiB in the temporary", measure.SCARCE / 2**30),
+    ("measuring", f"waits until {WORD} looks in a row", measure.QUIET_LOOKS),
     ("measuring", f"at least {NUMBER} ms and at least", 1000 * sampling.SHORTEST_BLOCK_S),
     ("measuring", f"at least {NUMBER} times as long as a block", sampling.OVERHEAD),
     ("measuring", f"batches of at most {NUMBER} and", sampling.MOST_BATCHED),
