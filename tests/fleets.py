@@ -25,7 +25,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
-from benchbench.store import codec, ulid
+from benchbench.store import codec, naming
 from tests.factories import a_case, a_machine, a_record, a_run_info
 
 CASES = tuple(a_case(params={"m": m, "n": 64, "k": 64}) for m in (1, 2, 3))
@@ -134,7 +134,7 @@ def description(machine: Scripted) -> Description:
 
 def head_of(job: NodeJob, plan: Sequence[Case]) -> RunInfo:
     return a_run_info(
-        id=ulid.new_id(),
+        id=naming.new_id(),
         plan=tuple(plan),
         policy=Policy(name="quick", rounds=ROUNDS),
         tags=dict(job.options.tags),

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from benchbench.analyse.columns import COLUMNS, NUMBERS
 from benchbench.analyse.digest import SCHEMA as BASELINE
 from benchbench.analyse.digest import Digest
+from benchbench.analyse.rows import COLUMNS, NUMBERS
 from benchbench.cluster import machines, messages
 from benchbench.cluster.machines import SCHEMA as FLEET
 from benchbench.cluster.machines import FleetInfo

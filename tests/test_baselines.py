@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.documents.baselines import baseline_document
+from benchbench.documents.gate import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate import baselines, stages
 from benchbench.gate.baselines import encode_session, read_session

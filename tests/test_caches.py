@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchbench.analyse.launch_bound import launching
+from benchbench.analyse.rows import launching
 from benchbench.backends.base import HostTimer, Session
 from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, OWN_BYTES, Fake
 from benchbench.errors import Unsupported

@@ -17,7 +17,7 @@ from inline_snapshot import snapshot
 from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
-from benchbench.documents.conclusions import TITLES, Gate, conclusions
+from benchbench.documents.gate import TITLES, Gate, conclusions
 from benchbench.judging.check import (
     CaseFinding,
     Confirmation,
@@ -43,7 +43,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.options import Variance
 from benchbench.model.run import Settings
 from benchbench.model.status import Verdict
-from benchbench.plan.thresholds import Rule
+from benchbench.plan.suite import Rule
 from tests.factories import (
     a_case,
     a_cost,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchbench.analyse import drift, launch_bound, metrics, plausible, roofline
+from benchbench.analyse import drift, metrics, roofline, rows
 from benchbench.backends import base
 from benchbench.judging import change_points, comparison, session_cases, sessions
 from benchbench.judging import comparison as verdicts
@@ -13,7 +13,7 @@ from benchbench.judging import sessions as spread
 from benchbench.launch import pool
 from benchbench.machine import conditions, sampler
 from benchbench.profiling import tables
-from benchbench.running import schedule, start
+from benchbench.running import measure, schedule
 from benchbench.timing import sampling
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES, PROFILED_S
 from benchbench.worker import case, reference, verify
@@ -33,9 +33,9 @@ QUOTED = [
     ("measuring", f"within {NUMBER} u of zero", rounding.NEAR),
     ("measuring", f"sums round as well, within {NUMBER} u", rounding.NEAR_IN_SUMS),
     ("measuring", f"it sleeps for {WORD} a second", sampler.PAUSE_S),
-    ("measuring", f"has less than {NUMBER} MiB free", start.FULL / 2**20),
-    ("measuring", f"Less than {NUMBER} GiB in the temporary", start.SCARCE / 2**30),
-    ("measuring", f"waits until {WORD} looks in a row", start.QUIET_LOOKS),
+    ("measuring", f"has less than {NUMBER} MiB free", measure.FULL / 2**20),
+    ("measuring", f"Less than {NUMBER} GiB in the temporary", measure.SCARCE / 2**30),
+    ("measuring", f"waits until {WORD} looks in a row", measure.QUIET_LOOKS),
     ("measuring", f"at least {NUMBER} ms and at least", 1000 * sampling.SHORTEST_BLOCK_S),
     ("measuring", f"at least {NUMBER} times as long as a block", sampling.OVERHEAD),
     ("measuring", f"batches of at most {NUMBER} and", sampling.MOST_BATCHED),
@@ -82,7 +82,7 @@ QUOTED = [
     ("measuring", f"the {WORD} of the cases whose intervals", schedule.SHARE),
     ("measuring", f"it is taken as {NUMBER} MiB", base.LARGEST_CACHE / 2**20),
     ("measuring", f"If timing takes more than {NUMBER} % of a block", 100 / sampling.OVERHEAD),
-    ("measuring", f"`enqueue_s` exceeds {NUMBER} `device_s`", 1 - launch_bound.DISAGREEMENT),
+    ("measuring", f"`enqueue_s` exceeds {NUMBER} `device_s`", 1 - rows.DISAGREEMENT),
     ("measuring", f"samples the machine {WORD} times a second", 1 / sampler.INTERVAL_S),
     ("measuring", f"others used more than {NUMBER} of a core", conditions.tolerated_cores(1)),
     ("measuring", f"more than {NUMBER} % of the case's CPUs", conditions.tolerated_cores(100)),
@@ -96,8 +96,8 @@ QUOTED = [
     ("measuring", f"only if steps changed by {NUMBER} % or more", 100 * drift.NOTABLE),
     ("measuring", f"over padded images allows {NUMBER} times", Conv2d().multiplications_saved),
     ("measuring", f"with stride 2 it allows {NUMBER} times", Conv2d(stride=2).multiplications_saved),
-    ("measuring", f"99th percentile and {NUMBER} times their median", plausible.HIDING),
-    ("measuring", f"At least {NUMBER} blocks are needed", plausible.HIDING_BLOCKS),
+    ("measuring", f"99th percentile and {NUMBER} times their median", roofline.HIDING),
+    ("measuring", f"At least {NUMBER} blocks are needed", roofline.HIDING_BLOCKS),
     ("measuring", f"More than {NUMBER} times a ceiling", roofline.BEYOND),
     ("measuring", f"at least {NUMBER} s must lie between those samples", conditions.LEAST_ENERGY_S),
     ("comparing", f"fewer than {WORD} processes with a value", match.LEAST_PROCESSES),

@@ -45,7 +45,7 @@ from benchbench.model.run import Partner, Policy, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.suite import suite_path
 from benchbench.store import codec, runs
-from benchbench.store.ulid import ULID
+from benchbench.store.naming import ULID
 from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
 from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured

@@ -30,8 +30,8 @@ from benchbench.launch.rank_transport import Group, LaunchedProcess
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.meeting import Rank, meet
 from benchbench.model.measurement import Failure, Measurement, Window
-from benchbench.running.answers import decoded
 from benchbench.running.schedule import in_blocks
+from benchbench.running.verification import decoded
 from benchbench.store import runs
 from benchbench.wire import enter
 from tests.factories import a_case, a_measurement

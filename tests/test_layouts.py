@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.analyse.columns import flatten
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.backends._torch import LAYOUTS, lie_channels_last
 from benchbench.backends.base import Backend, Session
 from benchbench.backends.jax import Jax

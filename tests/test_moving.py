@@ -23,7 +23,7 @@ from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Cost
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan
-from benchbench.plan.selection import Selection, select
+from benchbench.plan.suite import Selection, select
 from benchbench.worker import verify
 from benchbench.worker.case import PART_BLOCKS, time_parts
 from benchbench.worker.jobs import largest_deviation

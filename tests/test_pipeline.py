@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import flatten
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.analyse.scaling import scalings
 from benchbench.documents.plan import plan_document
 from benchbench.documents.run import report_document

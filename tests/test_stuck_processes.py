@@ -24,8 +24,7 @@ from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.running.answers import decoded
-from benchbench.running.verification import Verified, verify_job
+from benchbench.running.verification import Verified, decoded, verify_job
 from tests.factories import a_case
 
 SHORT_S = 0.05  # of a job

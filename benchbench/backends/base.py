@@ -295,7 +295,7 @@ class Backend(ABC):
     distributions: ClassVar[Sequence[str]]  # any of these provides it
     requirements: ClassVar[tuple[str, ...]]  # what an environment of its own needs
     # What an environment needs instead, of another build than the usual one: `cuda` → requirements. Builds of
-    # torch are no requirements of their own (environments/torch_builds.py).
+    # torch are no requirements of their own (environments/installer.py).
     builds: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     extra: ClassVar[str]  # of accelbench, that installs it
     not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices that its framework computes on besides

@@ -84,7 +84,7 @@ def _ended(program: Callable[[], typer.Typer], name: str) -> Any:
     open_streams()
     warnings.simplefilter("always", AccelbenchWarning)
     warnings.showwarning = _show_warning
-    from benchbench.cli.usage_errors import USAGE_ERROR, explained
+    from benchbench.cli.screen import USAGE_ERROR, explained
 
     try:
         check_system(sys.platform)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
-from benchbench.cli.measure_options import measure_options
-from benchbench.cli.options import ResultsOption
+from benchbench.cli.options import ResultsOption, measure_options
 from benchbench.cli.program import signals
 from benchbench.launch.launched import launched
 from benchbench.model.options import MeasureOptions
@@ -45,12 +44,12 @@ def measure_ranks(
         return
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents import summary
-    from benchbench.running.measure import measure_launched
+    from benchbench.documents.plan import failing
+    from benchbench.running.launched import measure_launched
 
     with signals():
         shown = Lines(report="profile" if profile else "report")
         made = measure_launched(where, options, results, shown, profile=profile)
     if format != TERMINAL:
         print_document(api.report(made), format)
-    raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
+    raise typer.Exit(4 if failing(made.records) and not allow_failed else 0)

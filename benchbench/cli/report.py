@@ -11,9 +11,10 @@ import typer
 from benchbench.cli import completion
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
-from benchbench.cli.options import Names, ResultsOption, option, split_names
+from benchbench.cli.options import Names, ResultsOption, option
 from benchbench.cli.screen import tell
 from benchbench.errors import CannotWrite
+from benchbench.model.options import split_names
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
@@ -73,7 +74,7 @@ def report(
     Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
     from benchbench import api
-    from benchbench.documents.plots import select_plots
+    from benchbench.documents.document import select_plots
     from benchbench.plan.config import known_prices
     from benchbench.store.selectors import own_folder
 

@@ -51,11 +51,9 @@ from benchbench.model.record import Record
 from benchbench.plan.suite import suite_path
 from benchbench.running import request
 from benchbench.running.request import Request
-from benchbench.running.resume import FREE
 from benchbench.store import runs, selectors
+from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
 from benchbench.store.redaction import own_redaction
-from benchbench.store.tags import FLEET, INSTEAD_OF, MACHINE
-from benchbench.store.ulid import new_id
 
 GONE = "it is no longer in the cluster"
 ALONE = "{reason}; no other machine of its type is left"
@@ -307,7 +305,7 @@ def _expected(info: FleetInfo) -> request.Request | None:
 
 
 def _to_finish(asked: FleetOptions, results: Path) -> FleetInfo:
-    if others := sorted(asked.measure.given - FREE):
+    if others := asked.measure.given_and_kept:
         message = f"A fleet is resumed as it was begun: {others[0]} cannot be given again."
         raise UsageError(message, "Leave that option out.")
     return read_fleet(results, asked.resume or "")
@@ -351,9 +349,8 @@ def _new(asked: FleetOptions, here: Sequence[FleetMachine], results: Path) -> Fl
 def _gone_on_with(earlier: FleetInfo, options: MeasureOptions, here: Sequence[FleetMachine]) -> FleetInfo:
     """The fleet with the machines that have joined since, and this command's own options."""
     known = {each.name: each for each in (*earlier.machines, *here)}
-    free = {name: getattr(options, name) for name in FREE}
     return dataclasses.replace(
         earlier,
         machines=tuple(known.values()),
-        options=dataclasses.replace(earlier.options, **free),
+        options=options.resuming(earlier.options),
     )

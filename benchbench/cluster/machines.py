@@ -33,9 +33,9 @@ from benchbench.model.status import Status
 from benchbench.reading import read_file
 from benchbench.running.schedule import due
 from benchbench.store import codec, disk, runs, selectors
-from benchbench.store.lock import lock
+from benchbench.store.disk import lock
+from benchbench.store.naming import INSTEAD_OF, MACHINE, fleet_of, short
 from benchbench.store.redaction import own_redaction
-from benchbench.store.tags import INSTEAD_OF, MACHINE, fleet_of, short
 
 NO_DESCRIPTION = "it told nothing of itself"
 

@@ -27,10 +27,9 @@ from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.model.status import Status
 from benchbench.store import codec, runs
+from benchbench.store.naming import COMMIT, new_id
 from benchbench.store.redaction import Redaction, own_redaction
 from benchbench.store.runs import RunWriter
-from benchbench.store.tags import COMMIT
-from benchbench.store.ulid import new_id
 
 LONGEST = 100  # characters of an id that is told
 NO_RUN = "it said that it was done, and sent no run"

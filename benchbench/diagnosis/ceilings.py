@@ -1,6 +1,6 @@
 """The best a device was measured to do: GEMMs over shapes and backends, and copies; kept in the user's cache.
 
-Which cases to measure and what came of them is decided here; measuring is a run's business (rounds.py).
+Which cases to measure and what came of them is decided here; measuring is a run's business (running/).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchbench.analyse.plausible import implausible
-from benchbench.analyse.roofline import MEMORY, Ceiling, device_of
+from benchbench.analyse.roofline import MEMORY, Ceiling, device_of, implausible
 from benchbench.errors import UnreadableInput
 from benchbench.machine.conditions import condition_notes
 from benchbench.machine.environment import cache_folder, fingerprint

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchbench import format as fmt
-from benchbench.analyse.comparable import run_bars
-from benchbench.analyse.digest import SETTLED, Digest, digest
+from benchbench.analyse.digest import SETTLED, Digest, digest, run_bars
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.errors import UsageError

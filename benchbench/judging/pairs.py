@@ -6,8 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.comparable import arrow, case_bars, differing, run_bars, unequal, work_bars
-from benchbench.analyse.digest import SETTLED, CaseDigest, Digest, partnered
+from benchbench.analyse.digest import (
+    SETTLED,
+    CaseDigest,
+    Digest,
+    arrow,
+    case_bars,
+    differing,
+    partnered,
+    run_bars,
+    unequal,
+    work_bars,
+)
 from benchbench.analyse.doubts import fair_pairs
 from benchbench.analyse.metrics import Metric
 from benchbench.format import ratio

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import CaseDigest, Digest, digest
+from benchbench.analyse.digest import CaseDigest, Digest, case_bars, digest, run_bars
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
@@ -18,7 +17,7 @@ from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.stats import median
-from benchbench.store.ulid import begun
+from benchbench.store.naming import begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest
+from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest, case_bars, run_bars
 from benchbench.analyse.metrics import Metric, Rate
 from benchbench.format import count_of
 from benchbench.judging.comparison import ALPHA
@@ -42,7 +41,7 @@ from benchbench.judging.significance import Estimate, TestResult
 from benchbench.judging.variance import judged_together
 from benchbench.model.options import Variance
 from benchbench.model.status import Status, Verdict
-from benchbench.plan.thresholds import Rule, Threshold, threshold
+from benchbench.plan.suite import Rule, Threshold, threshold
 from benchbench.stats import Difference, VariancePrior, deviation, mean, paired, variance_prior
 
 
