@@ -133,7 +133,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    """Of a regular noun."""
+    """The plural of a regular noun."""
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 

@@ -134,7 +134,7 @@ def _normal_quantile(probability: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of the means of two groups of logarithms: its standard error, and the degrees of freedom of t.
+    """The difference of the means of two groups of logarithms, its standard error and its degrees of freedom.
 
     `share`: error² over the variance of a process, 1/n of each group.
     """
@@ -146,7 +146,7 @@ class Difference:
 
     @property
     def variance(self) -> float:
-        """Of a process's logarithm."""
+        """The variance of a process's logarithm."""
         return self.error**2 / self.share
 
     def with_variance(self, variance: float, degrees: float) -> Difference:
@@ -154,7 +154,7 @@ class Difference:
         return replace(self, error=math.sqrt(variance * self.share), degrees=degrees)
 
     def half_width(self, confidence: float = 0.95) -> float:
-        """Of its t interval."""
+        """Half the width of its t interval."""
         return t_quantile((1 + confidence) / 2, self.degrees) * self.error
 
     def p_above(self, bound: float = 0.0) -> float:
@@ -280,7 +280,7 @@ class VariancePrior:
     most: float
 
     def posterior(self, own: float, degrees: float) -> tuple[float, float]:
-        """Of a case with variance `own`, known with `degrees`: what is taken for both.
+        """What is taken for a case with variance `own`, known with `degrees`: both, shrunk.
 
         max(s², (d₀ s₀² + d s²) / (d₀ + d)) and min(d₀ + d, `most`) degrees of freedom. Never less than its
         own s²: a few cases that are noisier than the rest would alarm (studies/adaptive_rounds.py).
@@ -339,7 +339,7 @@ def calm_ones(variances: Sequence[float], degrees: Sequence[float]) -> list[int]
 def variance_prior(
     variances: Sequence[float], degrees: Sequence[float], likeness: float = 0.0
 ) -> VariancePrior:
-    """Of two cases or more, whose variances are above 0.
+    """What two cases or more, whose variances are above 0, tell of each other's.
 
     They are taken to be drawn from a scaled inverse χ² distribution, whose size s₀² and degrees of freedom d₀
     follow from the mean and the variance of their logarithms. `likeness`: the mean square ρ² of the

@@ -15,7 +15,7 @@ import scipy.special  # noqa: F401 - an import is no part of a check
 
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
-from benchbench.documents.conclusions import Gate
+from benchbench.documents.gate import Gate
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate import baselines
 from benchbench.judging.check import decide

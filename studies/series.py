@@ -102,6 +102,15 @@ def there_and_back(source: Source) -> bool:
     return len(change_points(np.exp(logs).tolist()).changes) == 2
 
 
+def among_spikes(source: Source, spikes: int, step: float = 0.15) -> bool:
+    """Whether a step in the middle of 100 runs is told, before which single runs reach its height."""
+    logs = independent(source, 100)
+    logs[50:] += math.log1p(step)
+    logs[source.choice(np.arange(5, 45), spikes, replace=False)] += math.log1p(step)
+    history = change_points(np.exp(logs).tolist())
+    return any(abs(change.index - 50) <= 3 for change in history.changes)
+
+
 def main(count: int) -> None:
     print("| unchanged | runs | changes told | recurring levels |\n| --- | ---: | ---: | ---: |")
     for name, (logs, runs) in UNCHANGED.items():
@@ -113,6 +122,10 @@ def main(count: int) -> None:
         source = np.random.default_rng(arguments[2])
         share = np.mean([located(source, *arguments) for _ in range(count)])
         print(f"| {name} | {100 * share:.1f} % |", flush=True)
+    for spikes in (1, 2, 3, 5, 10, 20):
+        source = np.random.default_rng(spikes)
+        share = np.mean([among_spikes(source, spikes) for _ in range(count)])
+        print(f"| 15 %, and {spikes} of the 50 runs before it as slow | {100 * share:.1f} % |")
     source = np.random.default_rng(90)
     share = np.mean([there_and_back(source) for _ in range(count)])
     print(f"| 10 % and its repair, 1 % noise | {100 * share:.1f} % |")

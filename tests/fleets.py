@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchbench import __version__
-from benchbench.cluster.asking import FleetOptions, measure_fleet
-from benchbench.cluster.fleet import FleetObserver, FleetResult
-from benchbench.cluster.interface import Arrived, Ended, Event, Node
-from benchbench.cluster.messages import Description, LineKind, NodeJob, line_bytes, read_job
+from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, measure_fleet
+from benchbench.cluster.messages import (
+    Arrived,
+    Description,
+    Ended,
+    Event,
+    LineKind,
+    Node,
+    NodeJob,
+    line_bytes,
+    read_job,
+)
 from benchbench.model.case import Case
+from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
@@ -22,7 +31,7 @@ from tests.factories import a_case, a_machine, a_record, a_run_info
 CASES = tuple(a_case(params={"m": m, "n": 64, "k": 64}) for m in (1, 2, 3))
 ROUNDS = 2
 PLANNED = len(CASES) * ROUNDS
-QUICK = MeasureOptions(suites=("quick",), command=("fleet",))
+QUICK = MeasureOptions(suites=("quick",), rounds=ROUNDS, command=("fleet",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,9 @@ class Scripted:
     begins: bool = True
     says: str = ""  # instead of measuring, why it cannot
     torn: bool = False  # what it sends is no record of ours
+    head: Callable[[RunInfo], RunInfo] = lambda info: info  # what it makes of the head that it should send
+    records: Callable[[Record], Sequence[Record]] = lambda record: [record]  # … of each record
+    ends_after: int | None = None  # it says that it is done after so many records
     version: str = __version__
     packages: tuple[tuple[str, str], ...] = (("torch", "2.13.0"),)
     threads: int = 2
@@ -101,7 +113,7 @@ class FakeCluster:
         if machine.says:
             yield Arrived(task, line_bytes(LineKind.ERROR, machine.says))
             yield Ended(task)
-        for line in answer(job):
+        for line in answer(job, machine):
             while machine.silent_after == self._sent[name]:
                 yield None
             if machine.dies_after == self._sent[name]:
@@ -129,8 +141,8 @@ def head_of(job: NodeJob, plan: Sequence[Case]) -> RunInfo:
     )
 
 
-def answer(job: NodeJob) -> Iterator[bytes]:
-    """The lines of a machine that does what it is asked."""
+def answer(job: NodeJob, machine: Scripted) -> Iterator[bytes]:
+    """The lines of a machine that does what it is asked, or what it makes of that."""
     earlier: list[Record] = []
     if job.kind == "resume":
         stored = codec.decode_head(job.head.encode())
@@ -138,15 +150,19 @@ def answer(job: NodeJob) -> Iterator[bytes]:
         earlier = [codec.decode(line.encode(), checksums=True) for line in job.records.splitlines()]
     else:
         info = head_of(job, job.cases or CASES)
-    yield line_bytes(LineKind.HEAD, codec.to_json(info))
+    yield line_bytes(LineKind.HEAD, codec.to_json(machine.head(info)))
     yield line_bytes(LineKind.NOTE, "looking for backends and devices")
     made = {(record.case.id, record.round) for record in earlier}
+    failed = {record.case.id for record in earlier if isinstance(record.outcome, Failure)}
     for number in range(ROUNDS):
         for case in info.plan:
-            if (case.id, number) not in made:
+            if (case.id, number) not in made and case.id not in failed:
+                if machine.ends_after == len(made):
+                    break
                 yield line_bytes(LineKind.STAGE, f"round {number + 1}: {case.id}")
                 record = a_record(case=case, round=number, order=len(made), part=len(info.resumed))
-                yield line_bytes(LineKind.RECORD, codec.encode(record))
+                for each in machine.records(record):
+                    yield line_bytes(LineKind.RECORD, codec.encode(each))
                 made.add((case.id, number))
     yield line_bytes(LineKind.END, job.kind)
 

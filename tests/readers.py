@@ -10,20 +10,25 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 import msgspec
 
 from benchbench.analyse.digest import digest
-from benchbench.documents.baselines import baselines_document
+from benchbench.cluster.machines import Share
+from benchbench.cluster.messages import LineKind, LineReader, line_bytes
+from benchbench.cluster.receiver import Assignment, Receiver
+from benchbench.documents.gate import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session
-from benchbench.launch.channel import Channel
+from benchbench.launch.process import Channel
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, meet, of_all
 from benchbench.model.record import Record
+from benchbench.model.run import Policy
 from benchbench.plan.config import load_config
 from benchbench.plan.suite import load_suite
 from benchbench.registry import entry_names, load_class
@@ -124,8 +129,34 @@ def read_rank(content: bytes, _: Path) -> None:
     read_answer(Answer(of_all(reply)))
 
 
+def read_fleet(content: bytes, folder: Path) -> None:
+    """What a machine of a fleet sends, up to the run that is stored of it."""
+    with TemporaryDirectory(dir=folder) as name:
+        receiver = Receiver(Share(machine="a", kind="x"), Path(name), ASSIGNMENT, str)
+        for line in LineReader().lines(content):
+            if record := receiver.take(line):
+                show(record)
+        receiver.end()
+        if receiver.info:
+            assert runs.read_run(Path(name) / runs.RUNS / receiver.info.id).damaged == ()
+
+
 RECORDS = [a_record(), a_record(a_failure()), a_record(a_watched())]
 PROFILE = {"profile": dataclasses.asdict(a_profiled())["outcome"], "plain_step_s": [1e-3], "device": "cpu"}
+FLEET_HEAD = a_run_info(policy=Policy(name="quick", rounds=1), tags={"fleet": "x"})
+ASSIGNMENT = Assignment(
+    tags=FLEET_HEAD.tags, policy=FLEET_HEAD.policy, seed=FLEET_HEAD.seed, works=frozenset({("quick", "gemm")})
+)
+FLEET_LINES = b"".join(
+    line_bytes(kind, content)
+    for kind, content in (
+        (LineKind.HEAD, codec.to_json(FLEET_HEAD)),
+        (LineKind.STAGE, "round 1"),
+        (LineKind.NOTE, "a note"),
+        (LineKind.RECORD, codec.encode(a_record(case=FLEET_HEAD.plan[0]))),
+        (LineKind.END, "measure"),
+    )
+)
 SUITE = b"""description = "x"
 policy = "quick"
 dtype = ["float32"]
@@ -165,6 +196,7 @@ READERS: dict[str, tuple[Read, list[bytes]]] = {
     "suite": (read_suite, [SUITE]),
     "config": (read_config, [CONFIG]),
     "import": (read_import, [json.dumps(IMPORT).encode()]),
+    "fleet": (read_fleet, [FLEET_LINES, FLEET_LINES.partition(b"\n")[0]]),
     "rank": (
         read_rank,
         [

@@ -17,8 +17,8 @@ import pytest
 
 import benchbench
 from benchbench import api
-from benchbench.analyse.columns import COLUMNS, NUMBERS
-from benchbench.documents.conclusions import Gate
+from benchbench.analyse.rows import COLUMNS, NUMBERS
+from benchbench.documents.gate import Gate
 from benchbench.errors import AccelbenchError, NotComparable, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record

@@ -12,14 +12,24 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.documents.baselines import baseline_document
+from benchbench.documents.gate import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate import baselines, stages
 from benchbench.gate.baselines import encode_session, read_session
 from benchbench.gate.stages import HERE
 from benchbench.model.run import Partner
 from benchbench.store import runs
-from tests.factories import a_case, a_failure, a_left_out, a_machine, a_record, a_run, some_rounds
+from tests.factories import (
+    a_case,
+    a_failure,
+    a_left_out,
+    a_machine,
+    a_record,
+    a_run,
+    a_telemetry,
+    a_watched,
+    some_rounds,
+)
 from tests.program import accelbench, resealed
 from tests.rendering import rendered
 
@@ -237,9 +247,14 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> Non
 # What speaks against a session
 
 
-def stored_run(root: Path, number: int, seconds: float = 0.001, **over: Any) -> Path:
+BUSY = {"window": a_watched().window, "telemetry": a_telemetry(busy_s=tuple(0.35 * n for n in range(11)))}
+
+
+def stored_run(
+    root: Path, number: int, seconds: float = 0.001, measured: dict[str, Any] | None = None, **over: Any
+) -> Path:
     found = a_run(
-        some_rounds(*[seconds * factor for factor in (1.0, 1.001, 0.999)]),
+        some_rounds(*[seconds * factor for factor in (1.0, 1.001, 0.999)], **(measured or {})),
         id=f"RUN{number:02}",
         started=f"2026-01-{number + 1:02}T00:00:00Z",
         **over,
@@ -263,6 +278,8 @@ def accepted(root: Path, selector: str, **over: bool) -> stages.Acceptance:
             "it is the side 'rev:main' of a comparison",
         ),
         ({"seconds": 0.003}, "it fails its check against main: gemm"),
+        ({"measured": BUSY}, "others disturbed all of its cases"),
+        ({"measured": {"steady": False}}, "all of its processes were still warming up"),
     ],
 )
 def test_what_speaks_against_a_run_must_be_overruled(

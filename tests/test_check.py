@@ -17,7 +17,7 @@ from inline_snapshot import snapshot
 from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
-from benchbench.documents.conclusions import TITLES, Gate, conclusions
+from benchbench.documents.gate import TITLES, Gate, conclusions
 from benchbench.judging.check import (
     CaseFinding,
     Confirmation,

@@ -16,8 +16,8 @@ import benchbench
 from benchbench import registry
 from benchbench.analyse.rows import rows
 from benchbench.backends.base import Backend
+from benchbench.documents.devices import link_tables
 from benchbench.documents.document import Document
-from benchbench.documents.links import link_tables
 from benchbench.errors import UsageError
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Dtype

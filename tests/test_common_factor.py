@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
-from benchbench.documents.conclusions import Gate
+from benchbench.documents.gate import Gate
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import LEAST_CASES, Comparison, common_factor, compare_runs
 from benchbench.judging.session_cases import GatePolicy

@@ -19,14 +19,12 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
-from benchbench.choosing.hardware import compare_hardware
+from benchbench.choosing.choice import compare_hardware
 from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise
 from benchbench.diagnosis.selftest import Result
-from benchbench.documents.baselines import baseline_document, baselines_document
 from benchbench.documents.comparison import comparison_document
-from benchbench.documents.conclusions import Gate
 from benchbench.documents.doctor import (
     ceilings_document,
     findings_document,
@@ -44,11 +42,15 @@ from benchbench.documents.document import (
     paragraph,
     table,
 )
-from benchbench.documents.environments import download_document, environments_document
-from benchbench.documents.gate import check_document
+from benchbench.documents.gate import Gate, baseline_document, baselines_document, check_document
 from benchbench.documents.hardware import hardware_document
 from benchbench.documents.history import history_document
-from benchbench.documents.lists import devices_document, list_document
+from benchbench.documents.lists import (
+    devices_document,
+    download_document,
+    environments_document,
+    list_document,
+)
 from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document

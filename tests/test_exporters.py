@@ -19,7 +19,7 @@ from inline_snapshot import snapshot
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
-from benchbench.analyse.columns import COLUMNS
+from benchbench.analyse.rows import COLUMNS
 from benchbench.documents.document import Content, Document, number, table
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
+import subprocess
+import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +19,13 @@ from inline_snapshot import snapshot
 from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
-from benchbench.cluster.asking import MachineChoice
 from benchbench.cluster.entry import run_on_node
-from benchbench.cluster.listener import BEGIN_S, PERIOD_S, SILENT_S
+from benchbench.cluster.fleet import FleetObserver, MachineChoice
+from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
 from benchbench.cluster.messages import (
+    BEGIN_S,
+    PERIOD_S,
+    SILENT_S,
     Description,
     LineKind,
     LineReader,
@@ -26,29 +35,32 @@ from benchbench.cluster.messages import (
     read_json,
 )
 from benchbench.cluster.node import describe_machine
-from benchbench.cluster.shares import lost_cases, unfinished_cases
-from benchbench.cluster.stored import read_fleet, runs_of
 from benchbench.documents.fleet import fleet_document, incomplete
 from benchbench.documents.lists import list_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run
+from benchbench.model.run import Partner, Policy, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.suite import suite_path
 from benchbench.store import codec, runs
+from benchbench.store.naming import ULID
 from benchbench.validating.files import validate_path
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds
-from tests.fleets import CASES, PLANNED, FakeCluster, Scripted, Told, measured
+from tests.fleets import CASES, PLANNED, QUICK, ROUNDS, FakeCluster, Scripted, Told, a_resumption, measured
 from tests.program import environment, running_in
+from tests.test_architecture import ROOT
 
 pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
 
 
+FREE = MeasureOptions()  # nothing is asked for again
+
+
 def stored(results: Path) -> list[Run]:
     """The runs of the newest fleet."""
-    return runs_of(results, read_fleet(results).id)
+    return list(runs_of(results, read_fleet(results).id))
 
 
 def finished(run: Run) -> set[str]:
@@ -211,6 +223,230 @@ def test_what_cannot_be_read_costs_that_machine_alone(tmp_path: Path) -> None:
     assert result.shares[1].state == "done"
 
 
+OTHER = a_case(workload="conv2d")
+HEADS: dict[str, Callable[[RunInfo], RunInfo]] = {
+    "no plan": lambda info: replace(info, plan=()),
+    "a case twice": lambda info: replace(info, plan=(*info.plan, info.plan[0])),
+    "a case of no suite": lambda info: replace(info, plan=(replace(OTHER, suite="other"),)),
+    "a workload that the suite has not": lambda info: replace(info, plan=(a_case(workload="evil"),)),
+    "more rounds": lambda info: replace(info, policy=replace(info.policy, rounds=ROUNDS + 1)),
+    "fewer rounds": lambda info: replace(info, policy=replace(info.policy, rounds=1)),
+    "another fleet": lambda info: replace(info, tags={**info.tags, "mine": "x"}),
+    "fewer tags": lambda info: replace(info, tags={}),
+    "a part that there was not": lambda info: replace(info, resumed=(a_resumption(),)),
+    "a partner": lambda info: replace(info, partner=Partner(label="x", run="y", cases={})),
+}
+RECORDS: dict[str, Callable[[Record], list[Record]]] = {
+    "twice the same": lambda record: [record, record],
+    "of no planned case": lambda record: [replace(record, case=OTHER)],
+    "of a case that is nearly planned": lambda record: [replace(record, case=replace(record.case, mode="x"))],
+    "of a round that is not due": lambda record: [replace(record, round=record.round + 1)],
+    "of a round that does not exist": lambda record: [record, replace(record, round=ROUNDS)],
+    "of a round below zero": lambda record: [replace(record, round=-1)],
+    "of another part": lambda record: [replace(record, part=1)],
+    "of a part below zero": lambda record: [replace(record, part=-1)],
+    "in an order below zero": lambda record: [replace(record, order=-1)],
+    "of a case that has failed": lambda record: [
+        replace(record, outcome=a_failure()),
+        replace(record, round=1),
+    ],
+}
+LIARS = {
+    **{f"a head with {name}": Scripted(head=head) for name, head in HEADS.items()},
+    **{f"a record {name}": Scripted(records=records) for name, records in RECORDS.items()},
+    "an early end": Scripted(ends_after=4),
+    "nothing at all": Scripted(ends_after=0, records=lambda _: []),
+}
+
+
+@pytest.mark.parametrize("liar", LIARS.values(), ids=LIARS)
+def test_what_was_not_asked_fails_the_machine_that_says_it_alone(tmp_path: Path, liar: Scripted) -> None:
+    cluster = FakeCluster({"a": liar, "b": Scripted()})
+    result = measured(cluster, tmp_path)
+    assert [share.state for share in result.shares] == ["failed", "done"]
+    assert result.shares[0].reason
+    assert cluster.jobs == {}
+    assert validate_path(tmp_path).faults == ()
+    for run in stored(tmp_path):
+        assert run.damaged == ()
+        assert run.ended == (run.info.tags["machine"] == "b")
+    again = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, measure=FREE, resume="")
+    assert not incomplete(again)
+    assert validate_path(tmp_path).faults == ()
+
+
+@pytest.mark.parametrize("name", ["../../evil", "", ".", "..", "x" * 300, "runs/x", "a\0b", "\u202e", "A"])
+def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_path: Path, name: str) -> None:
+    results = tmp_path / "results"
+    machines = {each: Scripted(head=lambda info: replace(info, id=name)) for each in ("a", "b")}
+    result = measured(FakeCluster(machines), results)
+    assert not incomplete(result)
+    assert [*tmp_path.iterdir()] == [results]
+    assert {path.name for path in (results / "runs").iterdir()} == {share.run for share in result.shares}
+    assert all(ULID.fullmatch(share.run) for share in result.shares)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda info: replace(info, id="01ARZ3NDEKTSV4RRFFQ69G5FAV"),
+        lambda info: replace(info, plan=info.plan[:1]),
+        lambda info: replace(info, policy=replace(info.policy, rounds=1)),
+        lambda info: replace(info, seed=7),
+        lambda info: replace(info, resumed=()),
+        lambda info: replace(info, resumed=(*info.resumed, a_resumption())),
+    ],
+)
+def test_a_run_is_gone_on_with_as_it_was_begun(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
+    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), tmp_path, Killer(3))
+    liars = {"a": Scripted(head=change), "b": Scripted(kind="H100")}
+    result = measured(FakeCluster(liars), tmp_path, measure=FREE, resume="")
+    assert [share.state for share in result.shares] == ["failed", "done"]
+    assert not incomplete(measured(FakeCluster(machines), tmp_path, measure=FREE, resume=""))
+    assert validate_path(tmp_path).faults == ()
+
+
+def test_an_interrupted_run_that_cannot_be_read_any_longer_costs_its_machine_alone(tmp_path: Path) -> None:
+    machines = {"a": Scripted(), "b": Scripted(kind="H100")}
+    with pytest.raises(Stopped):
+        measured(FakeCluster(machines), tmp_path, Killer(3))
+    first = sorted(tmp_path.glob("runs/*"))[0]
+
+    class Breaker(Told):
+        """Breaks a run before it is gone on with."""
+
+        def note(self, text: str) -> None:
+            super().note(text)
+            if " measures on " in text:
+                (first / "run.json").write_text("{}")
+
+    result = measured(FakeCluster(machines), tmp_path, Breaker(), measure=FREE, resume="")
+    assert [share.state for share in result.shares] == ["failed", "done"]
+
+
+def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -> None:
+    machines = {
+        "a": Scripted(dies_after=4),
+        "b": Scripted(head=lambda info: replace(info, plan=info.plan[:1])),
+        "c": Scripted(kind="H100"),
+    }
+    result = measured(FakeCluster(machines), tmp_path)
+    assert [(share.machine, share.state) for share in result.shares][:3] == [
+        ("a", "lost"),
+        ("b", "failed"),
+        ("c", "done"),
+    ]
+    assert incomplete(result)
+    assert validate_path(tmp_path).faults == ()
+
+
+class Clumsy(Told):
+    """Fails at what one machine measures."""
+
+    def record(self, machine: str, record: Record) -> None:
+        if machine == "a":
+            raise RecursionError("too deep")
+
+
+def test_whatever_goes_wrong_with_one_machine_fails_that_one_alone(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Clumsy())
+    assert [(share.state, share.reason) for share in result.shares] == [
+        ("failed", "RecursionError: too deep"),
+        ("done", ""),
+    ]
+
+
+class Remover(Told):
+    """Removes the run of one machine while it is measured."""
+
+    def __init__(self, results: Path) -> None:
+        super().__init__()
+        self._results = results
+
+    def record(self, machine: str, record: Record) -> None:
+        super().record(machine, record)
+        for run in self._results.glob("runs/*"):
+            if f'"machine": "{machine}"' in (run / "run.json").read_text() and machine == "a":
+                shutil.rmtree(run)
+
+
+def test_a_run_that_is_removed_while_it_is_measured_fails_its_machine_alone(tmp_path: Path) -> None:
+    result = measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, Remover(tmp_path))
+    assert [share.state for share in result.shares] == ["failed", "done"]
+
+
+@pytest.mark.real
+def test_a_fleet_may_have_more_machines_than_a_process_may_open_files() -> None:
+    command = [sys.executable, "-m", "studies.fleet_size", "150", "3", "100"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "450 records stored" in done.stdout
+
+
+class Counting(FleetObserver):
+    """Counts the records that are in memory when another comes."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def record(self, machine: str, record: Record) -> None:
+        self.counts.append(sum(isinstance(each, Record) for each in gc.get_objects()))
+
+
+def test_no_record_is_kept_in_memory(tmp_path: Path) -> None:
+    observer = Counting()
+    measured(FakeCluster({name: Scripted() for name in "abcdef"}), tmp_path, observer)
+    assert len(observer.counts) == 6 * PLANNED
+    assert max(observer.counts[6:]) <= max(observer.counts[:6])
+
+
+class Piece(bytes):
+    """Counts the bytes that are copied to put it after others."""
+
+    copied = 0
+
+    def __radd__(self, before: bytes) -> bytes:
+        Piece.copied += len(before)
+        return bytes(before) + bytes(self)
+
+
+def test_a_line_is_read_in_time_linear_in_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came of it before is not copied for each piece."""
+    monkeypatch.setattr(Piece, "copied", 0)
+    reader = LineReader()
+    for _ in range(100):
+        assert not list(reader.lines(Piece(b"x" * 100)))
+    assert Piece.copied <= 100 * 100
+
+
+class Second(Told):
+    """Tries to finish the fleet while it is measured."""
+
+    def __init__(self, results: Path) -> None:
+        super().__init__()
+        self._results = results
+        self.found: list[runs.Progress] = []
+
+    def record(self, machine: str, record: Record) -> None:
+        super().record(machine, record)
+        if len(self.records) == 2:
+            self.found = [runs.progress(each) for each in self._results.glob("runs/*")]
+            with pytest.raises(CannotWrite, match="Another process is adding"):
+                measured(FakeCluster({"a": Scripted()}), self._results, measure=FREE, resume="")
+
+
+def test_a_fleet_that_is_measured_is_known_and_nobody_else_adds_to_it(tmp_path: Path) -> None:
+    second = Second(tmp_path)
+    assert not incomplete(measured(FakeCluster({"a": Scripted(), "b": Scripted()}), tmp_path, second))
+    assert second.found == [runs.Progress.MEASURING] * 2
+    assert [runs.progress(each) for each in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
+    with pytest.raises(Stopped):
+        measured(FakeCluster({"a": Scripted()}), tmp_path, Killer(1))
+    assert [*map(runs.progress, sorted(tmp_path.glob("runs/*")))][-1] is runs.Progress.INTERRUPTED
+
+
 class Stopped(BaseException):
     """The command was killed."""
 
@@ -272,7 +508,7 @@ def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path)
 def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
     measured(FakeCluster({"a": Scripted(dies_after=2)}), tmp_path)
     cluster = FakeCluster({"a": Scripted()})
-    with pytest.raises(UsageError, match="suites cannot be given again"):
+    with pytest.raises(UsageError, match="cannot be given again"):
         measured(cluster, tmp_path, resume="")
     with pytest.raises(UsageError, match="No fleet 'none'"):
         measured(cluster, tmp_path, measure=MeasureOptions(), resume="none")
@@ -320,7 +556,7 @@ def test_results_that_cannot_be_written_end_the_fleet_and_every_job(tmp_path: Pa
 
 def test_secrets_of_the_options_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "abcdef123456")
-    options = MeasureOptions(suites=("quick",), tags={"note": "abcdef123456"})
+    options = replace(QUICK, tags={"note": "abcdef123456"})
     measured(FakeCluster({"a": Scripted()}), tmp_path, measure=options)
     assert "abcdef123456" not in (next((tmp_path / "fleets").iterdir())).read_text()
 

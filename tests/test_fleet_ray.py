@@ -15,8 +15,7 @@ import pytest
 
 import benchbench
 from benchbench.cluster.fleet import FleetResult
-from benchbench.cluster.shares import lost_cases, unfinished_cases
-from benchbench.cluster.stored import read_fleet, runs_of
+from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
 from benchbench.documents.fleet import incomplete
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
@@ -123,7 +122,7 @@ def measured(machines: Machines, results: Path, told: Told | None = None, **more
 
 
 def stored(results: Path) -> list[Run]:
-    return runs_of(results, read_fleet(results).id)
+    return list(runs_of(results, read_fleet(results).id))
 
 
 def test_three_machines_measure_a_suite(machines: Machines, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchbench.analyse.launch_bound import DISAGREEMENT
+from benchbench.analyse.rows import DISAGREEMENT
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.stats import median

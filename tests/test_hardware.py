@@ -18,16 +18,20 @@ from inline_snapshot import snapshot
 
 from benchbench import api
 from benchbench.analyse.pricing import Prices
-from benchbench.choosing.choice import Aim, work_choices
-from benchbench.choosing.hardware import HardwareComparison, compare_hardware
-from benchbench.choosing.means import MeanLog, gap, mean_log
-from benchbench.choosing.pareto import dominating, overall_offers
-from benchbench.choosing.ranking import Contender, rank_works
-from benchbench.choosing.sessions import Hardware, evidence_of
+from benchbench.choosing.choice import (
+    Aim,
+    Contender,
+    HardwareComparison,
+    compare_hardware,
+    dominating,
+    overall_offers,
+    rank_works,
+    work_choices,
+)
+from benchbench.choosing.sessions import Hardware, MeanLog, evidence_of, gap, mean_log
 from benchbench.choosing.stragglers import LEAST_MACHINES, machine_ps
-from benchbench.documents.hardware import NO_PRICES, hardware_document
-from benchbench.documents.hardware_tables import work_title
-from benchbench.documents.plots import PricePanel
+from benchbench.documents.document import PricePanel
+from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
 from benchbench.exporters.svg import Svg
 from benchbench.judging.comparison import THRESHOLD

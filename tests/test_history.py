@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats as oracle
 
 from benchbench.judging.change_points import History, Segment, best_partition, change_points
-from studies.series import UNCHANGED, there_and_back
+from studies.series import UNCHANGED, among_spikes, there_and_back
 
 Logs = NDArray[np.float64]
 HERE = Path(__file__).parent
@@ -116,6 +116,15 @@ def test_single_runs_that_keep_going_to_another_level_and_back_are_a_lottery_too
     assert not change_points(np.exp(y).tolist()).changes
     y[20:23] -= 0.15
     assert not change_points(np.exp(y).tolist()).recurring
+
+
+@pytest.mark.parametrize("spikes", [1, 2, 3, 5])
+def test_a_step_is_told_though_single_runs_before_it_reach_its_height(spikes: int) -> None:
+    assert sum(among_spikes(np.random.default_rng(number), spikes) for number in range(20)) >= 16
+
+
+def test_runs_of_which_a_third_stand_at_the_other_level_are_a_lottery() -> None:
+    assert sum(among_spikes(np.random.default_rng(number), 18) for number in range(20)) <= 2
 
 
 def test_a_change_and_its_repair_are_two_changes() -> None:

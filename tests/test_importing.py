@@ -15,8 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from benchbench.analyse.columns import data_frame, flatten
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import data_frame, flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, benchmark_statistics

@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchbench.analyse.launch_bound import launch_notes, launching
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import launch_notes, launching, rows
 from benchbench.model.measurement import Batch
 from tests.factories import a_measurement, a_record, a_run
 

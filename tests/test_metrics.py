@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import COLUMNS, data_frame, flatten
 from benchbench.analyse.metrics import (
     FARTHEST_APART,
     METRICS,
@@ -16,7 +15,7 @@ from benchbench.analyse.metrics import (
     disagreement,
     geometric_mean,
 )
-from benchbench.analyse.rows import P99_SAMPLES, rows
+from benchbench.analyse.rows import COLUMNS, P99_SAMPLES, data_frame, flatten, rows
 from benchbench.model.measurement import Failure, Measurement, Memory
 from benchbench.model.note import plain
 from benchbench.model.record import Record

@@ -29,10 +29,10 @@ from benchbench.worker.case import PART_BLOCKS, time_parts
 from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
-from benchbench.worker.tolerance import tolerance
+from benchbench.worker.verify import tolerance
+from benchbench.workloads._memory_bound import SCALAR
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import rounding_to
-from benchbench.workloads._vectors import SCALAR
 from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
 from benchbench.workloads.transfers.overlap import NEXT, PRODUCT
 from tests.factories import a_probe

@@ -19,10 +19,10 @@ from benchbench import registry
 from benchbench.analyse.rows import rows
 from benchbench.analyse.scaling import SHARED, Scaling, scalings
 from benchbench.backends.base import Backend
+from benchbench.documents.document import Sweeps
 from benchbench.documents.plan import plan_document
-from benchbench.documents.plots import Sweeps
 from benchbench.documents.run import RunReport, report_document
-from benchbench.documents.run_columns import UNSURE
+from benchbench.documents.run_table import UNSURE
 from benchbench.model.case import Case, Dtype, Phase, Scalar
 from benchbench.model.measurement import Failure
 from benchbench.model.note import NoteKind, note

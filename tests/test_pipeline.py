@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import flatten
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.analyse.scaling import scalings
 from benchbench.documents.plan import plan_document
 from benchbench.documents.run import report_document
@@ -30,12 +29,12 @@ from benchbench.plan.devices import undivided
 from benchbench.plan.traffic import Traffic, pipeline_traffic, scan_traffic, traffic
 from benchbench.worker.program import loss_of
 from benchbench.worker.verify import STEPS
-from benchbench.workloads.chain import cut_chain
+from benchbench.workloads.network import cut_chain
 from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.gpt2 import Gpt2Train
 from benchbench.workloads.networks.llama import LlamaTrain
 from benchbench.workloads.networks.resnet50 import Resnet50Train
-from benchbench.workloads.pipeline import PipelinedTraining
+from benchbench.workloads.steps import PipelinedTraining
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run, a_run_info
 from tests.rendering import columns_of
 from tests.test_architecture import ROOT

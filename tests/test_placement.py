@@ -15,8 +15,8 @@ from benchbench.errors import UsageError
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode
-from benchbench.launch.template import Template, template_of
 from benchbench.launch.transport import Transport, Worker
+from benchbench.launch.workers import Template, template_of
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import COLUMNS, flatten
-from benchbench.analyse.plausible import implausible, interruption_notes, too_parallel
-from benchbench.analyse.rows import rows
-from benchbench.documents import summary
+from benchbench.analyse.roofline import implausible, interruption_notes, too_parallel
+from benchbench.analyse.rows import COLUMNS, flatten, rows
+from benchbench.documents.plan import failing, run_summary
 from benchbench.judging.comparison import compare_runs
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Measurement
@@ -207,6 +206,6 @@ def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
 
 def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
     wild = a_wild_run()
-    assert summary.failing(wild.records)
-    assert not summary.failing(a_wild_run(2.0).records)
-    assert summary.run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")
+    assert failing(wild.records)
+    assert not failing(a_wild_run(2.0).records)
+    assert run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")

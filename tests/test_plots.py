@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchbench.documents.document import Document
-from benchbench.documents.plots import Bar, Bars, Plot, Strip, Strips, Sweeps
+from benchbench.documents.document import Bar, Bars, Document, Plot, Strip, Strips, Sweeps
 from benchbench.documents.run import report_document
-from benchbench.exporters._drawing import colour
+from benchbench.exporters._panels import colour
 from benchbench.exporters.svg import Svg
 from benchbench.model.record import Record
 from benchbench.registry import entry_names

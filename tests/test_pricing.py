@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import flatten
 from benchbench.analyse.pricing import FIELDS, Prices, parse_prices, priced, valid_prices
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
 from benchbench.model.placement import Placement, Strategy

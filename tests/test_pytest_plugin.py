@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.analyse.columns import flatten
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.model.measurement import Measurement
 from benchbench.store import runs, selectors
 from benchbench.store.codec import sealed

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.analyse.columns import flatten
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput
 from benchbench.exporters.terminal import Terminal

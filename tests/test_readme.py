@@ -44,7 +44,7 @@ def test_one_line_installs_from_the_constraints_into_an_environment_of_its_own()
 def test_the_five_commands_of_the_readme_work_one_after_another(tmp_path: Path) -> None:
     run, report, compare, accept, check = (shlex.split(each)[1:] for each in commands(block("commands")))
     for _ in range(2):
-        accelbench(*run, "-b", "fake", "-w", "gemm", cwd=tmp_path)
+        accelbench(*run, "-b", "fake", "-d", "cpu", "-w", "gemm", cwd=tmp_path)
     assert "gemm" in accelbench(*report, cwd=tmp_path).stdout
     assert "1.000×" in accelbench(*compare, cwd=tmp_path).stdout
     accelbench(*accept, cwd=tmp_path)

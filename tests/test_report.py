@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.analyse.columns import NUMBERS, UNITS
-from benchbench.documents.plots import Bars, Strips
+from benchbench.analyse.rows import NUMBERS, UNITS
+from benchbench.documents.document import Bars, Strips
 from benchbench.documents.run import RunReport, report_document
-from benchbench.documents.run_columns import OWN, UNSURE, choices
+from benchbench.documents.run_table import OWN, UNSURE, choices
 from benchbench.errors import UsageError
 from benchbench.exporters._text import foot
 from benchbench.exporters.terminal import Terminal

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.analyse.columns import flatten
 from benchbench.analyse.roofline import BETWEEN, FIELDS, Ceiling, Roofs, position
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.model.case import Dtype
 from benchbench.model.placement import Placement, Strategy

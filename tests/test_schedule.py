@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.rows import rows
 from benchbench.errors import UsageError
-from benchbench.launch.job_queues import Job
+from benchbench.launch.pool import Job
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.model.case import Case
 from benchbench.model.device import Target

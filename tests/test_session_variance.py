@@ -15,7 +15,7 @@ from scipy import stats as oracle
 import benchbench
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
-from benchbench.documents.conclusions import Gate
+from benchbench.documents.gate import Gate
 from benchbench.errors import UsageError
 from benchbench.judging.check import Confirmation, check_interleaved, decide, exit_code, likely_size
 from benchbench.judging.session_cases import GatePolicy, SessionVariance, estimated_from_all, likeness

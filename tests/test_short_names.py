@@ -7,8 +7,7 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.document import Column, Document, table
 from benchbench.documents.plan import plan_document
 from benchbench.documents.short_names import case_cells
-from benchbench.exporters._grid import narrowed
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import Terminal, narrowed
 from benchbench.judging.comparison import compare_runs
 from tests.factories import a_case, a_run, a_run_info, some_rounds
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench.analyse.rows import SHARES, hidden, share_of, waiting
 from benchbench.analyse.rows import rows as rows_of
-from benchbench.analyse.side_by_side import SHARES, hidden, share_of, waiting
 from benchbench.model.measurement import Measurement
 from benchbench.store.codec import decode, encode
 from benchbench.workloads.base import CONSUMER, SOURCE

@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 from benchbench.errors import CannotWrite
 from benchbench.machine.kernel import CpuTimes
-from benchbench.machine.neighbours import Pause, _others, beginning, pause_since, watch_neighbours
+from benchbench.machine.sampler import Pause, _others, beginning, pause_since, watch_neighbours
 from benchbench.running.measure import Presence, check_space, tell_disturbances, wait_for_idle
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for

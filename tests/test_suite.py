@@ -8,7 +8,7 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.documents.suites import about, suites_document
+from benchbench.documents.lists import about, suites_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.exporters.terminal import Terminal
 from benchbench.machine.environment import machine

@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.backends.fake import Fake
-from benchbench.launch.channel import Channel
-from benchbench.launch.exchange import JobFolder
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
+from benchbench.launch.process import Channel, JobFolder
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.model.case import Case

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.analyse.columns import flatten
 from benchbench.analyse.metrics import METRICS, metric_named
-from benchbench.analyse.rows import rows
+from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.history import NOTHING, biggest, history_document, sparkline
 from benchbench.errors import UsageError
 from benchbench.exporters.csv import Csv

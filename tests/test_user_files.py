@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.documents.suites import suites_document
+from benchbench.documents.lists import suites_document
 from benchbench.errors import AccelbenchWarning, UsageError, page
 from benchbench.exporters.terminal import Terminal
 from benchbench.launch import user_files

@@ -1,18 +1,23 @@
-"""A run reduced to what comparing needs, small enough to commit: per case its processes' values. Pure."""
+"""A run reduced to what comparing needs, small enough to commit: per case its processes' values. Pure.
+
+And what keeps two such runs, or a case in both, from being compared: hardware, settings, work, precision.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from benchbench.analyse.doubts import NONE, Doubt, Timed, doubt
 from benchbench.analyse.drift import Drift, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
-from benchbench.analyse.plausible import implausible
+from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import NO_SPEED
 from benchbench.machine.conditions import contended
-from benchbench.model.case import Case, LeftOut
+from benchbench.machine.environment import same_hardware
+from benchbench.model.case import Case
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.record import Record
@@ -55,7 +60,7 @@ class CaseDigest:
 
     @property
     def skipped_for_partner(self) -> bool:
-        """Whether it could have been measured, had its counterpart."""
+        """Whether the case could have been measured, had its counterpart."""
         return self.status is Status.SKIPPED
 
     def logs(self, metric: Metric) -> list[float]:
@@ -63,7 +68,7 @@ class CaseDigest:
         return [log for _, log in self.by_round(metric)]
 
     def planned_logs(self, metric: Metric, planned: int | None) -> list[float]:
-        """Those of the first `planned` rounds; all where they are too few to tell a spread."""
+        """The logarithms of the first `planned` rounds; of all where these are too few to tell a spread."""
         first = [log for number, log in self.by_round(metric) if planned is None or number < planned]
         return first if len(first) > 1 else self.logs(metric)
 
@@ -136,7 +141,7 @@ class Digest:
 
 
 def partnered(ref: Digest, new: Digest) -> Digest:
-    """`ref`, interleaved with `new`, its cases by the ids they have there."""
+    """The digest `ref`, interleaved with `new`, its cases by the ids they have there."""
     counterparts = new.partner.cases if new.partner else {}
     return replace(ref, cases={case: ref.cases[other] for case, other in counterparts.items()})
 
@@ -162,7 +167,10 @@ def digest(run: Run) -> Digest:
         partner=info.partner,
         commit=info.commit,
         variables=info.variables,
-        cases=_left_out(info.left_out)
+        cases={
+            out.case.id: CaseDigest(case=out.case, absent=f"{out.status}: {out.reason}", status=out.status)
+            for out in info.left_out
+        }
         | {
             name: _of_case(cases[name], done, doubted=info.partner is not None)
             for name, done in records.items()
@@ -170,15 +178,8 @@ def digest(run: Run) -> Digest:
     )
 
 
-def _left_out(cases: Iterable[LeftOut]) -> dict[str, CaseDigest]:
-    return {
-        out.case.id: CaseDigest(case=out.case, absent=f"{out.status}: {out.reason}", status=out.status)
-        for out in cases
-    }
-
-
 def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDigest:
-    """A round cut short counts as missing, not as failed, and so do all rounds where the machine was lost."""
+    """The digest of one case. A round cut short counts as missing, and so do all of a lost machine."""
     if any(record.outcome.status == Status.LOST for record in records):
         return CaseDigest(case=case)
     done = [record for record in records if record.outcome.status != Status.INTERRUPTED]
@@ -211,7 +212,86 @@ def _of_case(case: Case, records: Sequence[Record], *, doubted: bool) -> CaseDig
 
 
 def _values(measured: Sequence[Measurement]) -> dict[str, tuple[float | None, ...]]:
-    """Only metrics that some process has a value of, and no rates."""
+    """The values of each process: only of metrics that some process has a value of, and not of rates."""
     kept = [metric for metric in METRICS if not isinstance(metric.source, Rate)]
     values = {metric.name: tuple(metric.source.process(one).value for one in measured) for metric in kept}
     return {name: known for name, known in values.items() if any(value is not None for value in known)}
+
+
+class Setup(Protocol):
+    """What a run's head and its digest have in common."""
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that the run was measured on."""
+
+    @property
+    def settings(self) -> Settings:
+        """How the run's workers were run."""
+
+
+def run_bars(ref: Setup, new: Setup) -> list[str]:
+    """What keeps two runs from being compared: their hardware and their settings."""
+    settings = differing(ref.settings, new.settings, ("threads", "allocator", "isolation"))
+    if same_hardware(ref.machine, new.machine):
+        return settings
+    return (unequal(_hardware(ref.machine), _hardware(new.machine)) or ["other hardware"]) + settings
+
+
+def _hardware(machine: Machine) -> dict[str, object]:
+    return {
+        "CPU": machine.cpu,
+        "cores": machine.cores,
+        "usable threads": machine.threads,
+        "GiB of memory": round(machine.memory_bytes / 2**30),
+        "architecture": machine.architecture,
+        "accelerators": machine.accelerators,
+    }
+
+
+def case_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
+    """What keeps a case from being compared: device, work, clock, or the precision that was read back."""
+    if not (ref.rounds and new.rounds) or _conditions(ref) == _conditions(new):
+        return []
+    return [
+        *differing(ref, new, ("device_model",)),
+        *work_bars(ref, new),
+        *differing(ref.cost, new.cost, ("bytes",), "counted "),
+        *differing(ref, new, ("timer",)),
+        *unequal(ref.precision, new.precision),
+    ]
+
+
+def _conditions(side: CaseDigest) -> tuple[object, ...]:
+    """What keeps nothing from being compared where it is equal: the usual case, and quick to tell."""
+    return side.device_model, side.workload_version, side.cost, side.timer, side.precision
+
+
+def work_bars(ref: CaseDigest, new: CaseDigest) -> list[str]:
+    """What keeps two works from being compared, whatever computes them: definition and counts."""
+    if not (ref.rounds and new.rounds):
+        return []
+    return [
+        *differing(ref, new, ("workload_version",)),
+        *differing(ref.cost, new.cost, ("flops", "items", "item"), "counted "),
+    ]
+
+
+def arrow(name: str, ref: object, new: object) -> str:
+    """A change as text: `torch 2.12.1 → 2.13.0`."""
+
+    def text(value: object) -> str:
+        return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
+
+    return f"{name} {text(ref)} → {text(new)}"
+
+
+def differing(ref: object, new: object, names: Iterable[str], prefix: str = "") -> list[str]:
+    """The attributes of `names` that differ, as `threads 2 → 1`."""
+    pairs = [(name, getattr(ref, name), getattr(new, name)) for name in names]
+    return [arrow(prefix + name, a, b).replace("_", " ") for name, a, b in pairs if a != b]
+
+
+def unequal(ref: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """The values that differ, of keys in both: a newer version may report more."""
+    return [arrow(name, ref[name], new[name]) for name in ref if name in new and ref[name] != new[name]]

@@ -128,7 +128,7 @@ def fair_pairs(reference: Mapping[int, Timed], other: Mapping[int, Timed], fewes
 
 
 def _fairest(pairs: Mapping[int, tuple[Timed, Timed]]) -> Iterator[dict[int, tuple[Timed, Timed]]]:
-    """Fewer and fairer rounds first."""
+    """Choices of rounds, fewer and fairer ones first."""
     for fair in (_undisturbed, _met_the_same, _bounded):
         yield {number: pair for number, pair in pairs.items() if fair(*(each.doubt for each in pair))}
 

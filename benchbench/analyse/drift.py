@@ -96,7 +96,7 @@ def _uneven(cases: Sequence[Sequence[Process]]) -> Drift | None:
 
 
 def _friedman_p(rows: Sequence[Sequence[float]]) -> float:
-    """That columns are alike; 1 where all values of each row are equal."""
+    """The probability that columns are alike; 1 where all values of each row are equal."""
     ranks = [_doubled_ranks(row) for row in rows]
     middle = len(rows[0])
     total = sum((rank - middle) ** 2 for row in ranks for rank in row)
@@ -111,7 +111,7 @@ def _doubled_ranks(row: Sequence[float]) -> list[int]:
 
 
 def _chi_square_p(value: float, degrees: int) -> float:
-    """That χ² exceeds `value` (Wilson & Hilferty 1931): at 1 % within a twentieth of it, without SciPy."""
+    """The probability that χ² exceeds `value` (Wilson & Hilferty 1931): at 1 % within a twentieth of it."""
     spread = 2 / (9 * degrees)
     return 1 - NormalDist().cdf(((value / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread))
 
@@ -129,7 +129,7 @@ def _score(case: Sequence[Process]) -> int:
 
 
 def _slope(case: Sequence[Process]) -> float:
-    """Sen's: the median change per round of all pairs (Sen 1968), of `MOST_ROUNDS` evenly spread rounds."""
+    """Sen's slope (1968): the median change per round of all pairs, of `MOST_ROUNDS` evenly spread rounds."""
     import numpy as np
 
     rounds, logs = np.array(case[:: -(-len(case) // MOST_ROUNDS)], dtype=float).T

@@ -44,7 +44,7 @@ Count = Callable[[Cost], int]
 
 
 def _always_agree(_values: Sequence[float], /) -> str:
-    """Of a metric whose pool has a value whatever those of its processes."""
+    """Default: such a metric always has a pooled value."""
     return ""
 
 
@@ -77,27 +77,27 @@ class Rate:
 
     @property
     def settled(self) -> bool:
-        """As its divisor."""
+        """Whether the divisor means nothing while a process warms up."""
         return self.divisor.source.settled
 
     @property
     def once(self) -> bool:
-        """As its divisor."""
+        """Whether the divisor has one value a run."""
         return self.divisor.source.once
 
     def process(self, measured: Measurement) -> Value:
-        """In one process."""
+        """The rate in one process."""
         if not self.work(measured.cost):
             return Value(None, reason=self.uncounted if measured.cost.counted else FOREIGN)
         divisor = self.divisor.source.process(measured).value
         return finite(self.of(measured.cost, divisor), f"{self.divisor.name} is not known")
 
     def of(self, cost: Cost, divisor: float | None) -> float | None:
-        """Where the divisor has this value."""
+        """The rate where the divisor has this value."""
         return self.work(cost) / divisor if divisor else None
 
     def pool(self, values: Sequence[float], planned: int | None = None, /) -> Value:
-        """Of several processes: the interval's ends change places."""
+        """The rate of several processes: the interval's ends change places."""
         pooled = self.divisor.source.pool([1 / value for value in values], planned)
         if pooled.value is None:
             return Value(None, reason=f"{self.divisor.name} is not known")
@@ -123,7 +123,7 @@ class Metric:
     series: str | None = None
 
     def of(self, measured: Sequence[Measurement], planned: int | None = None) -> Value:
-        """Of the processes of a case, at least one; without any value, the first one's reason.
+        """The value of a case's processes, at least one; without any value, the first one's reason.
 
         `planned`: how many of them, the first, tell their spread; None: all.
         """
@@ -157,7 +157,7 @@ def disagreement(seconds: Sequence[float]) -> str:
 
 
 def geometric_mean(values: Sequence[float], planned: int | None = None, /) -> Value:
-    """Of seconds, with its t interval over processes: `stats.headline`; none where they disagree."""
+    """The geometric mean of seconds, with its t interval (`stats.headline`); no value where they disagree."""
     if reason := disagreement(values):
         return Value(None, reason=reason)
     interval = headline(values, planned=planned)

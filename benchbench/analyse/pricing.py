@@ -33,10 +33,13 @@ class Prices:
         return None if one is None else count * one
 
     def _given(self, device: str, count: int) -> float | None:
-        """Its own name counts before patterns; of those, the first that fits."""
+        """The price that was given: by the device's own name, else by the first pattern that fits."""
         counted = [(*_counted(name), amount) for name, amount in self.per_hour.items()]
         known = {pattern: amount for number, pattern, amount in counted if number == count}
-        fitting = [pattern for pattern in known if _fits(pattern, device)]
+        # Only * and ? are special, so the bracket is quoted.
+        fitting = [
+            pattern for pattern in known if fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
+        ]
         match = device if device in fitting else next(iter(fitting), None)
         return None if match is None else known[match]
 
@@ -47,12 +50,8 @@ def _counted(name: str) -> tuple[int, str]:
     return (int(match[1]), match[2]) if match else (1, name)
 
 
-def _fits(pattern: str, device: str) -> bool:
-    return fnmatchcase(device.lower(), pattern.lower().replace("[", "[[]"))
-
-
 def valid_prices(prices: Prices) -> Prices:
-    """Raises UsageError for an amount that is none, or one without a currency."""
+    """The prices as they are. Raises UsageError for an amount that is none, or one without a currency."""
     for device, amount in prices.per_hour.items():
         if not 0 < amount < inf:
             raise UsageError(f"{amount} is not a price of {device!r}.", "A price is above zero, for an hour.")
@@ -62,7 +61,7 @@ def valid_prices(prices: Prices) -> Prices:
 
 
 def parse_prices(texts: Iterable[str], before: Prices | None) -> Prices | None:
-    """`DEVICE=AMOUNT CURRENCY`, each more binding than `before`, whose currency it may leave out.
+    """Prices from `DEVICE=AMOUNT CURRENCY`, more binding than `before`, which may give the currency.
 
     Raises UsageError.
     """
@@ -88,7 +87,7 @@ def _parsed(text: str) -> tuple[str, float, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasePrice:
-    """Of an hour of a case's devices, and the items it buys; all None without a price, and why."""
+    """The price of an hour of a case's devices, and the items it buys; all None without a price, and why."""
 
     price_per_hour: float | None = None
     currency: str | None = None
@@ -100,7 +99,7 @@ FIELDS = ("price_per_hour", "currency", "items_per_cost")
 
 
 def priced(items_per_s: float | None, device: str, prices: Prices | None, count: int = 1) -> CasePrice:
-    """A case on so many of this device."""
+    """The price of a case on so many of this device."""
     price = prices.of(device, count) if prices else None
     if prices is None or price is None:
         return CasePrice(reason=f"no price of {device or 'this device'} is given")

@@ -1,14 +1,19 @@
-"""Records to rows: one per case, every statistic derived from the raw samples. Pure: no file, no clock."""
+"""Records to rows: one per case, every statistic derived from the raw samples. Pure: no file, no clock.
+
+The end of the file has rows as a flat table for programs: JSON, CSV and pandas. Its columns follow from the
+table of metrics, in SI base units. An absent value is None, and `notes` has why: `COLUMN: REASON`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from benchbench.analyse.launch_bound import launch_notes
+from benchbench.analyse import pricing, roofline
 from benchbench.analyse.metrics import FOREIGN, LATENCY, METRICS, Rate, Value, finite, steps_s
-from benchbench.analyse.plausible import implausible, interruption_notes
 from benchbench.analyse.pricing import CasePrice, Prices, priced
 from benchbench.analyse.roofline import (
     Ceiling,
@@ -17,11 +22,12 @@ from benchbench.analyse.roofline import (
     case_roofs,
     ceiling_notes,
     device_of,
+    implausible,
+    interruption_notes,
     position,
 )
-from benchbench.analyse.side_by_side import SHARES, share_of, side_by_side_notes
 from benchbench.machine.conditions import condition_notes, usual_mhz
-from benchbench.model.case import Case, LeftOut
+from benchbench.model.case import Case, LeftOut, Scalar
 from benchbench.model.measurement import Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, Note, NoteKind, note
 from benchbench.model.record import Record
@@ -29,12 +35,19 @@ from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.stats import calm_prior, deviation, median, quantile, t_quantile
 from benchbench.timing.policy import rounds_of
+from benchbench.timing.sampling import OVERHEAD
+from benchbench.workloads.base import CONSUMER, SOURCE
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 P99_SAMPLES = 662  # fewer say nothing about p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
 LEAST_SPREAD = 1e-4  # a standard deviation of logarithms: equal values must not make an interval certain
 UNKNOWN = Value(None)
 CaseKey = tuple[str, str]  # a suite and a case's id
 NO_SPEED = (Status.WRONG_RESULT, Status.IMPLAUSIBLE)  # shown before any other failure of the same case
+Share = Callable[[float, float, float], float]  # of the step, its source and its consumer: seconds
+DISAGREEMENT = 0.2  # of the device's time, by which the host must be done launching before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +92,17 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether it was measured; it has a latency unless its processes disagree."""
+        """Whether the case was measured; it has a latency unless its processes disagree."""
         return self.status is Status.OK
 
     @property
     def contended(self) -> str:
-        """What others took of its device meanwhile, where that shows; empty where nothing did."""
+        """What others took of the case's device meanwhile, where that shows; empty where nothing did."""
         return "; ".join(each.clause for each in self.notes if each.kind in CONTENTION)
 
     @property
     def warming_up(self) -> bool:
-        """Whether every process of it was still warming up: no time of it is of a settled step."""
+        """Whether every process was still warming up: no time of the case is of a settled step."""
         kept = [each.data for each in self.notes if each.kind is NoteKind.STILL_WARMING_UP]
         return any(data["count"] == data["rounds"] for data in kept)
 
@@ -101,20 +114,20 @@ class Row:
 
     @property
     def item(self) -> str | None:
-        """What it makes or works on: `image`."""
+        """What the case makes or works on: `image`."""
         return self.cost.item if self.cost else None
 
     def metric(self, name: str) -> Value:
-        """Without a value where the case has none."""
+        """The value of a metric; it has none where the case has none."""
         return self.metrics.get(name, UNKNOWN)
 
     @property
     def unranked(self) -> bool:
-        """Whether its speed says nothing beside others'; its notes say why."""
+        """Whether the case's speed says nothing beside others'; its notes say why."""
         return any(each.kind in (NoteKind.UNRANKED, NoteKind.OVERSUBSCRIBED) for each in self.notes)
 
     def value(self, name: str) -> float | None:
-        """Of a metric, in its unit."""
+        """The value of a metric, in its unit."""
         return self.metric(name).value
 
 
@@ -177,7 +190,7 @@ def _left_out(info: RunInfo, left_out: LeftOut) -> Row:
 
 
 def _planned(context: _Context, case: Case, records: Sequence[Record]) -> Row:
-    """Records in any order give the same row."""
+    """The row of a planned case; records in any order give the same row."""
     done = sorted(records, key=lambda record: record.round)
     measured = [record.outcome for record in done if isinstance(record.outcome, Measurement)]
     version, model = _probed(context.info, case)
@@ -215,7 +228,7 @@ def _probed(info: RunInfo, case: Case) -> tuple[str | None, str | None]:
 
 
 def _ending(records: Sequence[Record]) -> tuple[Status, str]:
-    """ok only if every finished round is; a round cut short counts as missing, not as failed."""
+    """How a case ended: ok if every finished round is; a round cut short counts as missing, not as failed."""
     finished = [record.outcome for record in records if record.outcome.status != Status.INTERRUPTED]
     failures = [outcome for outcome in finished if isinstance(outcome, Failure)]
     if failures:
@@ -235,7 +248,7 @@ def _relative_error(records: Sequence[Record], unverified: str) -> Value:
 
 
 def _measured(context: _Context, row: Row, measured: Sequence[Measurement], rounds: int) -> Row:
-    """`row` of a case that is ok, with its speed."""
+    """The row of a case that is ok, with its speed."""
     metrics = {metric.name: metric.of(measured, context.info.policy.planned) for metric in METRICS}
     latency_s = metrics["latency_s"].value
     where = _position(context, row, measured[0].cost, latency_s)
@@ -267,7 +280,11 @@ def _with_shared_intervals(
     Three processes say little of their own variance, and thirty cases of three a lot of what is usual: each
     variance is shrunk to the others' (Smyth 2004). `planned`: how many processes tell it.
     """
-    logs = {case_key(row.case): _logs(recorded[case_key(row.case)]) for row in made if _has_interval(row)}
+    logs = {
+        case_key(row.case): _logs(recorded[case_key(row.case)])
+        for row in made
+        if row.ok and row.metric(LATENCY.name).low is not None
+    }
     first = {key: own[:planned] for key, own in logs.items() if len(own[:planned]) > 1}
     if len(first) < 2:
         return list(made)
@@ -280,17 +297,13 @@ def _with_shared_intervals(
     return [_with_half_width(row, halves.get(case_key(row.case))) for row in made]
 
 
-def _has_interval(row: Row) -> bool:
-    return row.ok and row.metric(LATENCY.name).low is not None
-
-
 def _logs(records: Sequence[Record]) -> list[float]:
     outcomes = [record.outcome for record in sorted(records, key=lambda record: record.round)]
     return [math.log(median(steps_s(each))) for each in outcomes if isinstance(each, Measurement)]
 
 
 def _with_half_width(row: Row, half: float | None) -> Row:
-    """`half`: of the interval of the latency's logarithm."""
+    """The row with other intervals; `half`: of the interval of the latency's logarithm."""
     if half is None:
         return row
     changed = {
@@ -344,3 +357,231 @@ def _quality_notes(measured: Sequence[Measurement], rounds: int) -> list[Note]:
         stopped_by = " and ".join(sorted(set(stops)))
         notes.append(note(NoteKind.IMPRECISE, count=len(stops), rounds=count, stopped_by=stopped_by))
     return notes + list(dict.fromkeys(each for process in measured for each in process.notes))
+
+
+def hidden(step: float, source: float, consumer: float) -> float:
+    """How much of the shorter part the longer one hides: 1 where a step takes as long as the longer."""
+    return _within((source + consumer - step) / min(source, consumer))
+
+
+def waiting(step: float, _source: float, consumer: float) -> float:
+    """How much of the step its consumer is not at work."""
+    return _within(1 - consumer / step)
+
+
+def share_of(measured: Sequence[Measurement], share: Share) -> Value:
+    """The median of the processes; without a value, and a reason, where a step has no such parts."""
+    known = [
+        share(median(steps_s(each)), median(each.parts_s[SOURCE]), median(each.parts_s[CONSUMER]))
+        for each in measured
+        if each.parts_s.get(SOURCE) and each.parts_s.get(CONSUMER)
+    ]
+    return Value(median(known)) if known else Value(None)
+
+
+SHARES: dict[str, Share] = {"hidden_share": hidden, "waiting_share": waiting}
+
+
+def side_by_side_notes(shares: dict[str, Value]) -> list[Note]:
+    """A note with the shares, where there are any."""
+    found = {name: value.value for name, value in shares.items() if value.value is not None}
+    if found.keys() != SHARES.keys():
+        return []
+    return [note(NoteKind.SIDE_BY_SIDE, hidden=found["hidden_share"], waiting=found["waiting_share"])]
+
+
+def _within(share: float) -> float:
+    """The share within its ends: beyond them it is noise."""
+    return min(max(share, 0.0), 1.0)
+
+
+def launch_notes(measured: Sequence[Measurement]) -> list[Note]:
+    """Notes where the host or the timer set the time."""
+    return [*_launch_bound(measured), *_timer(measured)]
+
+
+def launching(measured: Measurement) -> float | None:
+    """The time the host took to launch a block, as a share of the time from then to the device's end of it.
+
+    The median of the first blocks of its batches: they find the device idle and its queue empty. None where
+    the host's own clock timed the blocks.
+    """
+    shares = [batch.enqueue_s / batch.device_s for batch in measured.batches if batch.device_s > 0]
+    return median(shares) if shares else None
+
+
+def _launch_bound(measured: Sequence[Measurement]) -> list[Note]:
+    """A note where the device waits for the host: it is not at least a fifth of a block behind it."""
+    shares = [share for process in measured if (share := launching(process)) is not None]
+    bound = [share for share in shares if share > 1 - DISAGREEMENT]
+    if not bound:
+        return []
+    return [note(NoteKind.LAUNCH_BOUND, share=median(bound), count=len(bound), rounds=len(measured))]
+
+
+def _timer(measured: Sequence[Measurement]) -> list[Note]:
+    """A note where blocks, which may not be longer than a step, are too short for their timer."""
+    shares = [process.timer_cost_s / median(process.block_s) for process in measured if process.timer_cost_s]
+    if not shares or median(shares) <= 1 / OVERHEAD:
+        return []
+    return [note(NoteKind.TIMER_COST, share=median(shares), limit=1 / OVERHEAD)]
+
+
+_Cell = tuple[Any, str]  # a value, and why there is none where it is None
+_Column = Callable[[Row], _Cell]
+
+
+def params_text(params: Mapping[str, Scalar]) -> str:
+    """Parameters as text, one word each: `m=64 n=64`."""
+    return " ".join(f"{name}={str(value).lower()}" for name, value in params.items())
+
+
+def flatten(row: Row) -> dict[str, Any]:
+    """The `COLUMNS` of a row. `notes`: what its reader must know, then why a column of it is empty."""
+    cells = {name: column(row) for name, column in _COLUMNS.items()}
+    absent = [f"{name}: {reason}" for name, (value, reason) in cells.items() if value is None and reason]
+    notes = (*(note.text for note in row.notes), *absent)
+    return {name: value for name, (value, _) in cells.items()} | {"notes": notes}
+
+
+def number_of(row: Row, name: str) -> Value:
+    """One of `NUMBERS`, in the unit that `unit_of` gives."""
+    value, reason = _COLUMNS[name](row)
+    return Value(value, reason=reason)
+
+
+def unit_of(row: Row, name: str) -> str:
+    """The unit of a number: `image/s` of `items_per_s`."""
+    unit = UNITS.get(name, "").replace("item", row.item or "item")
+    return unit.replace("currency", row.price.currency or "currency")
+
+
+def data_frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """Rows with their `COLUMNS`, of objects: None stays None."""
+    import pandas as pd
+
+    return pd.DataFrame([flatten(row) for row in rows], columns=list(COLUMNS), dtype=object)
+
+
+def _fact(of: Callable[[Row], Any]) -> _Column:
+    """A column that is empty without a reason."""
+    return lambda row: (of(row), "")
+
+
+def _case_fact(of: Callable[[Row], Any]) -> _Column:
+    """A column that nobody knows of a user's function."""
+    return lambda row: (of(row) or None, FOREIGN if row.ok else "")
+
+
+def _count(of: Callable[[Row], int]) -> _Column:
+    """A column of what the work of a step counts."""
+
+    def column(row: Row) -> _Cell:
+        counted = row.cost and row.cost.counted
+        return (of(row) if counted else None), FOREIGN if row.ok else ""
+
+    return column
+
+
+def _metric(name: str, row: Row) -> _Cell:
+    value = row.metric(name)
+    return value.value, value.reason
+
+
+def _latency_end(end: str, row: Row) -> _Cell:
+    value = row.metric("latency_s")
+    return getattr(value, end), value.reason
+
+
+def _quantile(name: str, row: Row) -> _Cell:
+    return (getattr(row.steps, name) if row.steps else None), ""
+
+
+def _p99(row: Row) -> _Cell:
+    return (row.steps.p99_s.value, row.steps.p99_s.reason) if row.steps else (None, "")
+
+
+def _position_cell(name: str, row: Row) -> _Cell:
+    return getattr(row.position, name), row.position.reasons.get(name, "")
+
+
+def _share(name: str, row: Row) -> _Cell:
+    found = row.shares.get(name, UNKNOWN)
+    return found.value, found.reason
+
+
+def _price(name: str, row: Row) -> _Cell:
+    return getattr(row.price, name), row.price.reason
+
+
+_IDENTITY: Mapping[str, _Column] = {
+    "case": _fact(lambda row: row.case.id),
+    "suite": _fact(lambda row: row.case.suite),
+    "workload": _fact(lambda row: row.case.workload),
+    "params": _fact(lambda row: row.case.params),
+    "dtype": _case_fact(lambda row: row.case.dtype and str(row.case.dtype)),
+    "mode": _case_fact(lambda row: row.case.mode),
+    "phase": _case_fact(lambda row: row.case.phase and str(row.case.phase)),
+    "cache": _case_fact(lambda row: row.case.dtype and str(row.case.cache)),
+    "backend": _fact(lambda row: row.case.backend),
+    "target": _fact(lambda row: row.case.target),
+    "framework_version": _fact(lambda row: row.framework_version),
+    "device": _fact(lambda row: row.case.device),
+    "device_name": _fact(lambda row: row.device_name),
+    "status": _fact(lambda row: str(row.status)),
+    "message": _fact(lambda row: row.message),
+    "rounds": _fact(lambda row: row.rounds),
+    "samples": _fact(lambda row: row.samples),
+    "contended": _fact(lambda row: row.contended),
+    "layout": _fact(lambda row: row.layout),
+}
+# Columns that are no metrics stand behind the one they belong to.
+_BEHIND: Mapping[str, Mapping[str, _Column]] = {
+    "latency_s": {
+        "latency_low_s": partial(_latency_end, "low"),
+        "latency_high_s": partial(_latency_end, "high"),
+        "latency_min_s": partial(_quantile, "min_s"),
+        "latency_p50_s": partial(_quantile, "p50_s"),
+        "latency_p90_s": partial(_quantile, "p90_s"),
+        "latency_p99_s": _p99,
+    },
+    "items_per_s": {
+        "item": _fact(lambda row: row.item),
+        "flops": _count(lambda row: row.cost.flops if row.cost else 0),
+        "bytes": _count(lambda row: row.cost.bytes if row.cost else 0),
+    },
+    "bytes_per_s": {name: partial(_position_cell, name) for name in roofline.FIELDS},
+    "entry_skew_s": {
+        "communication_share": _fact(lambda row: row.communication.value),
+        "idle_share": _fact(lambda row: row.idle.value),
+    },
+    "items_per_j": {name: partial(_share, name) for name in SHARES},
+    "peak_host_bytes": {"relative_error": lambda row: (row.relative_error.value, row.relative_error.reason)},
+}
+
+
+def _columns() -> dict[str, _Column]:
+    columns = dict(_IDENTITY)
+    for metric in METRICS:
+        columns |= {metric.name: partial(_metric, metric.name)} | dict(_BEHIND.get(metric.name, {}))
+    return columns | {name: partial(_price, name) for name in pricing.FIELDS}
+
+
+_COLUMNS = _columns()
+UNITS: Mapping[str, str] = {
+    **{metric.name: metric.unit for metric in METRICS},
+    **dict.fromkeys(("latency_low_s", "latency_high_s", "latency_min_s"), "s"),
+    **dict.fromkeys(("latency_p50_s", "latency_p90_s", "latency_p99_s"), "s"),
+    "flops": "FLOP",
+    "bytes": "B",
+    "flops_per_byte": "FLOP/B",
+    "attainable_flops_per_s": "FLOP/s",
+    **dict.fromkeys(("flops_of_ceiling", "flops_of_datasheet"), "%"),
+    **dict.fromkeys(("bytes_of_ceiling", "bytes_of_datasheet"), "%"),
+    **dict.fromkeys((*SHARES, "communication_share", "idle_share"), "%"),
+    "price_per_hour": "currency/h",
+    "items_per_cost": "item/currency",
+}  # of numbers; `item` and `currency` stand for the row's
+COLUMNS = (*_COLUMNS, "notes")
+_TEXTS = _IDENTITY.keys() - {"rounds", "samples"} | {"item", "bound", "roof", "currency", "notes"}
+NUMBERS = tuple(name for name in COLUMNS if name not in _TEXTS)

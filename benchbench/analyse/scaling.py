@@ -41,7 +41,7 @@ class Scaling:
 
 
 def scalings(run: Run, rows: Sequence[Row]) -> list[Scaling]:
-    """Of each measured training step of several devices beside which one of one device was measured."""
+    """The scaling of each training step of several devices beside which one of one device was measured."""
     recorded = by_case(run.records)
     known = {case_key(row.case): row for row in rows if row.ok}
     return [
@@ -76,7 +76,7 @@ def _scaling(recorded: Recorded, row: Row, alone: Row, *, weak: bool) -> Scaling
 
 
 def _rates(recorded: Recorded, row: Row) -> dict[int, float]:
-    """Round → items per second."""
+    """Items per second by round."""
     return {
         record.round: record.outcome.cost.items / median(steps_s(record.outcome))
         for record in recorded.get(case_key(row.case), ())

@@ -10,31 +10,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api.baselines import *  # noqa: F403 - as all below: one list of the functions, here
-    from benchbench.api.choosing import *  # noqa: F403
-    from benchbench.api.comparisons import *  # noqa: F403
+    from benchbench.api.comparisons import *  # noqa: F403 - as all below: one list of the functions, here
     from benchbench.api.environments import *  # noqa: F403
     from benchbench.api.machines import *  # noqa: F403
     from benchbench.api.measuring import *  # noqa: F403
-    from benchbench.api.profiles import *  # noqa: F403
-    from benchbench.api.reports import *  # noqa: F403
     from benchbench.api.stored import *  # noqa: F403
-    from benchbench.api.validation import *  # noqa: F403
 
 MODULES = {  # of this package → its functions
-    "baselines": ("baseline_set",),
-    "choosing": ("hardware",),
-    "comparisons": ("compare", "history"),
+    "comparisons": ("compare", "compare_profiles", "hardware", "history"),
     "environments": ("create_environment", "list_environments", "plan_environment", "remove_environments"),
     "machines": ("fleet",),
     "measuring": (
         *("check", "compare_ab", "devices", "doctor", "dry_run"),
         *("measure_ceilings", "measure_noise", "run", "selftest"),
     ),
-    "profiles": ("compare_profiles", "profile"),
-    "reports": ("frame", "report"),
-    "stored": ("folder", "load", "merge", "share_run"),
-    "validation": ("validate",),
+    "stored": (
+        *("baseline_set", "folder", "frame", "load", "merge", "profile", "report", "share_run", "validate"),
+    ),
 }
 FUNCTIONS = {name: module for module, names in MODULES.items() for name in names}
 

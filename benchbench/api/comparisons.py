@@ -1,15 +1,16 @@
-"""The functions that set stored runs beside each other: two, or all over time."""
+"""The functions that set stored runs beside each other: two, all over time, those of several machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchbench.analyse import metrics
-from benchbench.api.stored import folder
-from benchbench.errors import member
+from benchbench.api.stored import folder, load, profile
+from benchbench.errors import AccelbenchWarning, member
 from benchbench.judging import comparison
-from benchbench.judging import comparison as verdicts
 from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
 from benchbench.judging.series import Trend, trends
 from benchbench.model.options import Names, Variance, several
@@ -17,6 +18,11 @@ from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.selectors import results_folder
+
+if TYPE_CHECKING:
+    from benchbench.analyse.pricing import Prices
+    from benchbench.choosing.choice import HardwareComparison
+    from benchbench.profiling.differences import ProfileDifference
 
 
 def compare(
@@ -37,7 +43,7 @@ def compare(
     sides = [each if isinstance(each, Run) else folder(each, results) for each in (ref, new)]
     before, after = (each if isinstance(each, Run) else runs.read_run(each) for each in sides)
     chosen, limit = metrics.metric_named(metric), valid_threshold(threshold)
-    found = verdicts.compare_runs(before, after, chosen, limit, member(Variance, variance))
+    found = comparison.compare_runs(before, after, chosen, limit, member(Variance, variance))
     folders = [each for each in sides if isinstance(each, Path)]
     return comparison.with_operators(found, *folders) if len(folders) == len(sides) else found
 
@@ -67,8 +73,64 @@ def history(
 
 
 def _told(stored: Iterable[Run], observer: RunObserver) -> Iterator[Run]:
-    """The same runs; of each that has damaged lines, these are told."""
+    """The same runs; damaged lines of each are told."""
     for run in stored:
         if run.damaged:
             observer.note(f"damaged, not in this history: run {run.info.id}, {'; '.join(run.damaged)}")
         yield run
+
+
+def compare_profiles(
+    ref: Run | str | Path,
+    new: Run | str | Path,
+    *,
+    cases: Names = (),
+    results: str | Path | None = None,
+    observer: RunObserver | None = None,
+) -> list[ProfileDifference]:
+    """What `accelbench profile REF NEW` shows: what each operator of a case adds to the difference.
+
+    Where each has one of `cases`, these two are compared, whatever they are.
+
+    Raises UsageError, UnreadableInput.
+    """
+    from benchbench.profiling import differences
+
+    before, after = (profile(each, cases=cases, results=results, observer=observer) for each in (ref, new))
+    return [differences.difference(*pair) for pair in differences.pairs(before, after)]
+
+
+def hardware(
+    runs: Sequence[Run | str | Path] = (),
+    *,
+    cases: Names = (),
+    tags: Mapping[str, str] | None = None,
+    since: str = "",
+    by: str | None = None,
+    prices: Prices | None = None,
+    dedicated: bool = False,
+    results: str | Path | None = None,
+) -> HardwareComparison:
+    """What `accelbench hardware` shows: who is fastest, cheapest and most frugal, and which machine is slow.
+
+    `runs`: given or named as in `load`; none means all that are stored, of which one that cannot be read is
+    left out with an AccelbenchWarning. `cases`: parts of cases' ids, or patterns of whole ones. `tags`: what
+    a run must be filed under; `since`: an ISO date. `by`: the tag that names machines. `prices`: of devices,
+    else those of the nearest accelbench.toml. `dedicated`: nobody else uses the machines.
+    Raises UsageError, UnreadableInput where there is no run.
+    """
+    from benchbench.choosing.choice import compare_hardware
+    from benchbench.plan.config import known_prices
+
+    chosen = [each if isinstance(each, Run) else load(each, results) for each in runs]
+    wanted = selectors.RunFilter(tags=tags or {}, since=since)
+    shown = [run for run in chosen or _all_runs(results_folder(results)) if wanted.takes(run.info)]
+    return compare_hardware(shown, prices or known_prices(), cases=several(cases), by=by, dedicated=dedicated)
+
+
+def _all_runs(root: Path) -> Iterator[Run]:
+    if not selectors.run_ids(root):
+        folder("latest", root)  # tells what to do
+    return selectors.read_all(
+        root, lambda reason: warnings.warn(AccelbenchWarning(f"left out: {reason}"), stacklevel=2)
+    )

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from benchbench.cluster.asking import FleetOptions, MachineChoice, measure_fleet
-from benchbench.cluster.fleet import FleetObserver, FleetResult
-from benchbench.cluster.listener import BEGIN_S, Deadlines
+from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, MachineChoice, measure_fleet
+from benchbench.cluster.messages import BEGIN_S, Deadlines
 from benchbench.cluster.ray_cluster import RayCluster
 from benchbench.errors import UsageError, unknown
 from benchbench.model.options import MeasureKeywords, MeasureOptions, Names, asked_of, takes_keywords

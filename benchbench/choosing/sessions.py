@@ -1,4 +1,7 @@
-"""Stored runs → what each measured of a case, on which hardware and machine; or why it does not count."""
+"""Stored runs → what each measured of a case, on which hardware and machine; or why it does not count.
+
+And what several days and machines come to: a mean, and an error that knows how far these differ. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,20 @@ from benchbench.analyse.rows import Row, rows
 from benchbench.errors import UsageError, unknown
 from benchbench.format import count_of
 from benchbench.judging.pairs import LEAST_PROCESSES, PARTS_APART
-from benchbench.judging.sessions import Hours, days_of, hours_of
+from benchbench.judging.sessions import ENOUGH, Hours, days_of, hours_of
 from benchbench.machine.environment import fingerprint
 from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
 from benchbench.model.note import NoteKind
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run, RunInfo, Settings
+from benchbench.stats import Difference, deviation, mean, t_quantile
 from benchbench.store.naming import begun
 
 TAG = "machine"  # names the machine of a run, where nothing else is asked for
 DIGITS = 8  # of a machine's id, enough to tell thousands apart
 UNNAMED = "a machine without a name"
+LEAST = 1e-4  # a standard deviation: equal values must not make every difference significant
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,12 +46,12 @@ class Hardware:
 
     @property
     def name(self) -> str:
-        """`AMD EPYC 7B13, 8 threads`."""
+        """One device in words: `AMD EPYC 7B13, 8 threads`."""
         return f"{self.device}, {count_of(self.threads, 'thread')}" if self.threads else self.device
 
     @property
     def label(self) -> str:
-        """`8 × NVIDIA H100`; of one, its name."""
+        """All devices in words: `8 × NVIDIA H100`; of one, its name."""
         return several_devices(self.count, self.name)
 
 
@@ -73,7 +78,7 @@ class CaseSession:
 
     @property
     def hardware(self) -> Hardware:
-        """Of the case's devices."""
+        """The hardware of the case's devices."""
         return replace(self.type.hardware, count=self.case.hardware_count)
 
     @property
@@ -125,7 +130,7 @@ def evidence_of(runs: Iterable[Run], cases: Sequence[str] = (), by: str | None =
 
 
 def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[Hours]:
-    """Day by day of each machine, and in it hour by hour, the logarithms of the processes' values."""
+    """The logarithms of the processes' values, day by day of each machine, and in it hour by hour."""
     machines: dict[str, list[CaseSession]] = {}
     for session in sessions:
         if session.processes.logs(metric):
@@ -164,7 +169,7 @@ def _wanted(run: Run, cases: Sequence[str]) -> Iterator[tuple[Row, CaseDigest]]:
 def _session(
     info: RunInfo, measured: tuple[Row, CaseDigest], by: str, left_out: Counter[str]
 ) -> CaseSession | None:
-    """None of what does not count, which is then in `left_out`."""
+    """The session of a case; None of what does not count, which is then in `left_out`."""
     row, processes = measured
     hardware = _hardware(info, row)
     if fault := _fault(row, processes):
@@ -203,7 +208,7 @@ def _fault(row: Row, processes: CaseDigest) -> str:
 
 
 def _newest(sessions: Sequence[CaseSession], left_out: Counter[str]) -> Iterator[CaseSession]:
-    """Without those of another version than the newest; `sessions` are oldest first."""
+    """The sessions of the newest versions; `sessions` are oldest first."""
     versions = {(each.hardware, each.case.id): each.processes.version for each in sessions}
     works = {each.work: _counted(each) for each in sessions}
     for each in sessions:
@@ -220,3 +225,60 @@ def _counted(session: CaseSession) -> tuple[object, ...]:
     cost = session.processes.cost
     assert cost
     return session.processes.workload_version, cost.flops, cost.items, cost.item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanLog:
+    """The mean of a logarithm over days, its standard error, and the degrees of freedom of t."""
+
+    mid: float
+    error: float
+    degrees: float
+
+    def plus(self, log: float) -> MeanLog:
+        """The mean multiplied by what is known exactly."""
+        return MeanLog(mid=self.mid + log, error=self.error, degrees=self.degrees)
+
+    def half_width(self, confidence: float = 0.95) -> float:
+        """Half the width of its t interval."""
+        return t_quantile((1 + confidence) / 2, self.degrees) * self.error
+
+
+def mean_log(days: Sequence[Hours], assumed: float) -> MeanLog:
+    """The mean over days, each the mean of its hours; they may be of several machines of one type.
+
+    With fewer than `ENOUGH` days each missing one counts as differing by `assumed`, as in the gate
+    (judging/sessions.py). Where the processes alone explain more, their error counts. Raises ValueError for
+    none.
+    """
+    if not days:
+        raise ValueError("no day")
+    places = [mean([mean(hour) for hour in day]) for day in days]
+    between = filled_variance(deviation(places) ** 2 if len(places) > 1 else 0.0, len(places) - 1, assumed)
+    within, degrees = _within([hour for day in days for hour in day])
+    own = within * sum(1 / sum(map(len, day)) for day in days) / len(days) ** 2
+    square = max(between / len(days), LEAST**2)
+    if own > square:
+        return MeanLog(mid=mean(places), error=math.sqrt(own), degrees=degrees)
+    return MeanLog(mid=mean(places), error=math.sqrt(square), degrees=max(len(days), ENOUGH) - 1)
+
+
+def filled_variance(variance: float, degrees: float, assumed: float) -> float:
+    """A variance known with some degrees of freedom, those missing to `ENOUGH` − 1 taken as assumed."""
+    missing = max(ENOUGH - 1 - degrees, 0.0)
+    return (degrees * variance + missing * assumed**2) / (degrees + missing)
+
+
+def gap(best: MeanLog, other: MeanLog) -> Difference:
+    """The difference other − best, of hardware whose days have nothing in common (Welch 1947)."""
+    square = best.error**2 + other.error**2
+    shares = (best.error**2 / square) ** 2 / best.degrees + (other.error**2 / square) ** 2 / other.degrees
+    return Difference(other.mid - best.mid, math.sqrt(square), 1 / shares)
+
+
+def _within(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The variance of processes within an hour, and its degrees of freedom."""
+    several = [group for group in groups if len(group) > 1]
+    degrees = sum(len(group) - 1 for group in several)
+    squares = math.fsum((len(group) - 1) * deviation(group) ** 2 for group in several)
+    return (squares / degrees if degrees else 0.0), degrees

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.metrics import LATENCY
-from benchbench.choosing.means import LEAST, filled_variance
-from benchbench.choosing.sessions import CaseSession, MachineType, nested_days
+from benchbench.choosing.sessions import LEAST, CaseSession, MachineType, filled_variance, nested_days
 from benchbench.judging.comparison import ALPHA, THRESHOLD
 from benchbench.judging.sessions import ENOUGH
 from benchbench.stats import holm, mad, mean, median, t_quantile, t_tail
@@ -48,7 +47,7 @@ class Siblings:
 
 @dataclass(frozen=True, slots=True)
 class _Deviations:
-    """Of one machine: its logarithm over the siblings' median, case by case."""
+    """How far a machine is from its siblings: its logarithm over their median, case by case."""
 
     machine: str
     cases: tuple[float, ...]
@@ -60,7 +59,7 @@ class _Deviations:
 
 
 def rank_siblings(sessions: Sequence[CaseSession], assumed: float) -> list[Siblings]:
-    """Of each type of which a case ran on two machines or more; `assumed`: how far days differ.
+    """The machines of each type of which a case ran on two or more; `assumed`: how far days differ.
 
     A machine's score over K days has this over √K in it, of the machine that was measured least.
     """
@@ -80,7 +79,7 @@ def rank_siblings(sessions: Sequence[CaseSession], assumed: float) -> list[Sibli
 
 
 def _deviations(sessions: Sequence[CaseSession]) -> list[_Deviations]:
-    """The slowest first; of cases that enough machines ran, or all of them if they are two."""
+    """Machines, the slowest first; by cases that enough machines ran, or by all of them if they are two."""
     cases: dict[tuple[str, str | None], dict[str, list[CaseSession]]] = {}
     for each in sessions:
         own = cases.setdefault((each.case.id, each.processes.version), {})
@@ -124,7 +123,7 @@ def spread_of(scores: Sequence[float], assumed: float) -> float:
 
 
 def machine_ps(scores: Sequence[float], assumed: float) -> list[float]:
-    """One-sided, that a machine so slow is one of the others."""
+    """The one-sided probability that a machine so slow is one of the others."""
     if len(scores) < LEAST_MACHINES:
         return [1.0] * len(scores)
     spread = spread_of(scores, assumed)
@@ -132,7 +131,7 @@ def machine_ps(scores: Sequence[float], assumed: float) -> list[float]:
 
 
 def _adjusted(ps: Mapping[MachineType, Sequence[float]]) -> dict[MachineType, list[float]]:
-    """By Holm, over the machines of all types."""
+    """The probabilities adjusted by Holm, over the machines of all types."""
     adjusted = iter(holm([p for own in ps.values() for p in own]))
     return {kind: [next(adjusted) for _ in own] for kind, own in ps.items()}
 

@@ -45,7 +45,7 @@ def set_(
     """
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.baselines import accepted_lines
+    from benchbench.documents.gate import accepted_lines
 
     done = api.baseline_set(name, run, replace=replace, accept=accept, results=results, observer=Lines())
     for each in done.dropped:
@@ -59,7 +59,7 @@ def list_(results: ResultsOption = Path("results"), format: FormatOption = TERMI
 
     Examples: accelbench baseline list; accelbench baseline list --format json
     """
-    from benchbench.documents.baselines import baselines_document
+    from benchbench.documents.gate import baselines_document
     from benchbench.gate import baselines
 
     known = {name: baselines.read_baseline(results, name, tell) for name in baselines.baseline_names(results)}
@@ -80,7 +80,7 @@ def show(
     Examples: accelbench baseline show main; accelbench baseline show main --metric peak_host_bytes
     """
     from benchbench.analyse.metrics import metric_named
-    from benchbench.documents.baselines import baseline_document
+    from benchbench.documents.gate import baseline_document
     from benchbench.gate import baselines
 
     chosen = metric_named(metric)

@@ -71,7 +71,7 @@ def check_(
     from benchbench import api
     from benchbench.cli.live import Lines
     from benchbench.documents import gate
-    from benchbench.documents.conclusions import Gate
+    from benchbench.documents.gate import Gate
     from benchbench.store.selectors import results_option
 
     files = outputs(out)

@@ -106,19 +106,19 @@ def _metrics(_: Path) -> Iterable[str]:
 
 
 def _columns(_: Path) -> Iterable[str]:
-    from benchbench.documents.run_columns import choices
+    from benchbench.documents.run_table import choices
 
     return choices()
 
 
 def _hardware_columns(_: Path) -> Iterable[str]:
-    from benchbench.documents.hardware_tables import column_names
+    from benchbench.documents.hardware import column_names
 
     return column_names()
 
 
 def _axes(_: Path) -> Iterable[str]:
-    from benchbench.documents.run_works import AXES
+    from benchbench.documents.run_table import AXES
 
     return AXES
 

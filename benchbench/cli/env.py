@@ -49,7 +49,7 @@ def create(
     Examples: accelbench env create torch_xla; accelbench env create torch@2.12 --with "torch==2.12.1"
     """
     from benchbench import api
-    from benchbench.documents import environments
+    from benchbench.documents.lists import download_document, takes
     from benchbench.environments.build import check_usable
     from benchbench.environments.interpreters import Found
 
@@ -60,13 +60,13 @@ def create(
             made = api.plan_environment(name, **asked, on_stage=show)
         else:
             made = api.create_environment(
-                name, **asked, on_plan=lambda plan: tell(*environments.takes(plan)), on_stage=show
+                name, **asked, on_plan=lambda plan: tell(*takes(plan)), on_stage=show
             )
     if isinstance(made, Found):
         _print([made], format)
         check_usable(made)
     else:
-        print_document(environments.download_document(made), format)
+        print_document(download_document(made), format)
 
 
 @env.command("list")
@@ -106,7 +106,7 @@ def rm(
 
 
 def _print(found: Sequence[Found], format: str) -> None:
-    from benchbench.documents.environments import environments_document
+    from benchbench.documents.lists import environments_document
 
     print_document(environments_document(found), format)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from benchbench.cli.screen import tell
 from benchbench.cluster.fleet import FleetObserver
+from benchbench.cluster.machines import ShareState
 from benchbench.cluster.receiver import ShareProgress
-from benchbench.cluster.shares import ShareState
 from benchbench.documents.fleet import what_happened
 from benchbench.format import visible
 from benchbench.model.measurement import Failure

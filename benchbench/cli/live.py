@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchbench.cli.screen import tell
-from benchbench.documents import plan, summary
+from benchbench.documents.plan import forecast, left_out, run_summary, time_split
 from benchbench.format import count_of, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.doubling import sequence
 from benchbench.running import observer
@@ -61,7 +61,7 @@ class Lines(RunObserver):
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """What is left out, then the bar if there is a terminal to show it."""
         for info in infos:
-            tell(*map(self._redact, plan.left_out(info.left_out)))
+            tell(*map(self._redact, left_out(info.left_out)))
         self._labels = ["A ", "B "] if len(infos) > 1 else [""]
         if sys.stderr.isatty() and infos[0].plan:
             self._bar = ProgressLine(infos)
@@ -94,10 +94,14 @@ class Lines(RunObserver):
             self._bar.stop()
             self._bar = None
         for each in runs if self._summary else ():
-            tell(*summary.run_summary(each.records, each.info, each.wall_s).splitlines())
+            tell(*run_summary(each.records, each.info, each.wall_s).splitlines())
             if self._verbose:
                 own = [record for record in each.records if record.part == len(each.info.resumed)]
-                tell(f"time: {summary.time_split(own, each.stages_s)}")
+                tell(f"time: {time_split(own, each.stages_s)}")
+            if self._report == "report":
+                from benchbench.documents.run import answer
+
+                tell(*answer(Run(info=each.info, records=tuple(each.records))))
             if self._report:
                 tell(f"next: accelbench {self._report} {each.info.id}{self._where}")
 
@@ -111,7 +115,7 @@ class ProgressLine:
 
         columns = (BarColumn(20), TextColumn("{task.fields[left]} left  {task.description}", markup=False))
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._forecasts = [plan.forecast(info) for info in infos]
+        self._forecasts = [forecast(info) for info in infos]
         total = sum(len(info.plan) * info.policy.rounds for info in infos)
         self._task = self._progress.add_task("", total=total, left=self._left)
         self._progress.start()

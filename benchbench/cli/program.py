@@ -79,7 +79,7 @@ def _ended(program: Callable[[], typer.Typer], name: str) -> Any:
 
     from benchbench.cli.streams import open_streams
     from benchbench.errors import AccelbenchError, AccelbenchWarning
-    from benchbench.machine.system import check_system
+    from benchbench.machine.environment import check_system
 
     open_streams()
     warnings.simplefilter("always", AccelbenchWarning)

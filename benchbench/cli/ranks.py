@@ -36,7 +36,7 @@ def measure_ranks(
     Example: torchrun --standalone --nproc-per-node=2 -m benchbench.ranks -w all_reduce -b torch
     """
     where = launched(os.environ, os.getppid())
-    from benchbench.launch.followers import follow
+    from benchbench.launch.joining import follow
 
     if where.rank:
         with signals():
@@ -44,7 +44,7 @@ def measure_ranks(
         return
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents import summary
+    from benchbench.documents.plan import failing
     from benchbench.running.launched import measure_launched
 
     with signals():
@@ -52,4 +52,4 @@ def measure_ranks(
         made = measure_launched(where, options, results, shown, profile=profile)
     if format != TERMINAL:
         print_document(api.report(made), format)
-    raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
+    raise typer.Exit(4 if failing(made.records) and not allow_failed else 0)

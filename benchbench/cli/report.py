@@ -74,7 +74,7 @@ def report(
     Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
     """
     from benchbench import api
-    from benchbench.documents.plots import select_plots
+    from benchbench.documents.document import select_plots
     from benchbench.plan.config import known_prices
     from benchbench.store.selectors import own_folder
 

@@ -53,7 +53,7 @@ def run(
     _check_resume(interrupted, resume=resume, dry_run=dry_run)
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents import summary
+    from benchbench.documents.plan import failing
     from benchbench.plan.config import known_prices
     from benchbench.store.selectors import results_option
 
@@ -68,7 +68,7 @@ def run(
         made = api.run(options=options, profile=profile, resume=which, results=results, observer=shown)
     if format != TERMINAL:
         print_document(api.report(made, prices=known), format)
-    raise typer.Exit(4 if summary.failing(made.records) and not allow_failed else 0)
+    raise typer.Exit(4 if failing(made.records) and not allow_failed else 0)
 
 
 def _check_resume(run: str | None, *, resume: bool, dry_run: bool) -> None:
@@ -82,8 +82,7 @@ def _check_resume(run: str | None, *, resume: bool, dry_run: bool) -> None:
 def _print_plan(options: MeasureOptions, format: str, results: Path, *, profile: bool) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.earlier_runs import processes_s, runs_here
-    from benchbench.documents.plan import plan_document
+    from benchbench.documents.plan import plan_document, processes_s, runs_here
     from benchbench.running.recording import check_plans
 
     with signals():

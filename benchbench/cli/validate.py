@@ -26,7 +26,7 @@ def validate(
     Examples: accelbench validate latest; accelbench validate results
     """
     from benchbench import api
-    from benchbench.documents.validation import validation_document
+    from benchbench.documents.lists import validation_document
 
     found = api.validate(stored, results=results)
     print_document(validation_document(found), format)

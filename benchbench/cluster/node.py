@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 from benchbench import __version__, registry
 from benchbench.backends.base import Backend
-from benchbench.cluster.messages import Description, LineKind, NodeJob
+from benchbench.cluster.messages import Description, LineKind, NodeJob, with_suites
 from benchbench.machine.environment import machine
-from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.plan.revision import commit_tag
@@ -31,7 +29,8 @@ def do_job(job: NodeJob, tell: Tell, scratch: Path) -> None:
     if job.kind == "describe":
         tell(LineKind.DESCRIPTION, describe_machine())
     elif job.kind == "measure":
-        measure.measure_suite(_with_suites(job, scratch), scratch / "results", Teller(tell))
+        options = with_suites(job.options, job.suites, scratch)
+        measure.measure_suite(options, scratch / "results", Teller(tell))
     elif job.kind == "again":
         _measure_again(job, scratch / "results", Teller(tell))
     else:
@@ -62,17 +61,6 @@ def _packages() -> dict[str, str]:
                 except metadata.PackageNotFoundError:
                     continue
     return dict(sorted(found.items()))
-
-
-def _with_suites(job: NodeJob, scratch: Path) -> MeasureOptions:
-    """The job's options, its suites written to files."""
-    paths = []
-    for number, (name, text) in enumerate(job.suites):
-        path = scratch / "suites" / str(number) / f"{name}.toml"
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        paths.append(str(path))
-    return dataclasses.replace(job.options, suites=tuple(paths))
 
 
 def _measure_again(job: NodeJob, results: Path, observer: RunObserver) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchbench.analyse.plausible import implausible
-from benchbench.analyse.roofline import MEMORY, Ceiling, device_of
+from benchbench.analyse.roofline import MEMORY, Ceiling, device_of, implausible
 from benchbench.errors import UnreadableInput
 from benchbench.machine.conditions import condition_notes
 from benchbench.machine.environment import cache_folder, fingerprint

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 from benchbench import format as fmt
+from benchbench.analyse.digest import SETTLED
 from benchbench.analyse.metrics import METRICS
-from benchbench.documents import evidence
 from benchbench.documents.document import (
     Cell,
     Column,
     Content,
     Document,
     Layout,
+    Number,
+    Part,
     Records,
+    Tone,
     cell,
+    number,
     paragraph,
     table,
 )
-from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
-from benchbench.judging.comparison import ALPHA, CaseComparison, Comparison
+from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, Comparison
+from benchbench.judging.significance import TestResult
 from benchbench.model.run import RunInfo
 from benchbench.model.status import Verdict
 
@@ -37,13 +41,28 @@ MODES = (
 )
 MDE = "MDE: the change called slower 4 times in 5"
 UNITS = {metric.name: metric.unit for metric in METRICS}
+EVIDENCE_COLUMNS = (
+    Column("ratio [95 %]", line=1),
+    Column("ref → new", line=1),
+    Column("p", line=1, label="p"),
+    Column("MDE", line=1, label="MDE"),
+)
 COLUMNS = (
     Column("verdict"),
     Column("case"),
-    *evidence.COLUMNS,
+    *EVIDENCE_COLUMNS,
     Column("processes", line=1),
     Column("notes", line=2),
 )
+TONES = {
+    Verdict.SLOWER: Tone.BAD,
+    Verdict.BROKEN: Tone.BAD,
+    Verdict.FASTER: Tone.GOOD,
+    Verdict.INCONCLUSIVE: Tone.WARNING,
+    Verdict.INSUFFICIENT: Tone.WARNING,
+    Verdict.INCOMPARABLE: Tone.WARNING,
+    Verdict.GONE: Tone.WARNING,
+}  # every other: plain
 
 
 def select_verdicts(found: Comparison, only: Collection[Verdict], order: Order) -> list[CaseComparison]:
@@ -79,7 +98,7 @@ def comparison_document(found: Comparison, shown: Sequence[CaseComparison]) -> D
 
 
 def case_verdict(verdict: CaseComparison) -> CaseVerdict:
-    """For what CI systems read: `latency_s slower: 1.080× …; why`."""
+    """A verdict for what CI systems read: `latency_s slower: 1.080× …; why`."""
     text = f"{verdict.metric} {verdict.verdict}: {'; '.join(sentences(verdict))}"
     return CaseVerdict(
         case=verdict.case, verdict=verdict.verdict, ratio=verdict.ratio, text=fmt.visible(text)
@@ -99,7 +118,7 @@ def _row(verdict: CaseComparison) -> dict[str, Content]:
     return {
         "verdict": verdict_cell(verdict.verdict),
         "case": verdict.case,
-        **evidence.evidence(verdict, UNITS[verdict.metric], verdict.verdict),
+        **evidence(verdict, UNITS[verdict.metric], verdict.verdict),
         "processes": counts if known else None,
         "notes": _notes(verdict),
     }
@@ -107,7 +126,7 @@ def _row(verdict: CaseComparison) -> dict[str, Content]:
 
 def _notes(verdict: CaseComparison) -> str:
     """Why there is no other verdict, what is suspect, and which operators take longer."""
-    stopped = evidence.imprecise(verdict.stopped_by, verdict.metric) if verdict.ratio is not None else ""
+    stopped = imprecise(verdict.stopped_by, verdict.metric) if verdict.ratio is not None else ""
     longer = f"operators: {', '.join(verdict.operators)}" if verdict.operators else ""
     return "; ".join(filter(None, (verdict.reason, stopped, longer)))
 
@@ -130,7 +149,7 @@ def _data(found: Comparison, shown: Sequence[CaseComparison]) -> dict[str, Any]:
         "modes": found.modes,
         "changes": found.changes,
         "drifts": {side: each.note.clause for side, each in found.drifts.items()},
-        "counts": _counts(found),
+        "counts": verdict_counts(verdict.verdict for verdict in found.verdicts),
         "verdicts": [asdict(verdict) for verdict in shown],
     }
 
@@ -154,20 +173,22 @@ def _facts(found: Comparison) -> list[str]:
 
 def _summary(found: Comparison) -> list[str]:
     """The geometric mean of what was compared, how many cases got which verdict, and what p and MDE are."""
-    counts = ", ".join(f"{count} {name}" for name, count in _counts(found).items()) or "no case in either run"
+    counted = verdict_counts(verdict.verdict for verdict in found.verdicts)
+    counts = ", ".join(f"{count} {name}" for name, count in counted.items()) or "no case in either run"
     if found.geomean is None:
         return [counts]
     return [
         f"geomean of {fmt.count_of(found.compared, 'compared case')}: {fmt.significant(found.geomean)}×",
-        *evidence.moved_alike(found.common),
+        *moved_alike(found.common),
         counts,
         f"p (Holm) and MDE hold for {fmt.count_of(found.compared, 'case')} together; {MDE}",
         *([MODES] if found.modes else []),
     ]
 
 
-def _counts(found: Comparison) -> dict[str, int]:
-    counts = Counter(verdict.verdict for verdict in found.verdicts)
+def verdict_counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """How many cases got each verdict, those that some got, in the order of `Verdict`."""
+    counts = Counter(verdicts)
     return {str(name): counts[name] for name in Verdict if counts[name]}
 
 
@@ -178,3 +199,44 @@ def _run(info: RunInfo) -> dict[str, str | None]:
 
 def _label(info: RunInfo) -> str:
     return f"{info.partner.label}, " if info.partner else ""
+
+
+def verdict_cell(verdict: Verdict) -> Cell:
+    """The verdict's word, and how it is to be taken."""
+    return Cell((str(verdict),), TONES.get(verdict, Tone.PLAIN))
+
+
+def evidence(found: CaseComparison | TestResult, unit: str, verdict: Verdict) -> dict[str, Content]:
+    """The cells of `COLUMNS`, each empty where it is not known; values are in `unit`.
+
+    A ratio that is no ground for a verdict has a `?`.
+    """
+    known = found.ref is not None or found.new is not None
+    ratio = number(found.ratio, "×", found.low, found.high)
+    return {
+        "ratio [95 %]": replace(ratio, unsure=verdict is Verdict.INSUFFICIENT and bool(ratio.parts)),
+        "ref → new": Cell((_value(found.ref, unit), "→", _value(found.new, unit))) if known else None,
+        "p": number(found.p_holm, "p"),
+        "MDE": number(found.mde, "%"),
+    }
+
+
+def _value(value: float | None, unit: str) -> Part:
+    return "–" if value is None else Number(value, unit)
+
+
+def moved_alike(found: CommonFactor | None) -> list[str]:
+    """A line where nearly every case moved the same way."""
+    if found is None:
+        return []
+    moved = f"{found.moving} of {found.cases} cases moved the same way"
+    median = f"{fmt.significant(found.ratio)}× in the median"
+    return [f"{moved}, {median}: probably the machine, not the code; measure interleaved (--ab)"]
+
+
+def imprecise(stopped_by: Sequence[str], metric: str) -> str:
+    """A note where sampling ended for another reason than its precision, and it matters to the metric."""
+    stops = [stop for stop in stopped_by if stop != "precision"]
+    return (
+        f"less precise than asked (stopped by {' and '.join(stops)})" if stops and metric in SETTLED else ""
+    )

@@ -12,7 +12,7 @@ from benchbench.diagnosis.checks.base import Level
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.noise import Noise, suggested
 from benchbench.diagnosis.selftest import Result
-from benchbench.documents.document import Cell, Content, Document, Number, Tone, number, table
+from benchbench.documents.document import Cell, Content, Document, Tone, number, number_or_dash, table
 from benchbench.format import count_of, percent
 from benchbench.judging.comparison import THRESHOLD
 from benchbench.machine.peaks import peaks
@@ -51,7 +51,7 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
             "device": each["device"],
             "of": "copy" if each["quantity"] == MEMORY else f"{each['quantity']} GEMM",
             "rate": number(each["rate"], each["unit"]),
-            "of datasheet": _known(each["of_datasheet"], "%"),
+            "of datasheet": number_or_dash(each["of_datasheet"], "%"),
             "reached by": each["case"],
         }
         for each in fields
@@ -65,7 +65,7 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
 
 
 def _ceiling_fields(ceiling: Ceiling) -> dict[str, Any]:
-    """With its unit and its share of the datasheet's peak, None where that is not known."""
+    """A ceiling with its unit and its share of the datasheet's peak, None where that is not known."""
     unit = "B/s" if ceiling.quantity == MEMORY else "FLOP/s"
     return asdict(ceiling) | {"unit": unit, "of_datasheet": _of_datasheet(ceiling)}
 
@@ -97,9 +97,9 @@ def _result(found: Result) -> dict[str, Content]:
         "spin": found.spin,
         "of": found.of,
         "asked": number(found.asked_s, "s"),
-        "truth": _known(found.truth_s, "s"),
-        "measured": _known(found.measured_s, "s"),
-        "error": _known(found.error, "%"),
+        "truth": number_or_dash(found.truth_s, "s"),
+        "measured": number_or_dash(found.measured_s, "s"),
+        "error": number_or_dash(found.error, "%"),
         "limit": number(found.limit, "%"),
         "attempts": found.attempts,
         "note": found.note,
@@ -127,10 +127,10 @@ def _noise(found: Noise) -> dict[str, Content]:
     return {
         "case": found.case,
         "processes": found.processes,
-        "cv": _known(found.cv if found.cv is None else round(found.cv, 12), "%"),
-        "detectable": _known(found.detectable, "%"),
-        "ratio": _known(found.ratio, "×"),
-        "threshold": _known(found.threshold, "%"),
+        "cv": number_or_dash(found.cv if found.cv is None else round(found.cv, 12), "%"),
+        "detectable": number_or_dash(found.detectable, "%"),
+        "ratio": number_or_dash(found.ratio, "×"),
+        "threshold": number_or_dash(found.threshold, "%"),
         "note": Cell(("alarm",), Tone.BAD) if found.alarm else found.reason,
     }
 
@@ -143,8 +143,3 @@ def _suggestion(found: Sequence[Noise]) -> str:
     are = "is" if noisier == 1 else "are"
     beyond = f"; {count_of(noisier, 'case')} {are} noisier" if noisier else ""
     return f"suggested: --threshold {100 * least:g}%{beyond}"
-
-
-def _known(value: float | None, unit: str) -> Cell:
-    """A dash where it is not known."""
-    return Cell(("–",)) if value is None else Cell((Number(value, unit),))

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench.cluster.fleet import FleetResult
-from benchbench.cluster.machines import Absent
+from benchbench.cluster.machines import Absent, ShareState
 from benchbench.cluster.receiver import ShareProgress
-from benchbench.cluster.shares import ShareState
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Document, Tone
 
@@ -43,15 +42,13 @@ def fleet_document(result: FleetResult) -> Document:
 
 def incomplete(result: FleetResult) -> bool:
     """Whether a machine did not answer, could not do its share, or left what no other took over."""
-    return bool(result.absent) or any(map(_is_open, result.shares))
-
-
-def _is_open(share: ShareProgress) -> bool:
-    return share.state is not ShareState.DONE and not share.begun_again_on
+    return bool(result.absent) or any(
+        share.state is not ShareState.DONE and not share.begun_again_on for share in result.shares
+    )
 
 
 def _fields(share: ShareProgress) -> dict[str, Any]:
-    """What holds of a share that is over."""
+    """What is told to programs of a share that is over."""
     found = {**asdict(share), "state": share.state.value}
     return {name: value for name, value in found.items() if name != "stage"}
 
@@ -74,7 +71,7 @@ def _absent_row(each: Absent) -> dict[str, Content]:
 
 
 def what_happened(share: ShareProgress) -> str:
-    """Other than that it was measured."""
+    """What happened to a share, other than that it was measured."""
     instead = f"instead of {share.instead_of}" if share.instead_of else ""
     again = f"begun again on {share.begun_again_on}" if share.begun_again_on else ""
     return "; ".join(filter(None, (instead, share.reason, again)))

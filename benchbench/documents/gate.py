@@ -1,17 +1,23 @@
-"""A check as a document: what was held against what, the evidence of each case, what it comes to."""
+"""Checks and baselines as documents: what was compared with what, the evidence, what it comes to."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.analyse.digest import Digest
-from benchbench.analyse.metrics import METRICS
-from benchbench.documents import evidence
-from benchbench.documents.conclusions import Gate, conclusions, deciding
+from benchbench.analyse.digest import CaseDigest, Digest
+from benchbench.analyse.metrics import METRICS, Metric
+from benchbench.documents.comparison import (
+    EVIDENCE_COLUMNS,
+    evidence,
+    imprecise,
+    moved_alike,
+    verdict_cell,
+    verdict_counts,
+)
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -19,21 +25,35 @@ from benchbench.documents.document import (
     Document,
     Layout,
     Number,
+    Tone,
     cell,
     number,
+    number_or_dash,
     paragraph,
     table,
 )
-from benchbench.documents.evidence import verdict_cell
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
-from benchbench.gate.baselines import hardware
-from benchbench.judging.check import CaseFinding, GateResult, endings
+from benchbench.format import count_of, visible
+from benchbench.gate.baselines import KEPT, SessionsByMachine, hardware
+from benchbench.gate.stages import Acceptance
+from benchbench.judging.check import (
+    TOLD_ONLY,
+    CaseFinding,
+    Cause,
+    Ending,
+    GateResult,
+    endings,
+    exit_code,
+    judged,
+)
 from benchbench.judging.comparison import ALPHA
 from benchbench.judging.sessions import ENOUGH, days_of
 from benchbench.judging.significance import TestResult
 from benchbench.model.status import Verdict
-from benchbench.stats import median
+from benchbench.stats import deviation, mean, median
+from benchbench.store import naming
+from benchbench.store.naming import DIRTY
 
 SCHEMA = 1  # of the JSON. 1: first
 
@@ -53,7 +73,7 @@ COLUMNS = (
     Column("verdict"),
     Column("case"),
     Column("metric"),
-    *evidence.COLUMNS,
+    *EVIDENCE_COLUMNS,
     Column("processes", line=1),
     Column("limit", line=2, label="limit"),
     Column("spread", line=2, label="sessions differ by"),
@@ -61,10 +81,20 @@ COLUMNS = (
     Column("measured again", line=3, label="again:"),
     Column("notes", line=4),
 )
+TITLES = {
+    Ending.NOTHING_TESTED: "NOT COMPARABLE",
+    Ending.INCOMPLETE: "INCOMPLETE",
+    Ending.REGRESSED: "FAIL",
+    Ending.FAILED: "BROKEN",
+    Ending.NOT_COMPARABLE: "NOT COMPARABLE",
+    Ending.PROVISIONAL: "PROVISIONAL",
+    Ending.INCONCLUSIVE: "INCONCLUSIVE",
+}
+COUNTED = TOLD_ONLY  # told as "2 of 30"
 
 
 def check_document(gate: Gate) -> Document:
-    """What was held against what, a paragraph a case, and what it comes to, gravest first."""
+    """What was compared with what, a paragraph a case, and what it comes to, gravest first."""
     names = case_cells(each.case for each in gate.found.findings)
     rows = [_row(each) | {"case": names[each.case]} for each in ordered(gate.found.findings)]
     several = len(gate.found.policy.metrics) > 1
@@ -104,7 +134,7 @@ def _evidence(finding: CaseFinding, result: TestResult) -> dict[str, Content]:
     against = fmt.count_of(result.against, "pair")
     if not result.in_turn:
         against = f"{fmt.count_of(result.processes, 'process')} v {fmt.count_of(result.against, 'session')}"
-    cells = evidence.evidence(result, UNITS[finding.metric], finding.verdict)
+    cells = evidence(result, UNITS[finding.metric], finding.verdict)
     return {**cells, "processes": against}
 
 
@@ -140,13 +170,13 @@ def _data(gate: Gate) -> dict[str, Any]:
         "changes": found.changes,
         "idle_thresholds": found.idle,
         "missing": [asdict(each) for each in found.missing],
-        "counts": _counts(found),
+        "counts": verdict_counts(each.verdict for each in found.findings),
         "findings": [asdict(each) for each in ordered(found.findings)],
     }
 
 
 def case_verdicts(found: GateResult) -> list[CaseVerdict]:
-    """For what CI systems read: `latency_s slower: 1.080× …; limit 5% (default); again: …`."""
+    """Verdicts for what CI systems read: `latency_s slower: 1.080× …; limit 5% (default); again: …`."""
     return [
         CaseVerdict(
             case=each.case,
@@ -159,13 +189,13 @@ def case_verdicts(found: GateResult) -> list[CaseVerdict]:
 
 
 def ordered(findings: Sequence[CaseFinding]) -> list[CaseFinding]:
-    """What needs someone first, then as planned."""
+    """The findings that need someone first, then as planned."""
     rank = {verdict: place for place, verdict in enumerate(URGENT)}
     return sorted(findings, key=lambda each: rank.get(each.verdict, len(rank)))
 
 
 def gate_facts(gate: Gate) -> list[str]:
-    """What is held against what, and what is different."""
+    """What is compared with what, and what is different."""
     found = gate.found
     sessions, again = found.sessions, found.confirmation
     newest = sessions[-1]
@@ -205,12 +235,13 @@ def _label(found: Digest) -> str:
 
 def gate_summary(gate: Gate) -> list[str]:
     """How many got which verdict, and what this check could have seen."""
-    counts = ", ".join(f"{count} {name}" for name, count in _counts(gate.found).items()) or "no case"
+    counted = verdict_counts(each.verdict for each in gate.found.findings)
+    counts = ", ".join(f"{count} {name}" for name, count in counted.items()) or "no case"
     mdes = [each.first.mde for each in gate.found.findings if each.first]
     if not mdes:
         return [counts]
     sight = f"a change of {fmt.share(median(mdes))} in the median case, of {fmt.share(max(mdes))} in each"
-    common = evidence.moved_alike(gate.found.common)
+    common = moved_alike(gate.found.common)
     return [counts, *common, f"could have detected, 4 times in 5: {sight}"]
 
 
@@ -222,13 +253,8 @@ def _sentences(each: CaseFinding) -> list[str]:
 
 
 def _notes(each: CaseFinding) -> str:
-    stopped = evidence.imprecise(each.stopped_by, each.metric) if each.first else ""
+    stopped = imprecise(each.stopped_by, each.metric) if each.first else ""
     return "; ".join(filter(None, (each.reason, stopped)))
-
-
-def _counts(found: GateResult) -> dict[str, int]:
-    counts = Counter(each.verdict for each in found.findings)
-    return {str(name): counts[name] for name in Verdict if counts[name]}
 
 
 def _head(found: Digest) -> dict[str, Any]:
@@ -237,4 +263,190 @@ def _head(found: Digest) -> dict[str, Any]:
         "started": found.started,
         "version": found.version,
         "machine": asdict(found.machine),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A check and what was asked of it; `name` is the baseline's."""
+
+    name: str
+    found: GateResult
+    strict: bool = False
+    exit_zero: bool = False
+    where: str = ""  # ` --results FOLDER`, where a command to type needs it
+    note: str = ""  # why nothing was measured again, if so
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the process."""
+        return exit_code(self.found, strict=self.strict, exit_zero=self.exit_zero)
+
+
+def conclusions(gate: Gate) -> list[Cell]:
+    """PASS, or a line per cause in the order told; cases that cannot be told share a line per reason."""
+    behind = endings(gate.found)
+    lines = [Cell((_passed(gate.found),), Tone.GOOD)] if _passes(gate) else []
+    for each, causes in behind.items():
+        total = len(gate.found.findings) if each is Ending.INCONCLUSIVE else gate.found.tested
+        share = f" {len(causes)} of {total}" if each in COUNTED else ""
+        tone = Tone.WARNING if each is Ending.INCONCLUSIVE and not gate.strict else Tone.BAD
+        lines += [Cell((f"{TITLES[each]}{share}: {text}",), tone) for text in _told(each, causes)]
+    return [*lines, *(Cell((line,)) for line in (*_after_upgrade(gate), *_decided_by_code(gate, behind)))]
+
+
+def _passes(gate: Gate) -> bool:
+    """Whether some case was judged, none became worse, and what cannot be told fails nothing."""
+    behind = set(endings(gate.found))
+    harmless = behind <= {Ending.INCONCLUSIVE} and not (gate.strict and behind)
+    return harmless and judged(gate.found.findings) > 0
+
+
+def _passed(found: GateResult) -> str:
+    count = judged(found.findings)
+    return f"PASS: no regression in {count}{f' of {found.tested}' if count < found.tested else ''}"
+
+
+def _told(ending: Ending, causes: Sequence[Cause]) -> list[str]:
+    if ending is Ending.NOTHING_TESTED:
+        return ["no case could be tested"]
+    if ending in (Ending.REGRESSED, Ending.PROVISIONAL):
+        return [_complaint(each) for each in causes if isinstance(each, CaseFinding)]
+    reasons: dict[str, list[str]] = {}
+    for each in causes:
+        reasons.setdefault(each.reason, []).append(each.case)
+    told = []
+    for reason, cases in reasons.items():
+        whose = cases[0] if len(cases) == 1 else f"{len(cases)} cases"
+        all_alike = ending in COUNTED and len(cases) == len(causes) > 1
+        told.append(reason if all_alike else f"{whose}: {reason}")
+    return told
+
+
+def _after_upgrade(gate: Gate) -> list[str]:
+    """What measures otherwise than when the baseline was made, and how its new times are accepted."""
+    upgrades = _upgrades(gate.found)
+    if not upgrades or not gate.name:
+        return []
+    return [
+        f"measured differently now, so earlier times do not count: {', '.join(upgrades)}",
+        f"to accept the new times: accelbench baseline set {gate.name} {gate.found.new.id}{gate.where}",
+    ]
+
+
+def _upgrades(found: GateResult) -> list[str]:
+    """Workloads whose version is another than in the newest session: `conv2d 1 → 2`."""
+    barred = [each.case for each in found.findings if each.verdict is Verdict.INCOMPARABLE]
+    told: dict[str, None] = {}
+    for case in barred:
+        then, now = (side.cases.get(case, CaseDigest()) for side in (found.sessions[-1], found.new))
+        if now.case and then.workload_version != now.workload_version:
+            told[f"{now.case.workload} {then.workload_version} → {now.workload_version}"] = None
+    return list(told)
+
+
+def _decided_by_code(gate: Gate, behind: Mapping[Ending, object]) -> list[str]:
+    if Ending.PROVISIONAL not in behind:
+        return []
+    commits = [each.commit for each in gate.found.sessions if each.commit and DIRTY not in each.commit]
+    commit = commits[-1][:12] if commits else "COMMIT"
+    return [f"to decide it now: accelbench check --baseline {gate.name} --ab rev:{commit}{gate.where}"]
+
+
+def _complaint(each: CaseFinding) -> str:
+    ratio = each.size or deciding(each).ratio
+    size = fmt.share(abs(ratio - 1))
+    what = "slower" if each.metric == "latency_s" else ("higher" if ratio > 1 else "lower")
+    subject = "" if each.metric == "latency_s" else f"{each.metric} "
+    return f"{each.case}: {subject}{size} {what} (limit {fmt.limit(each.threshold)})"
+
+
+def deciding(each: CaseFinding) -> TestResult:
+    """The test that the verdict stands on: the last."""
+    result = each.confirmation or each.first
+    assert result
+    return result
+
+
+def baselines_document(baselines: Mapping[str, SessionsByMachine]) -> Document:
+    """A row per baseline and machine; for programs, with the runs."""
+    fields: list[dict[str, Any]] = [
+        {
+            "baseline": name,
+            "machine": machine,
+            "hardware": hardware(sessions[-1].machine),
+            "sessions": len(sessions),
+            "cases": len(_sides_by_case(sessions)),
+            "newest": sessions[-1].started,
+            "runs": [each.id for each in sessions],
+        }
+        for name, sessions_by_machine in baselines.items()
+        for machine, sessions in sessions_by_machine.items()
+    ]
+    rows = [{name: value for name, value in row.items() if name != "runs"} for row in fields]
+    return Document(name="baselines", title="Baselines", tables=(table(rows),), data=fields)
+
+
+def baseline_document(name: str, sessions_by_machine: SessionsByMachine, metric: Metric) -> Document:
+    """A row per machine and case: the geometric mean of its sessions, and how much they differ."""
+    fields = [
+        {"machine": machine, "case": case, **_sessions_summary(sides, metric)}
+        for machine, sessions in sessions_by_machine.items()
+        for case, sides in _sides_by_case(sessions).items()
+    ]
+    return Document(
+        name="baseline",
+        title=f"Baseline {name}",
+        tables=(table(_baseline_row(each, metric) for each in fields),),
+        data=fields,
+    )
+
+
+def accepted_lines(name: str, done: Acceptance) -> list[str]:
+    """What was accepted, and what the baseline's machine has now."""
+    session, count = done.session, len(done.session.cases)
+    failed = sum(bool(side.failure) for side in session.cases.values())
+    commit = f", commit {naming.short(session.commit)}" if session.commit else ""
+    lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
+    if failed:
+        lines.append(f"{failed} of them failed: a check cannot use them")
+    lines.append(f"{name}: {done.runs} of {KEPT} sessions of {hardware(session.machine)}")
+    if done.days < done.runs:
+        lines.append(f"runs of one day count as one session: {done.days} of {done.runs} count")
+    if done.days < ENOUGH:
+        lines.append(f"provisional: {done.days} of {ENOUGH} sessions; record the others on other days")
+    return [visible(line) for line in lines]
+
+
+def _baseline_row(fields: Mapping[str, Any], metric: Metric) -> dict[str, Content]:
+    return {
+        "machine": fields["machine"],
+        "case": fields["case"],
+        metric.name: number_or_dash(fields["value"], metric.unit),
+        "spread": number_or_dash(fields["spread"], "%"),
+        "sessions": fields["sessions"],
+        "processes": fields["processes"],
+        "note": fields["note"],
+    }
+
+
+def _sides_by_case(sessions: Sequence[Digest]) -> dict[str, list[CaseDigest]]:
+    cases: dict[str, list[CaseDigest]] = {}
+    for session in sessions:
+        for case, side in session.cases.items():
+            cases.setdefault(case, []).append(side)
+    return cases
+
+
+def _sessions_summary(sides: Sequence[CaseDigest], metric: Metric) -> dict[str, Any]:
+    """The sessions that have the metric, in numbers; why the newest has not, if so."""
+    logs = [each for side in sides if (each := side.logs(metric))]
+    places = [mean(each) for each in logs]
+    newest = sides[-1]
+    return {
+        "value": math.exp(mean(places)) if places else None,
+        "spread": deviation(places) if len(places) > 1 else None,
+        "sessions": len(places),
+        "processes": sum(map(len, logs)),
+        "note": newest.failure or newest.absent,
     }

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.choosing.choice import Aim, WorkChoice, price_of
-from benchbench.choosing.hardware import HardwareComparison
-from benchbench.choosing.pareto import Offer, price_gain, rate_bounds
-from benchbench.choosing.ranking import Ranking
-from benchbench.choosing.sessions import Hardware
-from benchbench.choosing.stragglers import Siblings
-from benchbench.documents.document import Cell, Document
-from benchbench.documents.hardware_plots import price_plots
-from benchbench.documents.hardware_tables import (
-    choice_tables,
-    contested_works,
-    offer_table,
-    sibling_tables,
-    title_mark,
+from benchbench.analyse.rows import params_text
+from benchbench.choosing.choice import (
+    Aim,
+    Contender,
+    Extent,
+    HardwareComparison,
+    Offer,
+    Ranking,
+    WorkChoice,
+    offers,
+    price_gain,
+    price_of,
+    rate_bounds,
 )
+from benchbench.choosing.sessions import Hardware, MachineType, gap
+from benchbench.choosing.stragglers import LEAST_MACHINES, MachineScore, Siblings
+from benchbench.documents.document import (
+    Cell,
+    Column,
+    Content,
+    Document,
+    Layout,
+    Number,
+    Plot,
+    PricedPoint,
+    PricePanel,
+    Table,
+    Tone,
+    paged,
+    table,
+)
+from benchbench.documents.run_table import CACHES
+from benchbench.errors import UsageError, unknown
+from benchbench.format import count_of
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ENOUGH
+from benchbench.model.placement import Strategy
+from benchbench.stats import Difference
 
 SCHEMA = 1  # of the JSON. 1: first
 NOTHING = "nothing was measured that counts"
@@ -33,6 +55,29 @@ NO_JOULES = "most frugal: the joules of fewer than two devices were measured in 
 UNSURE = "? not significantly worse than the best, over all works"
 DEVICE_JOULES = "joules are those of the device alone: a GPU's host is not in them"
 KEYS = {Aim.FASTEST: "items_per_s", Aim.CHEAPEST: "items_per_cost", Aim.FRUGAL: "items_per_j"}
+UNITS = {Aim.FASTEST: "s", Aim.FRUGAL: "J"}  # what an item is counted by; money for the cheapest
+COLUMNS = (
+    Column("best in", rank=1),
+    Column("rate", rank=2),
+    Column("vs fastest", rank=3),
+    Column("± fastest", rank=3),
+    Column("per cost", rank=4),
+    Column("vs cheapest", rank=5),
+    Column("± cheapest", rank=10),
+    Column("per joule", rank=6),
+    Column("vs most frugal", rank=7),
+    Column("± most frugal", rank=11),
+    Column("by", rank=8),
+    Column("measured", rank=9),
+)
+OFFER_COLUMNS = ("", "an hour", "rate", "±", "items per cost", "verdict")
+UNBEATEN = "nothing is cheaper and faster"
+SLOWNESS = {True: "slow", False: "as the others", None: "cannot tell"}
+READING = (
+    "A mark is hardware at its price, a line at it the 95 % interval of its rate. The black line joins what "
+    "nothing else beats in both; what is beaten is grey."
+)
+EMPTY = "there are no prices of two devices that did the same work"
 
 
 def hardware_document(found: HardwareComparison, columns: Sequence[str] = ()) -> Document:
@@ -57,7 +102,7 @@ def _facts(found: HardwareComparison) -> Iterator[str]:
     machines = {(each.type.cpu, each.machine) for each in found.evidence.sessions}
     days = sorted(each.started[: len("2026-01-01")] for each in found.evidence.sessions)
     when = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
-    yield f"{_count(len(found.runs), 'run')} of {_count(len(machines), 'machine')}{when}"
+    yield f"{count_of(len(found.runs), 'run')} of {count_of(len(machines), 'machine')}{when}"
     yield from versions(found)
     if found.prices:
         amounts = [f"{name}: {amount:g}" for name, amount in found.prices.per_hour.items()]
@@ -67,10 +112,6 @@ def _facts(found: HardwareComparison) -> Iterator[str]:
             f"days and machines are taken to differ by {fmt.limit(found.assumed)} "
             f"where fewer than {ENOUGH} days were measured: {', '.join(few)}"
         )
-
-
-def _count(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def versions(found: HardwareComparison) -> Iterator[str]:
@@ -96,7 +137,7 @@ def _notes(found: HardwareComparison) -> Iterator[str]:
     if not found.choices:
         yield NOTHING
     if single := len(found.choices) - len(contested_works(found)):
-        yield f"{_count(single, 'work')} not shown, done on one hardware only: accelbench report"
+        yield f"{count_of(single, 'work')} not shown, done on one hardware only: accelbench report"
     if any(_is_open(choice.rankings[aim]) for choice in found.choices for aim in Aim):
         yield UNSURE
     if _few_days(found) and found.assumed != ASSUMED_DEDICATED:
@@ -111,7 +152,7 @@ def _notes(found: HardwareComparison) -> Iterator[str]:
 
 
 def _compared(found: HardwareComparison, aim: Aim) -> list[Ranking]:
-    """Those in which there is a choice."""
+    """The rankings in which there is a choice."""
     rankings = [choice.rankings[aim] for choice in found.choices]
     return [ranking for ranking in rankings if len(ranking.contenders) > 1]
 
@@ -219,3 +260,223 @@ def _siblings(siblings: Siblings) -> dict[str, Any]:
         "hardware": siblings.type.fingerprint,
         "scores": [asdict(score) for score in siblings.scores],
     }
+
+
+def choice_tables(found: HardwareComparison, names: Sequence[str] = ()) -> tuple[Table, ...]:
+    """Tables of works that several did: a line for each hardware, the fastest first.
+
+    `names`: the columns to show, as `vs-fastest`; by default those that are not empty in all tables. Raises
+    UsageError.
+    """
+    currency = found.prices.currency if found.prices else ""
+    shown = contested_works(found)
+    tables = [
+        [
+            _choice_row(choice, contender.hardware, currency)
+            for contender in choice.rankings[Aim.FASTEST].contenders
+        ]
+        for choice in shown
+    ]
+    lines = [row for rows in tables for row in rows]
+    filled = [index for index in range(len(COLUMNS)) if any(str(row[1 + index]) for row in lines)]
+    chosen = _chosen(names) if names else filled
+    return tuple(
+        Table(
+            columns=(Column(""), *(COLUMNS[index] for index in chosen)),
+            rows=tuple((row[0], *(row[1 + index] for index in chosen)) for row in rows),
+            layout=Layout.ALTERNATIVES,
+            title=work_title(choice),
+            short_title=choice.work,
+        )
+        for choice, rows in zip(shown, tables, strict=True)
+    )
+
+
+def contested_works(found: HardwareComparison) -> list[WorkChoice]:
+    """The works in which there is a choice."""
+    return [choice for choice in found.choices if len(choice.rankings[Aim.FASTEST].contenders) > 1]
+
+
+def column_names() -> list[str]:
+    """The columns' names as they are typed: `vs-fastest`."""
+    return [column.name.replace("± ", "interval-").replace(" ", "-") for column in COLUMNS]
+
+
+def _chosen(names: Sequence[str]) -> list[int]:
+    known = column_names()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"No column named {name!r}.", unknown("columns", name, known))
+    return [known.index(name) for name in names]
+
+
+def work_title(choice: WorkChoice) -> str:
+    """The work in words: `gemm  m=64 n=64 k=64 · float32`."""
+    case = choice.case
+    head = f"{case.workload}  {params_text(case.params)}".rstrip()
+    between = case.placement.strategy is Strategy.COLLECTIVE
+    devices = f"{case.placement.devices} devices" if between else ""
+    return " · ".join(filter(None, (head, case.dtype, CACHES.get(case.cache, ""), devices)))
+
+
+def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[Cell, ...]:
+    fastest = choice.rankings[Aim.FASTEST].of(hardware)
+    cells: list[Cell] = [Cell((hardware.label,)), Cell((", ".join(_titles(choice, hardware)),))]
+    for aim in (Aim.FASTEST, Aim.CHEAPEST, Aim.FRUGAL):
+        ranking = choice.rankings[aim]
+        contender = ranking.of(hardware)
+        unit = f"{choice.item}/{UNITS.get(aim, currency)}"
+        cells += [_rate(contender, fastest, unit), *_ratio(contender, ranking)]
+    by = fastest.configuration if fastest else ""
+    return (*cells, Cell((by,)), Cell((extent_text(choice.extents[hardware]),)))
+
+
+def _titles(choice: WorkChoice, hardware: Hardware) -> list[str]:
+    """What the hardware is best in: `fastest`; `fastest?` of each that may be."""
+    return [f"{aim}{mark}" for aim in Aim if (mark := title_mark(choice.rankings[aim], hardware)) is not None]
+
+
+def title_mark(ranking: Ranking, hardware: Hardware) -> str | None:
+    """A mark: empty of the best, `?` of each that may be it; None of others and where nothing is compared."""
+    if len(ranking.contenders) < 2:
+        return None
+    first = ranking.contenders[0]
+    if ranking.best:
+        return "" if first.hardware == hardware else None
+    own = ranking.of(hardware)
+    return "?" if own and (own is first or own.tied) else None
+
+
+def _rate(contender: Contender | None, fastest: Contender | None, unit: str) -> Cell:
+    """Items for an amount; a footnote where it is by another configuration than the rate."""
+    if contender is None:
+        return Cell()
+    rate, *_ = rate_bounds(contender.amount)
+    other = fastest is not None and contender.configuration != fastest.configuration
+    return Cell((Number(rate, unit),), footnotes=(f"by {contender.configuration}",) if other else ())
+
+
+def _ratio(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
+    """The ratio of its rate to that of the best, and the wider side of its interval."""
+    if contender is None or len(ranking.contenders) < 2:
+        return Cell(), Cell()
+    if contender.behind is None:
+        tone = Tone.GOOD if ranking.best else Tone.PLAIN
+        return Cell((Number(1.0, "×"),), tone, unsure=ranking.best is None), Cell()
+    ratio = Number(math.exp(-contender.behind.mid), "×")
+    return Cell((ratio,), unsure=contender.tied), Cell((around(contender.behind),))
+
+
+def extent_text(extent: Extent) -> str:
+    """The extent in words: `2 machines, 3 days, 9 processes`."""
+    counts = {"machine": extent.machines, "day": extent.days, "process": extent.processes}
+    return ", ".join(count_of(count, name) for name, count in counts.items())
+
+
+def offer_table(found: HardwareComparison) -> tuple[Table, ...]:
+    """Rate against price over the works that all priced hardware did; nothing where there is no such work."""
+    if len(found.overall) < 2:
+        return ()
+    works = f"{found.common} {'work' if found.common == 1 else 'works'} that all of it did"
+    rows = [_offer_row(offer, found) for offer in found.overall]
+    columns = [Column(name) for name in OFFER_COLUMNS]
+    return (table(rows, columns, title=f"Rate against price, over {works}"),)
+
+
+def _offer_row(offer: Offer, found: HardwareComparison) -> dict[str, Content]:
+    best = min(found.overall, key=lambda each: each.amount.mid)
+    verdict = f"{offer.dominated_by.label} is no dearer and no slower" if offer.dominated_by else UNBEATEN
+    return {
+        "": offer.hardware.label,
+        "an hour": Number(offer.price, found.prices.currency if found.prices else ""),
+        "rate": Number(math.exp(-gap(best.amount, offer.amount).mid), "×"),
+        "±": None if offer is best else around(gap(best.amount, offer.amount)),
+        "items per cost": Number(price_gain(offer, found.overall), "×"),
+        "verdict": Cell((verdict,), Tone.PLAIN if offer.dominated_by else Tone.GOOD, unsure=offer.unsure),
+    }
+
+
+def around(behind: Difference) -> Number:
+    """The wider side of a ratio's 95 % interval, as a fraction of it."""
+    return Number(math.expm1(behind.half_width()), "±")
+
+
+def sibling_tables(siblings: Sequence[Siblings]) -> tuple[Table, ...]:
+    """A table for each type of which there are several machines, the slowest machine first."""
+    return tuple(
+        table(
+            [_score_row(score) for score in each.scores],
+            title=f"Machines of one type: {type_label(each.type)}",
+            notes=_few(each),
+        )
+        for each in siblings
+    )
+
+
+def type_label(kind: MachineType) -> str:
+    """The type in words: `NVIDIA H100 PCIe in AMD EPYC 7B13`."""
+    inside = f" in {kind.cpu}" if not kind.hardware.threads else ""
+    return f"{kind.hardware.label}{inside}"
+
+
+def _few(siblings: Siblings) -> list[str]:
+    count = len(siblings.scores)
+    return [f"cannot tell which is slow: {count} machines"] if count < LEAST_MACHINES else []
+
+
+def _score_row(score: MachineScore) -> dict[str, Content]:
+    return {
+        "machine": score.machine,
+        "time vs median": Number(score.ratio, "×"),
+        "±": None if score.high is None else Number(score.high / score.ratio - 1, "±"),
+        "cases": score.cases,
+        "days": score.days,
+        "verdict": Cell(("slow",), Tone.BAD) if score.slow else Cell((SLOWNESS[score.slow],)),
+    }
+
+
+def price_plots(found: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, ...]:
+    """The plot `pareto`, without a panel where there are no prices."""
+    currency = found.prices.currency if found.prices else ""
+    several = len(found.overall) > 1
+    overall = [_overall(found.overall, found.common, currency)] if several else []
+    single = [
+        _panel(work_title(choice), shown, currency, f"{choice.item}/s")
+        for choice in found.choices
+        if len(shown := offers(choice, found.prices)) > 1
+    ]
+    return paged(
+        Plot(
+            name="pareto",
+            title="Rate against price (upper left is better)",
+            facts=tuple(facts),
+            reading=READING,
+            empty=EMPTY,
+            panels=(*overall, *single),
+        )
+    )
+
+
+def _overall(shown: Sequence[Offer], common: int, currency: str) -> PricePanel:
+    """The panel over all works, relative to the fastest."""
+    fastest = min(each.amount.mid for each in shown)
+    works = "the one work" if common == 1 else f"the geometric mean of {common} works"
+    return _panel(f"{works} that all did, relative to the fastest", shown, currency, "×", -fastest)
+
+
+def _panel(title: str, shown: Sequence[Offer], currency: str, unit: str, scale: float = 0.0) -> PricePanel:
+    """A panel of offers; `scale`: a logarithm that rates are divided by."""
+    points = []
+    for offer in shown:
+        value, low, high = rate_bounds(offer.amount, scale)
+        points.append(
+            PricedPoint(
+                label=offer.hardware.label,
+                price=offer.price,
+                value=value,
+                low=low,
+                high=high,
+                dominated=offer.dominated_by is not None,
+            )
+        )
+    return PricePanel(title=title, price_unit=f"{currency} an hour", unit=unit, points=tuple(points))

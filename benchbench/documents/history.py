@@ -8,8 +8,19 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench import format as fmt
-from benchbench.documents.document import Cell, Content, Document, Records, Table, Tone, number, table
-from benchbench.documents.plots import Plot, TrendLine, TrendPoint
+from benchbench.documents.document import (
+    Cell,
+    Content,
+    Document,
+    Plot,
+    Records,
+    Table,
+    Tone,
+    TrendLine,
+    TrendPoint,
+    number,
+    table,
+)
 from benchbench.judging.change_points import Change
 from benchbench.judging.series import Point, SharedChange, Trend, shared_changes
 from benchbench.store.naming import short
@@ -63,7 +74,7 @@ def _notes(trends: Sequence[Trend], events: Sequence[SharedChange], span: float)
 
 
 def _span(trend: Trend) -> float:
-    """Of the logarithms that its sparkline shows."""
+    """The span of the logarithms that the trend's sparkline shows."""
     shown = [math.log(point.value) for point in trend.points[-SPARKS:]]
     return max(shown) - min(shown)
 
@@ -143,7 +154,7 @@ def sparkline(values: Sequence[float], span: float = 0.0) -> str:
 
 
 def biggest(trends: Sequence[Trend]) -> list[Trend]:
-    """All in their order, or the twenty whose biggest change is biggest, first and last point after those."""
+    """All trends in their order, or the twenty of the biggest changes; ends count after changes."""
     if len(trends) <= PANELS:
         return list(trends)
     return sorted(trends, key=_extent, reverse=True)[:PANELS]
@@ -155,7 +166,7 @@ def _extent(trend: Trend) -> tuple[float, float]:
 
 
 def _plot(trends: Sequence[Trend]) -> Plot:
-    """At most twenty panels, those that changed most."""
+    """The plot of at most twenty panels, those that changed most."""
     shown = biggest(trends)
     return Plot(
         name="history",
@@ -178,7 +189,7 @@ def _title(shown: Sequence[Trend], count: int) -> str:
 
 
 def _facts(points: Sequence[Point]) -> Iterator[str]:
-    """On what, with what, and when."""
+    """Which devices and versions were measured, and when."""
     if not points:
         return
     devices = dict.fromkeys(point.device for point in points)
@@ -192,7 +203,7 @@ def _facts(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _ends(texts: Sequence[str]) -> str:
-    """The first and the last."""
+    """The first text and the last."""
     return texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
 
 
@@ -236,7 +247,7 @@ def _records(trend: Trend) -> Iterator[dict[str, Any]]:
 
 
 def _fields(trend: Trend) -> dict[str, Any]:
-    """For programs."""
+    """A trend for programs."""
     return {
         "case": trend.case,
         "metric": trend.metric.name,

@@ -1,28 +1,52 @@
-"""What there is, as documents: workloads, backends, suites, metrics, data, runs, devices."""
+"""What there is, as documents: workloads, suites, metrics, runs, devices, environments, faults in files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from benchbench import registry
 from benchbench.analyse.metrics import METRICS
 from benchbench.backends.base import Backend
 from benchbench.documents import document
-from benchbench.documents.document import Document
-from benchbench.documents.suites import suites_document
-from benchbench.errors import UnreadableInput
+from benchbench.documents.document import Cell, Column, Content, Document, number, table
+from benchbench.documents.plan import processes_s, runs_here
+from benchbench.environments import interpreters
+from benchbench.errors import UnreadableInput, UsageError
+from benchbench.format import size
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_data
-from benchbench.model.device import WHY_NOT_MEASURED, Probe
-from benchbench.model.run import RunInfo
+from benchbench.machine.environment import machine
+from benchbench.model.device import WHY_NOT_MEASURED, Device, DeviceClass, Probe, Target
+from benchbench.model.run import Run, RunInfo
+from benchbench.plan import suite
+from benchbench.plan.cases import plan
+from benchbench.plan.estimates import device_classes, run_estimate
 from benchbench.plan.rerun import why_not_resumed
+from benchbench.plan.suite import Selection, Suite, select
 from benchbench.store import naming, selectors
 from benchbench.store import runs as store
+from benchbench.timing.policy import POLICIES
 from benchbench.workloads._image_sets import SYNTHETIC, read_set
 
+if TYPE_CHECKING:
+    from benchbench.environments.build import BuildPlan
+    from benchbench.environments.interpreters import Found
+    from benchbench.validating.faults import Fault, Validation
+
 Rows = list[dict[str, str]]
+UNKNOWN = "–"
+LISTED = 3  # workloads of a suite
+SUITE_COLUMNS = (
+    *map(Column, ("suite", "cases", "time here")),
+    Column("workloads", rank=1),
+    Column("description"),
+)
 
 
 def list_document(what: str, results: Path) -> Document:
@@ -179,3 +203,206 @@ LISTS: dict[str, Callable[[], Rows]] = {
     "metrics": _metrics,
     "data": _data,
 }
+
+
+def suites_document(results: Path) -> Document:
+    """A row per suite; one with a mistake, its own or of a workload in it, says so in its row."""
+    earlier = runs_here(results)
+    probes = list(_probes(earlier))
+    data = [_suite_fields(name, probes, earlier) for name in suite.suite_names()]
+    shown = document.table([_suite_row(each) for each in data], SUITE_COLUMNS)
+    return Document(name="suites", title="Suites", tables=(shown,), data=data)
+
+
+def _suite_row(fields: dict[str, Any]) -> dict[str, Content]:
+    seconds, usable = fields["estimated_s"], fields["cases"] is not None
+    time, description = about(seconds) if seconds else UNKNOWN, fields["description"]
+    return {
+        "suite": fields["suite"],
+        "cases": str(fields["cases"]) if usable else UNKNOWN,
+        "time here": Cell((time,), short=time.removeprefix("about ")),
+        "workloads": _some(fields["workloads"].split(", ")),
+        "description": Cell((description,), short=_first_clause(description) if usable else ""),
+    }
+
+
+def _first_clause(description: str) -> str:
+    """What the suite is, without the rest of the sentence."""
+    return re.split(r"[:;,.] | \(", description)[0].removesuffix(".")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names where there are many: the data have them all."""
+    more = len(names) - LISTED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:LISTED])} and {more} more"
+
+
+def about(seconds: float) -> str:
+    """An estimate in words: `about 40 s`, `about 12 min`, `about 1.3 h`, no more precise than it is."""
+    if seconds < 90:
+        return f"about {max(round(seconds, -1), 10):.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
+
+
+def _suite_fields(name: str, probes: list[Probe], earlier: Sequence[Run]) -> dict[str, Any]:
+    """A suite for programs; `estimated_s` with the rounds that all cases have."""
+    try:
+        loaded = suite.load_suite(name)
+        count, seconds = _forecast(loaded, probes, earlier)
+    except UsageError as error:
+        broken = {"cases": None, "estimated_s": None, "workloads": UNKNOWN}
+        return {"suite": name, **broken, "description": f"not usable: {error}"}
+    return {
+        "suite": name,
+        "cases": count,
+        "estimated_s": seconds,
+        "workloads": ", ".join(dict.fromkeys(entry.workload for entry in loaded.cases)),
+        "description": loaded.description,
+    }
+
+
+def _forecast(loaded: Suite, probes: list[Probe], earlier: Sequence[Run]) -> tuple[int, float]:
+    """How many cases, and the seconds: of those measured earlier as they took, else by their cost."""
+    policy = POLICIES[loaded.policy]
+    cases = plan(select([loaded], Selection()), Selection(), probes).cases
+    taken = processes_s(earlier, policy)
+    return len(cases), run_estimate(cases, policy, device_classes(probes), taken).total
+
+
+def _probes(earlier: list[Run]) -> Iterator[Probe]:
+    """What each backend has: as an earlier run found, else what its package and this machine suggest."""
+    seen = {probe.target.name: probe for run in earlier for probe in run.info.probes}
+    for name in registry.entry_names("benchbench.backends"):
+        kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        if not kind.virtual and _installed(kind):
+            yield seen.get(name) or Probe(
+                target=Target(name=name, backend=name, python=""), version=None, devices=(_likely_device(),)
+            )
+
+
+def _installed(kind: type[Backend]) -> bool:
+    for distribution in kind.distributions:
+        try:
+            version(distribution)
+        except PackageNotFoundError:
+            continue
+        return True
+    return False
+
+
+def _likely_device() -> Device:
+    accelerators = machine().accelerators
+    if accelerators:
+        return Device(name="accelerator", device_class=DeviceClass.ACCELERATOR, model=accelerators[0])
+    return Device(name="cpu", device_class=DeviceClass.CPU, model="")
+
+
+def environments_document(found: Sequence[Found]) -> Document:
+    """A row per environment: the versions of what was asked for, the size, and what is wrong."""
+    fields = [_environment_fields(each) for each in found]
+    return Document(
+        name="environments",
+        title="Environments",
+        tables=(table(map(_environment_row, found, fields)),),
+        data=fields,
+    )
+
+
+def _environment_row(found: Found, fields: dict[str, Any]) -> dict[str, Content]:
+    record = found.record
+    main = [f"{name} {record.packages.get(name, '?')}" for name in record.main] if record else []
+    return {
+        "name": found.name,
+        "versions": ", ".join(main) or "–",
+        "python": record.python if record else "–",
+        "size": number(fields["bytes"], "B"),
+        "health": found.health,
+        "note": found.reason,
+    }
+
+
+def _environment_fields(found: Found) -> dict[str, Any]:
+    """An environment for programs, with every package."""
+    record = found.record
+    return {
+        "name": found.name,
+        "backend": found.backend,
+        "health": found.health,
+        "reason": found.reason,
+        "interpreter": found.python,
+        "bytes": record.bytes
+        if record
+        else interpreters.bytes_in(interpreters.environment_folder(found.name)),
+        "python": record.python if record else None,
+        "created": record.created if record else None,
+        "requirements": record.requirements if record else (),
+        "main": record.main if record else (),
+        "packages": record.packages if record else {},
+    }
+
+
+def download_document(plan: BuildPlan) -> Document:
+    """A row per file that pip would install, and what an environment of them takes."""
+    request, download = plan.request, plan.download
+    rows = [
+        {
+            "package": each.name,
+            "version": each.version,
+            "size": Cell(("not known",)) if each.bytes is None else number(each.bytes, "B"),
+            "from": "the index" if each.remote else "this machine",
+        }
+        for each in download.packages
+    ]
+    totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
+    return Document(
+        name="download",
+        title=f"What {request.name} takes",
+        tables=(table(rows, notes=takes(plan)),),
+        data={"name": request.name, **asdict(request), **totals, **asdict(download)},
+    )
+
+
+def takes(plan: BuildPlan) -> list[str]:
+    """What an environment takes, in a few lines."""
+    request, download = plan.request, plan.download
+    unknown = f", {download.unknown} of unknown size" if download.unknown else ""
+    fetched = f"{size(download.remote_bytes)} to download, less what is in pip's cache"
+    remote = any(each.remote for each in download.packages)
+    free = f"{size(download.free_bytes)} are free"
+    whose = "torch's build" if request.torch_build else "the build"
+    build = f", {whose} for {request.variant} (--variant)" if request.variant else ""
+    return [
+        f"{request.name}: {', '.join(request.requirements)}{build}",
+        f"{len(download.packages)} packages{unknown}",
+        fetched if remote else "nothing to download: they are on this machine",
+        f"about {size(download.disk_bytes)} on disk in {plan.where}, where {free}",
+    ]
+
+
+def validation_document(found: Validation) -> Document:
+    """A row per fault, with its file and line."""
+    files = f"{found.files} file{'s' * (found.files != 1)}"
+    faults = f"{len(found.faults) or 'no'} fault{'s' * (len(found.faults) != 1)}"
+    rows: list[dict[str, Content]] = [
+        {"where": _fault_place(each), "fault": each.text} for each in found.faults
+    ]
+    return Document(
+        name="validation",
+        title="Validation",
+        facts=(f"{faults} in {files}",),
+        tables=(table(rows),) if rows else (),
+        notes=tuple(f"{_fault_place(each)}: {each.text}" for each in found.remarks),
+        data={
+            "files": found.files,
+            "faults": [_fault_fields(each) for each in found.faults],
+            "remarks": [_fault_fields(each) for each in found.remarks],
+        },
+    )
+
+
+def _fault_place(fault: Fault) -> str:
+    return f"{fault.path}:{fault.line}" if fault.line else str(fault.path)
+
+
+def _fault_fields(fault: Fault) -> dict[str, Any]:
+    return {**asdict(fault), "path": str(fault.path)}

@@ -1,53 +1,43 @@
-"""A plan as a document: what would be measured, what is left out and why, and what it will take."""
+"""A run before and after it is measured: its plan as a document, and how it ended, in a line.
+
+The plan says what would be measured, what is left out and why, and how long it will take. What earlier runs
+on this machine took is the best estimate of that.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchbench.analyse.roofline import implausible
+from benchbench.analyse.rows import by_case
 from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
 from benchbench.documents.short_names import case_cells
+from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, size
+from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import Case, LeftOut
-from benchbench.model.run import RunInfo
+from benchbench.model.measurement import Measurement
+from benchbench.model.record import Record
+from benchbench.model.run import Policy, Run, RunInfo
+from benchbench.model.status import Status
 from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.estimates import RunEstimate, device_classes, process_s, run_estimate
 from benchbench.plan.traffic import Traffic, traffic
 from benchbench.running.observer import Forecast, duration
+from benchbench.stats import mean
+from benchbench.store import runs, selectors
 from benchbench.timing.policy import in_words
 
-
-def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
-    return {
-        "cases": [_case_fields(case) for case in info.plan],
-        "left_out": [
-            {"case": each.case.id, "status": each.status.value, "reason": each.reason}
-            for each in info.left_out
-        ],
-        "rounds": info.policy.rounds,
-        "budget_s": info.policy.budget_s,
-        "estimated_s": estimate.total,
-        "estimated_parts_s": asdict(estimate),
-    }
-
-
-def _case_fields(case: Case) -> dict[str, Any]:
-    fields: dict[str, Any] = {"case": case.id, "bytes": footprint_bytes(case)}
-    return fields | (asdict(each) if (each := traffic(case)) else {})
-
-
-def forecast(info: RunInfo) -> Forecast:
-    """The time left of a run that has not begun."""
-    return Forecast(_estimates(info), info.policy.rounds, info.policy.budget_s)
-
-
-def _estimates(info: RunInfo) -> dict[str, float]:
-    classes = device_classes(info.probes)
-    return {case.id: process_s(case, info.policy, classes) for case in info.plan}
+RECENT = 20  # runs that are looked into
+HARMLESS = (Status.OK, Status.UNSUPPORTED)
+LEAST_TOLD_S = 0.05  # of the time split: less would read as 0.0 s
+ENDS = (*HARMLESS, Status.OUT_OF_MEMORY, Status.SKIPPED)
 
 
 def plan_document(
@@ -84,6 +74,25 @@ def plan_document(
     )
 
 
+def _plan_fields(info: RunInfo, estimate: RunEstimate) -> dict[str, Any]:
+    return {
+        "cases": [_case_fields(case) for case in info.plan],
+        "left_out": [
+            {"case": each.case.id, "status": each.status.value, "reason": each.reason}
+            for each in info.left_out
+        ],
+        "rounds": info.policy.rounds,
+        "budget_s": info.policy.budget_s,
+        "estimated_s": estimate.total,
+        "estimated_parts_s": asdict(estimate),
+    }
+
+
+def _case_fields(case: Case) -> dict[str, Any]:
+    fields: dict[str, Any] = {"case": case.id, "bytes": footprint_bytes(case)}
+    return fields | (asdict(each) if (each := traffic(case)) else {})
+
+
 def _of_each(each: Traffic | None) -> dict[str, Content]:
     """What a device of several holds and sends; see `plan/traffic.py`."""
     return {
@@ -99,3 +108,81 @@ def left_out(cases: Sequence[LeftOut]) -> list[str]:
         f"left out: {count} on {target}:{device}, {status}: {reason}"
         for (target, device, status, reason), count in counted.items()
     ]
+
+
+def forecast(info: RunInfo) -> Forecast:
+    """The time left of a run that has not begun."""
+    classes = device_classes(info.probes)
+    estimates = {case.id: process_s(case, info.policy, classes) for case in info.plan}
+    return Forecast(estimates, info.policy.rounds, info.policy.budget_s)
+
+
+def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
+    """How many cases ended how."""
+    counts = Counter(_ending(found) for found in by_case(records).values())
+    parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
+    if info.left_out:
+        parts.append(f"{len(info.left_out)} left out")
+    return f"{', '.join(parts)} in {duration(wall_s)}   run {info.id}\n"
+
+
+def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:
+    """Where the wall time of a run went, largest part first; `shared_s` is what no single case caused."""
+    spent = Counter(shared_s)
+    for record in records:
+        stages = {name: each for name, each in record.stages_s.items() if name != "wall"}
+        if isinstance(record.outcome, Measurement):
+            stages["warm-up"] = sum(record.outcome.warmup_block_s)
+            stages["timed"] = sum(record.outcome.block_s)
+            stages["timing overhead"] = max(stages.pop("timing") - stages["warm-up"] - stages["timed"], 0.0)
+        stages["fork and wait"] = max(record.stages_s.get("wall", 0.0) - sum(stages.values()), 0.0)
+        spent.update(stages)
+    whole = sum(spent.values()) or 1.0
+    told = [(name.replace("_", " "), each) for name, each in spent.most_common() if each >= LEAST_TOLD_S]
+    return (
+        ", ".join(f"{name} {each:.1f} s ({each / whole:.0%})" for name, each in told) or "too short to tell"
+    )
+
+
+def failing(records: Sequence[Record]) -> bool:
+    """Whether any case failed, or has a time that cannot be true; one that cannot run here has not.
+
+    Nor has the end of a sequence that is doubled until memory is full.
+    """
+    found = by_case(records).values()
+    return any(_ending(own) not in (ENDS if own[0].case.doubles else HARMLESS) for own in found)
+
+
+def _ending(records: Sequence[Record]) -> str:
+    last = records[-1]
+    measured = [record.outcome for record in records if isinstance(record.outcome, Measurement)]
+    if isinstance(last.outcome, Measurement) and implausible(last.case, last.device_model, measured):
+        return Status.IMPLAUSIBLE
+    return str(last.outcome.status)
+
+
+def runs_here(results: Path) -> list[Run]:
+    """The newest runs in `results` that this machine made; the newest last."""
+    own = fingerprint(machine())
+    return [run for run in _recent(results) if fingerprint(run.info.machine) == own]
+
+
+def processes_s(earlier: Sequence[Run], policy: Policy) -> dict[str, float]:
+    """What a process of a case took, by its id, where it was measured as long as `policy` measures."""
+    taken: dict[str, list[float]] = {}
+    for run in earlier:
+        if run.info.policy.name == policy.name:
+            for record in run.records:
+                wall = record.stages_s.get("wall")
+                if wall and isinstance(record.outcome, Measurement):
+                    taken.setdefault(record.case.id, []).append(wall)
+    return {case: mean(walls) for case, walls in taken.items()}
+
+
+def _recent(results: Path) -> Iterator[Run]:
+    """The newest runs that can be read; the others are the business of `list runs`."""
+    for name in selectors.run_ids(results)[-RECENT:]:
+        try:
+            yield runs.read_run(results / runs.RUNS / name)
+        except UnreadableInput:
+            continue

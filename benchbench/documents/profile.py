@@ -48,7 +48,6 @@ def _works(tables: Sequence[OperatorTable]) -> list[str]:
 
 
 def _operators(table: OperatorTable, top: int, traces: Path) -> Table:
-    """Columns that say nothing are left out."""
     rows = [_row_cells(row, table) for row in table.rows[:top]]
     left = table.rows[top:]
     if left:
@@ -89,7 +88,7 @@ def _table_notes(table: OperatorTable, traces: Path) -> Iterator[str]:
 
 
 def _ranks(table: OperatorTable) -> Iterator[Table]:
-    """Of several, a line each, and which one the others wait for, where that is known."""
+    """A line for each rank where there are several, and which one the others wait for, where known."""
     if not table.ranks:
         return
     rows: list[Cells] = [
@@ -220,5 +219,5 @@ def _change_of_step(change_s: float, found: ProfileDifference) -> Cells:
 
 
 def _rounded(share: float) -> float:
-    """Without what is left of nothing when floats are subtracted."""
+    """The share without what is left of nothing when floats are subtracted."""
     return round(share, 6)

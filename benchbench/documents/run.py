@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchbench.analyse.columns import COLUMNS, flatten
 from benchbench.analyse.digest import digest
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
-from benchbench.analyse.rows import Row, rows
+from benchbench.analyse.rows import COLUMNS, Row, flatten, rows
 from benchbench.analyse.scaling import scalings
-from benchbench.documents.document import Document, Records, Table
-from benchbench.documents.doubling import doubling_tables, is_needless
-from benchbench.documents.fastest import fastest_lines, work_data
-from benchbench.documents.footnotes import merge_footnotes
-from benchbench.documents.links import link_tables
-from benchbench.documents.ranks import rank_tables
-from benchbench.documents.run_columns import UNSURE, chosen_columns
+from benchbench.documents import document
+from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
+from benchbench.documents.document import Cell, Content, Document, Number, Part, Records, Table, number
 from benchbench.documents.run_plots import run_plots
-from benchbench.documents.run_table import side_by_side, why_no_speed, work_tables
-from benchbench.documents.run_works import Work, axis, judged, works
-from benchbench.documents.scaling import scaling_panels, scaling_tables
+from benchbench.documents.run_table import (
+    UNSURE,
+    Work,
+    axis,
+    chosen_columns,
+    judged,
+    side_by_side,
+    why_no_speed,
+    work_tables,
+    works,
+)
 from benchbench.format import count_of
+from benchbench.judging.ranking import ALIKE, Rival, Standing
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status, Verdict
+from benchbench.plan.doubling import sequence, swept_size
 from benchbench.plan.rerun import why_not_resumed
+from benchbench.running.observer import duration
 from benchbench.timing.policy import in_words
 
 SCHEMA = 1  # of the JSON. 1: first
 Place = tuple[str, str, str]
+WIDEST = 100.0  # an interval's ends over each other: beyond, it says nothing
+SHOWN = 5  # works that are open, each with its reason: the others are counted
+NEARLY = 0.95  # of the highest throughput: the knee is the smallest size that reaches it
+RATE = "items_per_s"
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +178,11 @@ def contention(measured: Sequence[Row]) -> list[str]:
     """How many of the cases others disturbed, and the worst of each kind."""
     count = sum(bool(row.contended) for row in measured)
     notes = [each for row in measured for each in row.notes if each.kind in CONTENTION]
-    worst = {each.kind: each.clause for each in sorted(notes, key=_amount)}
+
+    def cores_or_processes(contended: Note) -> float:
+        return max(map(float, contended.data.values()))
+
+    worst = {each.kind: each.clause for each in sorted(notes, key=cores_or_processes)}
     told = f"contended: {count} of {len(measured)} cases; at worst "
     return [told + "; ".join(worst.values())] if count else []
 
@@ -177,13 +193,8 @@ def _run_notes(run: Run) -> list[str]:
     return [found.note.text] if found else []
 
 
-def _amount(contended: Note) -> float:
-    """Cores, or processes."""
-    return max(map(float, contended.data.values()))
-
-
 def _parts(run: Run, where: str) -> list[str]:
-    """When a run that was interrupted was gone on with, and how it can be."""
+    """When a run that was interrupted was resumed, and how it can be."""
     made = Counter(record.part for record in run.records)
     resumed = [
         f"resumed {part.started}: {made[number]} of its {len(run.records)} records were made after that"
@@ -214,7 +225,7 @@ def _threads(info: RunInfo) -> str:
 
 
 def _variables(info: RunInfo) -> list[str]:
-    """Of the shell: what changes how frameworks compute."""
+    """Variables of the shell that change how frameworks compute."""
     given = [f"{name}={value}" for name, value in (info.variables or {}).items()]
     return [f"variables: {' '.join(given)}"] if given else []
 
@@ -231,3 +242,191 @@ def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:
         *([UNSURE] if unsure else []),
         *(f"left out {count}×: {text}" for text, count in places.items()),
     ]
+
+
+def answer(run: Run) -> list[str]:
+    """The lines that a report of the run begins with."""
+    measured = [row for row in rows(run) if row.ok]
+    return list(map(str, fastest_lines(judged(works(measured), run), run)))
+
+
+def fastest_lines(shown: Sequence[Work], run: Run) -> list[Cell]:
+    """`torch is fastest in 3 of 6, jax in 2; 1 undecided`, and what would tell the undecided.
+
+    Nothing where nothing is compared.
+    """
+    compared = [work for work in shown if work.verdict.others]
+    if not compared:
+        return []
+    undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
+    lines = [_summary(compared), *(_open(work, run) for work in undecided[:SHOWN])]
+    if more := len(undecided) - SHOWN:
+        lines += [Cell((f"and {count_of(more, 'work')} more, marked ? below",))] if more > 0 else []
+    return lines
+
+
+def _summary(compared: Sequence[Work]) -> Cell:
+    standings = Counter(work.verdict.standing for work in compared)
+    tied, undecided = standings[Standing.TIED], standings[Standing.OPEN]
+    if undecided == len(compared):
+        where = f" in any of {undecided}" if undecided > 1 else ""
+        return Cell((f"cannot tell which is fastest{where}",))
+    won = Counter(work.verdict.winner for work in compared if work.verdict.winner)
+    named = [f"{name} in {count}" for name, count in won.most_common()]
+    parts: list[Part] = []
+    if named:
+        named[0] = named[0].replace(" in ", " is fastest in ", 1) + f" of {len(compared)}"
+        least = min(work.verdict.least_lead for work in compared if work.verdict.winner)
+        parts += [", ".join(named) + ", by at least", Number(least, "×")]
+        if beside := sum(work.verdict.disturbed for work in compared if work.verdict.winner):
+            parts.append(f"({beside} beside what others computed)")
+    alike = f"as fast as each other within {ALIKE:.0%} in {tied}{'' if named else f' of {len(compared)}'}"
+    rest = [*([alike] if tied else []), *([f"{undecided} undecided"] if undecided else [])]
+    separated = [f"({each})" for each in rest] if named else ["; ".join(rest)]
+    return Cell((*parts, *separated))
+
+
+def _open(work: Work, run: Run) -> Cell:
+    """`gemm m=64: jax leads torch by 1.07× (0.98× to 1.16×): about 2 more rounds, 40 s, would tell`."""
+    verdict, nearest = work.verdict, work.verdict.undecided[0]
+    assert verdict.fastest
+    leader, rival = (verdict.name(each) for each in (verdict.fastest, nearest.contender))
+    ends = nearest.interval
+    told = ends is not None and ends[1] < WIDEST * ends[0]
+    interval = f"({Number(ends[0], '×')} to {Number(ends[1], '×')})" if ends and told else ""
+    leads = f"{work.short_title}: {leader} leads {rival} by"
+    return Cell((leads, Number(nearest.ratio, "×"), f"{interval}: {_remedy(work, run)}".lstrip(": ")))
+
+
+def _remedy(work: Work, run: Run) -> str:
+    undecided = work.verdict.undecided
+    if any(each.difference is None for each in undecided):
+        return "too few rounds"
+    if doubted := [work.verdict.name(each.contender) for each in undecided if each.is_doubted]:
+        return f"others or warming up may have slowed {', '.join(doubted)}"
+    needed = [each.rounds_to_tell(run.info.policy) for each in undecided]
+    if None in needed:
+        return "no number of rounds would tell such a lead"
+    more = max(each or 0 for each in needed) - max(each.rounds for each in undecided)
+    cost_s = more * _round_s(work, run)
+    cost = f", {duration(cost_s)}," if cost_s else ""
+    return f"about {count_of(more, 'more round')}{cost} would tell"
+
+
+def _round_s(work: Work, run: Run) -> float:
+    """Seconds of a round of the cases that may be fastest."""
+    verdict = work.verdict
+    asked = {each.contender.case.id for each in verdict.undecided}
+    asked |= {verdict.fastest.case.id} if verdict.fastest else set()
+    costs = {each.case.id: each.stages_s.get("wall", 0.0) for each in run.records if each.case.id in asked}
+    return sum(costs.values())
+
+
+def work_data(work: Work) -> dict[str, Any]:
+    """The verdict for programs: `standing` is won, tied, open, alone or none."""
+    verdict = work.verdict
+    return {
+        "work": work.title,
+        "standing": str(verdict.standing),
+        "fastest": verdict.fastest.case.id if verdict.fastest else None,
+        "winner": verdict.winner or None,
+        "disturbed": verdict.disturbed,
+        "rivals": [_rival_data(each) for each in verdict.rivals],
+    }
+
+
+def _rival_data(rival: Rival) -> dict[str, Any]:
+    low, high = rival.interval or (None, None)
+    return {
+        "case": rival.contender.case.id,
+        "ratio": rival.ratio,
+        "low": low,
+        "high": high,
+        "p": rival.p,
+        "slower": rival.slower,
+        "rounds": rival.rounds,
+        "rounds_left_out": rival.pairs.left_out,
+    }
+
+
+def is_needless(row: Row) -> bool:
+    """Whether it is the end of a sequence or comes after it, of which the table of sequences tells."""
+    return bool(row.case.doubles) and row.status in (Status.SKIPPED, Status.OUT_OF_MEMORY)
+
+
+def doubling_tables(rows: Sequence[Row]) -> tuple[Table, ...]:
+    """A line per sequence; no table where there is none."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.case.doubles:
+            found.setdefault(sequence(row.case), []).append(row)
+    lines = [_doubling_line(sorted(own, key=lambda row: swept_size(row.case))) for own in found.values()]
+    return (document.table(lines, title="Doubled sizes"),) if lines else ()
+
+
+def _doubling_line(rows: Sequence[Row]) -> dict[str, Content]:
+    """The line of one sequence; `rows`: its rows, the smallest first."""
+    case = rows[0].case
+    measured = [row for row in rows if row.value(RATE) is not None]
+    best = max(measured, key=_rate_of, default=None)
+    knee = next((row for row in measured if best and _rate_of(row) >= NEARLY * _rate_of(best)), None)
+    ended = next((row for row in rows if not row.ok), None)
+    where = f"{case.workload}/{case.dtype} on {case.target} {case.mode}, {case.device}"
+    return {
+        "work": where,
+        "knee": _size_text(knee) + (" or less" if knee is rows[0] and swept_size(case) != 1 else ""),
+        "rate there": number(_rate_of(knee), f"{knee.item}/s") if knee else None,
+        "highest rate": _rate_interval(best),
+        "at": _size_text(best),
+        "fits": f"{_size_text(measured[-1])}{'' if _is_full(ended) else ' or more'}"
+        if measured
+        else "nothing",
+        "ended": ended.message if ended else "the last one planned",
+    }
+
+
+def _rate_of(row: Row) -> float:
+    return row.value(RATE) or 0.0
+
+
+def _rate_interval(row: Row | None) -> Content:
+    if row is None:
+        return None
+    rate = row.metric(RATE)
+    return number(rate.value, f"{row.item}/s", rate.low, rate.high)
+
+
+def _size_text(row: Row | None) -> str:
+    return f"{row.case.doubles}={swept_size(row.case)}" if row else ""
+
+
+def _is_full(row: Row | None) -> bool:
+    return row is not None and row.status is Status.OUT_OF_MEMORY
+
+
+def merge_footnotes(tables: Sequence[Table], apart: Collection[str] = ()) -> tuple[Table, ...]:
+    """Tables with merged footnotes: `less precise than asked in 1–3 of 3 rounds`; those of `apart` stay."""
+    texts = dict.fromkeys(text for table in tables for cell in table.cells for text in cell.footnotes)
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        alike.setdefault(text if text in apart else NUMBER.sub("#", text), []).append(text)
+    merged = {text: _merged(group) for group in alike.values() for text in group}
+
+    def changed(cell: Cell | None) -> Cell | None:
+        if cell is None or not cell.footnotes:
+            return cell
+        return replace(cell, footnotes=tuple(dict.fromkeys(merged[text] for text in cell.footnotes)))
+
+    return tuple(
+        replace(table, rows=tuple(tuple(map(changed, row)) for row in table.rows)) for table in tables
+    )
+
+
+def _merged(texts: Sequence[str]) -> str:
+    columns = zip(*(NUMBER.findall(text) for text in texts), strict=True)
+    ranges = (_range(sorted(column, key=float)) for column in columns)
+    return NUMBER.sub(lambda _: next(ranges), texts[0])
+
+
+def _range(numbers: Sequence[str]) -> str:
+    return numbers[0] if float(numbers[0]) == float(numbers[-1]) else f"{numbers[0]}–{numbers[-1]}"

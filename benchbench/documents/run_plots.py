@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 
 from benchbench.analyse.metrics import steps_s
-from benchbench.analyse.rows import Row, by_case, case_key
-from benchbench.documents.plots import Bar, Bars, Panel, Plot, Strip, Strips, paged
-from benchbench.documents.run_works import Work
-from benchbench.documents.size_plots import size_panels
-from benchbench.model.case import Phase
+from benchbench.analyse.rows import Row, by_case, case_key, params_text
+from benchbench.documents.document import (
+    Bar,
+    Bars,
+    Panel,
+    Plot,
+    SizedValue,
+    Strip,
+    Strips,
+    Sweep,
+    Sweeps,
+    paged,
+)
+from benchbench.documents.run_table import Work
+from benchbench.model.case import Cache, Case, Phase, Scalar
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Run
@@ -35,10 +46,14 @@ TITLES = {
 }
 UNITS = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
 Recorded = dict[tuple[str, str], list[Record]]
+LEAST = 3  # sizes that make a line
+MOST_TIED = 3  # parameters that are one size, as m = n = k
+Sizes = dict[int, Work]  # size → the work that has it
+Axis = tuple[str, ...]  # parameters of one value
 
 
 def run_plots(run: Run, works: Sequence[Work], scaling: Sequence[Panel] = ()) -> tuple[Plot, ...]:
-    """`throughput`, `bandwidth` of what computes nothing, `training`, `latency`, `sizes` where they vary.
+    """The plots `throughput`, `bandwidth` of what computes nothing, `training`, `latency`, and `sizes`.
 
     `scaling`: panels over numbers of devices.
     """
@@ -66,7 +81,7 @@ def run_plots(run: Run, works: Sequence[Work], scaling: Sequence[Panel] = ()) ->
 
 
 def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
-    """Where, with what, and when."""
+    """Where, with what, and when the run was measured."""
     info, machine = run.info, run.info.machine
     devices = {f"{row.case.device}: {row.device_name}" for row in shown if row.device_name}
     versions = {f"{row.case.target} {row.framework_version}" for row in shown if row.framework_version}
@@ -82,7 +97,7 @@ def _facts(run: Run, shown: Sequence[Row]) -> Iterator[str]:
 
 
 def _rate_of(work: Work) -> str:
-    """The plot it is in: of items/s if it trains, of FLOP/s, or of B/s where it computes nothing."""
+    """The plot a work is in: of items/s if it trains, of FLOP/s, or of B/s where it computes nothing."""
     if any(row.case.phase is Phase.TRAIN for row in work.rows):
         return "training"
     computes = any(row.value("flops_per_s") is not None for row in work.rows)
@@ -104,15 +119,11 @@ def _bars(work: Work, metric: str) -> Bars:
         for name, row in zip(work.names, work.rows, strict=True)
     ]
     unit = UNITS.get(metric, f"{' or '.join(sorted(items)) or 'item'}/s")
-    return Bars(title=work.title, unit=unit, bars=tuple(sorted(bars, key=_descending)))
-
-
-def _descending(bar: Bar) -> float:
-    return math.inf if bar.value is None else -bar.value
-
-
-def _ascending(bar: Bar) -> float:
-    return math.inf if bar.value is None else bar.value
+    return Bars(
+        title=work.title,
+        unit=unit,
+        bars=tuple(sorted(bars, key=lambda bar: math.inf if bar.value is None else -bar.value)),
+    )
 
 
 def _strips(work: Work, recorded: Recorded) -> Strips:
@@ -128,7 +139,10 @@ def _strips(work: Work, recorded: Recorded) -> Strips:
         )
         for name, row in zip(work.names, work.rows, strict=True)
     ]
-    return Strips(title=work.title, strips=tuple(sorted(strips, key=_ascending)))
+    return Strips(
+        title=work.title,
+        strips=tuple(sorted(strips, key=lambda bar: math.inf if bar.value is None else bar.value)),
+    )
 
 
 def _label(name: str, row: Row) -> str:
@@ -141,8 +155,62 @@ def _status(row: Row) -> str:
 
 
 def _processes(row: Row, recorded: Recorded) -> tuple[tuple[float, ...], ...]:
-    """Of a case that has a latency: the steps of each."""
+    """The steps of each process, of a case that has a latency."""
     if row.value("latency_s") is None:
         return ()
     outcomes = [record.outcome for record in recorded.get(case_key(row.case), [])]
     return tuple(tuple(steps_s(each)) for each in outcomes if isinstance(each, Measurement))
+
+
+def size_panels(works: Sequence[Work]) -> list[Sweeps]:
+    """A panel for each parameter, or parameters of one value, that alone tells three works apart or more."""
+    swept: dict[tuple[object, Axis], Sizes] = {}
+    for work in works:
+        case = work.rows[0].case
+        for axis in _axes(case.params):
+            swept.setdefault((_rest(case, axis), axis), {})[int(case.params[axis[0]])] = work
+    return [
+        _panel(axis, dict(sorted(sizes.items()))) for (_, axis), sizes in swept.items() if len(sizes) >= LEAST
+    ]
+
+
+def _axes(params: Mapping[str, Scalar]) -> Iterator[Axis]:
+    """Parameters that may be a size: each whole number, and two or three of one value."""
+    numbers = [name for name, value in params.items() if type(value) is int and value > 0]
+    yield from ((name,) for name in numbers)
+    for value in {params[name] for name in numbers}:
+        same = [name for name in numbers if params[name] == value]
+        for count in range(2, MOST_TIED + 1):
+            yield from combinations(same, count)
+
+
+def _rest(case: Case, axis: Axis) -> tuple[object, ...]:
+    """What else tells a work from others."""
+    params = tuple((name, value) for name, value in case.params.items() if name not in axis)
+    return case.suite, case.workload, params, case.dtype, case.phase, case.cache
+
+
+def _panel(axis: Axis, sizes: Sizes) -> Sweeps:
+    case = next(iter(sizes.values())).rows[0].case
+    fixed = {name: value for name, value in case.params.items() if name not in axis}
+    caches = "" if case.cache is Cache.HOT else f"{case.cache} caches"
+    head = f"{case.workload}  {params_text(fixed)}".rstrip()
+    return Sweeps(
+        title=" · ".join(filter(None, (head, case.dtype, caches))),
+        axis=" = ".join(axis),
+        unit="s",
+        sweeps=tuple(_sweeps(sizes)),
+    )
+
+
+def _sweeps(sizes: Sizes) -> Iterator[Sweep]:
+    """A line for each alternative that has a latency; the uppermost at the right end comes first."""
+    points: dict[tuple[str, str], list[SizedValue]] = {}
+    for size, work in sizes.items():
+        for name, row in zip(work.names, work.rows, strict=True):
+            latency = row.metric("latency_s")
+            if latency.value is not None:
+                point = SizedValue(size=size, value=latency.value, low=latency.low, high=latency.high)
+                points.setdefault((name, row.case.backend), []).append(point)
+    for (name, backend), found in sorted(points.items(), key=lambda item: -item[1][-1].value):
+        yield Sweep(label=name, backend=backend, points=tuple(found))

@@ -1,20 +1,44 @@
-"""The tables of a report: one for each work, a line per alternative, fastest first."""
+"""The tables of a report: one for each work, a line per alternative, fastest first.
+
+Below them the columns that they can have, and the rows of a run by the work that they do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from benchbench.analyse.rows import CaseKey, Row, case_key
-from benchbench.documents.document import Cell, Column, Layout, Number, Table, Tone
-from benchbench.documents.run_columns import Beside, ReportColumn, latency_s
-from benchbench.documents.run_works import Work, besides, value_of, value_text
+from benchbench.analyse.rows import NUMBERS, CaseKey, Row, by_case, case_key, number_of, params_text, unit_of
+from benchbench.documents.document import Cell, Column, Gauge, Layout, Number, Part, Table, Tone, number
+from benchbench.documents.short_names import Telling, telling, telling_params
+from benchbench.errors import UsageError, unknown
+from benchbench.judging.ranking import (
+    Contender,
+    Standing,
+    WorkVerdict,
+    contender,
+    judge_works,
+    rivals_of,
+    work_key,
+)
+from benchbench.model.case import Cache, Case, Scalar
+from benchbench.model.placement import ONE_DEVICE, suffix
 from benchbench.model.run import Run
 
 UNRANKED = 1e99  # seconds: after what is ranked, before what has no speed
 INLINE = 40  # a longer reason becomes a footnote
 TIMED = ("latency", "speed", "rate", "FLOP/s")  # columns that say no more than the latency
 Line = tuple[Cell | None, ...]
+UNSURE = "? cannot tell: what differs between rounds, others, or warming up may explain it"
+ALIASES = {  # as typed → the number of a row
+    "rate": "items_per_s",
+    "cold": "cold_s",
+    "energy": "energy_j",
+    **{name: f"latency_{name}_s" for name in ("low", "high", "min", "p50", "p90", "p99")},
+}
+CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
+NO_VERDICT = WorkVerdict(fastest=None, rivals=(), kind="")
+AXES = ("dtype", "mode", "target", "device", "cache", "phase")  # and every parameter
 
 
 def work_tables(shown: Sequence[Work], columns: Sequence[ReportColumn]) -> tuple[Table, ...]:
@@ -70,7 +94,7 @@ class _Alternative:
 
 
 def _alternatives(work: Work, by: str, values: Sequence[str]) -> list[_Alternative]:
-    """The fastest first, by the first value that has a latency."""
+    """The alternatives, fastest first, by the first value that has a latency."""
     named: dict[str, tuple[Cell, dict[str, Row]]] = {}
     for row, name in zip(work.rows, _names(work), strict=True):
         named.setdefault(str(name), (name, {}))[1][value_of(row.case, by)] = row
@@ -88,11 +112,11 @@ def _line_by(
     beside: Mapping[CaseKey, Beside],
 ) -> Line:
     cells: list[Cell] = []
-    for number, value in enumerate(values):
+    for index, value in enumerate(values):
         row = alternative.rows.get(value)
         known = beside.get(case_key(row.case)) if row else None
         cells += _cells(row, known, columns)
-        cells += [_ratio(row, known, columns[0])] if number else []
+        cells += [_ratio(row, known, columns[0])] if index else []
     return (alternative.name, *cells)
 
 
@@ -107,7 +131,7 @@ def _cells(row: Row | None, beside: Beside | None, columns: Sequence[ReportColum
 
 
 def _ratio(row: Row | None, beside: Beside | None, column: ReportColumn) -> Cell:
-    """Of a column's numbers; in doubt where these come from times that cannot be told apart."""
+    """The ratio of a column's numbers; in doubt where these come from times that cannot be told apart."""
     if row is None or beside is None or row is beside.base or latency_s(row) is None:
         return Cell()
     own, other = (next(iter(column.cell(each, beside).parts), None) for each in (row, beside.base))
@@ -118,7 +142,7 @@ def _ratio(row: Row | None, beside: Beside | None, column: ReportColumn) -> Cell
 
 
 def _tables(shown: Sequence[Work], heads: Sequence[Column], lines: Sequence[list[Line]]) -> tuple[Table, ...]:
-    """Without the columns that are empty in all of them."""
+    """Tables without the columns that are empty in all of them."""
     cells = [line[1:] for table in lines for line in table]
     filled = [index for index in range(len(heads)) if any(line[index] and str(line[index]) for line in cells)]
     return tuple(
@@ -155,8 +179,295 @@ def _reason(row: Row) -> Cell:
 
 
 def why_no_speed(row: Row) -> str:
-    """Of a case that failed its status, and its message."""
+    """Why a case has no speed: if it failed its status, and its message."""
     reason = row.message or row.metric("latency_s").reason
     if row.ok:
         return reason or "no speed"
     return f"{row.status}: {reason}" if reason else str(row.status)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportColumn:
+    """`cell`: of a row that has a speed, beside the row that the ratio is to, if there is one.
+
+    `rank`: those of a higher one go first where room is short.
+    """
+
+    name: str
+    cell: Callable[[Row, Beside | None], Cell]
+    rank: int
+
+
+def choices() -> list[str]:
+    """The names of all columns that can be asked for."""
+    return list(dict.fromkeys((*map(typed, OWN), *ALIASES, *NUMBERS)))
+
+
+def typed(name: str) -> str:
+    """How a column of its own form is asked for: `flops` for `FLOP/s`."""
+    return "flops" if name == "FLOP/s" else name.replace(" ", "-")
+
+
+def chosen_columns(names: Sequence[str]) -> tuple[ReportColumn, ...]:
+    """The columns asked for, the last going first where room is short; without any, all of `OWN`.
+
+    Raises UsageError.
+    """
+    if not names:
+        return tuple(OWN.values())
+    own = {typed(name): column for name, column in OWN.items()}
+    for name in names:
+        if name not in choices():
+            raise UsageError(f"No column named {name!r}.", unknown("columns", name, choices()))
+    return tuple(
+        ReportColumn(own[name].name, own[name].cell, rank) if name in own else _plain(name, rank)
+        for rank, name in enumerate(dict.fromkeys(names), 1)
+    )
+
+
+def _plain(name: str, rank: int) -> ReportColumn:
+    """A column of a number of the row; without it, why."""
+    source = ALIASES.get(name, name)
+
+    def cell(row: Row, _: Beside | None) -> Cell:
+        found = number_of(row, source)
+        if found.value is None:
+            return Cell(("–",), footnotes=(f"no {name}: {found.reason or 'not known'}",))
+        if not unit_of(row, source) and not float(found.value).is_integer():
+            return Cell((f"{found.value:.2g}",))
+        return number(found.value, unit_of(row, source))
+
+    return ReportColumn(name, cell, rank)
+
+
+def latency_s(row: Row) -> float | None:
+    """The row's headline, where it has one."""
+    return row.value("latency_s") if row.ok else None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The row that another is compared with: its time over the base's, and whether the two are told apart.
+
+    Of the base itself, whether it is told from all others.
+    """
+
+    base: Row
+    ratio: float
+    told: bool
+
+
+def _latency(row: Row, _: Beside | None) -> Cell:
+    found = row.metric("latency_s")
+    assert found.value is not None
+    around: Part = ""
+    if found.low is not None and found.high is not None:
+        around = Number(max(found.high - found.value, found.value - found.low) / found.value, "±")
+    parts = (Number(found.value, "s"), around)
+    return Cell((*parts, "contended") if row.contended else parts)
+
+
+def _speed(row: Row, beside: Beside | None) -> Cell:
+    if beside is None or row.unranked:
+        return Cell()
+    return Cell((Gauge(min(1 / beside.ratio, 1.0)),))
+
+
+def _ratio_to_base(row: Row, beside: Beside | None) -> Cell:
+    """How many times as long a row takes; surely so only where the two can be told apart."""
+    if beside is None or row.unranked:
+        return Cell()
+    best = Tone.GOOD if beside.base is row and beside.told else Tone.PLAIN
+    return Cell((Number(beside.ratio, "×"),), best, unsure=not beside.told)
+
+
+def _work_rate(row: Row, _: Beside | None) -> Cell:
+    """The rate of the work: bytes/s where it only moves data, of a link where that is between devices."""
+    moves = "bytes_per_s" if row.case.placement == ONE_DEVICE else "link_bytes_per_s"
+    name = "flops_per_s" if row.value("flops_per_s") is not None else moves
+    return number(row.value(name), unit_of(row, name))
+
+
+def _memory(row: Row, _: Beside | None) -> Cell:
+    """The device's peak, where it has memory of its own that can be seen; else the process's."""
+    device, host = row.value("peak_device_bytes"), row.value("peak_host_bytes")
+    if device is not None:
+        return number(device, "B")
+    if host is None:
+        return Cell()
+    return Cell((Number(host, "B"), *(() if row.case.device.startswith("cpu") else ("host",))))
+
+
+def _share_of(roof: str) -> Callable[[Row, Beside | None], Cell]:
+    """A share of the FLOP/s, or of the bytes where the work only moves data."""
+
+    def cell(row: Row, _: Beside | None) -> Cell:
+        what = "flops" if row.cost and row.cost.flops else "bytes"
+        return number(number_of(row, f"{what}_of_{roof}").value, "%")
+
+    return cell
+
+
+def _bound(row: Row, _: Beside | None) -> Cell:
+    value = row.position.attainable_flops_per_s
+    return Cell((f"{row.position.bound},", Number(value, "FLOP/s"))) if value else Cell()
+
+
+def _number(name: str) -> Callable[[Row, Beside | None], Cell]:
+    return lambda row, _: number(row.value(name), unit_of(row, name))
+
+
+def _per_cost(row: Row, _: Beside | None) -> Cell:
+    return number(row.price.items_per_cost, unit_of(row, "items_per_cost"))
+
+
+OWN = {
+    column.name: column
+    for column in (
+        ReportColumn("latency", _latency, 1),
+        ReportColumn("speed", _speed, 8),
+        ReportColumn("rate", _number("items_per_s"), 4),
+        ReportColumn("FLOP/s", _work_rate, 7),
+        ReportColumn("of ceiling", _share_of("ceiling"), 9),
+        ReportColumn("of datasheet", _share_of("datasheet"), 10),
+        ReportColumn("bound by", _bound, 11),
+        ReportColumn("memory", _memory, 5),
+        ReportColumn("cold", _number("cold_s"), 6),
+        ReportColumn("per cost", _per_cost, 3),
+        ReportColumn("ratio", _ratio_to_base, 2),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One computation and who does it, in the order of the plan. `short_title` tells it from the others."""
+
+    title: str
+    short_title: str
+    rows: tuple[Row, ...]
+    names: tuple[str, ...]  # of the rows: `torch eager`
+    short_names: tuple[str, ...]
+    verdict: WorkVerdict = NO_VERDICT
+
+    def beside(self, row: Row) -> Beside | None:
+        """What `row` is compared with: the fastest. A single one is compared with nothing."""
+        fastest = self.verdict.fastest
+        if fastest is None or sum(latency_s(each) is not None for each in self.rows) < 2:
+            return None
+        base = next((each for each in self.rows if each.case == fastest.case), None)
+        rival = next((each for each in self.verdict.rivals if each.contender.case == row.case), None)
+        told = rival.slower if rival else self.verdict.standing in (Standing.WON, Standing.ALONE)
+        return Beside(base, rival.ratio if rival else 1.0, told) if base else None
+
+
+def judged(found: Sequence[Work], run: Run) -> list[Work]:
+    """The same works with a verdict each, over all of them."""
+    contend = _contenders(run)
+    contenders = [[made for row in work.rows if (made := contend(row))] for work in found]
+    verdicts = judge_works(contenders, run.info.policy)
+    return [replace(work, verdict=verdict) for work, verdict in zip(found, verdicts, strict=True)]
+
+
+def besides(groups: Sequence[tuple[Row, Sequence[Row]]], run: Run) -> list[dict[CaseKey, Beside]]:
+    """The rows beside each group's base, by `case_key`; none where the base cannot be compared."""
+    contend = _contenders(run)
+    known = [
+        (base, made, [other for row in rows if row is not base and (other := contend(row))])
+        for base, rows in groups
+        if (made := contend(base))
+    ]
+    judged_ = iter(rivals_of([(made, others) for _, made, others in known], run.info.policy))
+    found = {id(base): next(judged_) for base, _, _ in known}
+    return [
+        {
+            case_key(each.contender.case): Beside(base, each.ratio, each.slower or each.faster)
+            for each in found.get(id(base), [])
+        }
+        | {case_key(base.case): Beside(base, 1.0, told=True)}
+        for base, _ in groups
+    ]
+
+
+def _contenders(run: Run) -> Callable[[Row], Contender | None]:
+    """A function that says what a row contends with; None without a speed that says something."""
+    recorded = by_case(run.records)
+    return lambda row: contender(row.case, recorded.get(case_key(row.case), ())) if row.ok else None
+
+
+def works(rows: Sequence[Row], by: str = "") -> list[Work]:
+    """The works of rows in the order of the plan. `by`: an axis that tells no work from another."""
+    grouped: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(work_key(row.case, by), []).append(row)
+    cases = [group[0].case for group in grouped.values()]
+    known = telling((case.workload, _params(case, by)) for case in cases)
+    one_mode = _one_mode(rows)
+    return [_work(group, by, known, one_mode) for group in grouped.values()]
+
+
+def axis(name: str, rows: Iterable[Row]) -> str:
+    """The name of what a case has a value of. Raises UsageError."""
+    known = [*AXES, *dict.fromkeys(key for row in rows for key in row.case.params)]
+    if name not in ("backend", *known):
+        raise UsageError(f"Cases have no {name!r}.", unknown("axes", name, known))
+    return "target" if name == "backend" else name
+
+
+def value_of(case: Case, by: str) -> str:
+    """The value on an axis; empty where the case has none. A target is told with its mode."""
+    if by == "target":
+        return f"{case.target} {case.mode}".strip()
+    value = getattr(case, by) if by in AXES else case.params.get(by)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def value_text(by: str, value: str) -> str:
+    """A value in words: `batch=8` of a parameter; those of the other axes speak for themselves."""
+    return value if by in AXES else f"{by}={value}"
+
+
+def _params(case: Case, by: str) -> dict[str, Scalar]:
+    return {name: value for name, value in case.params.items() if name != by}
+
+
+def _one_mode(rows: Iterable[Row]) -> bool:
+    """Whether a target's name says which mode."""
+    return len({(row.case.target, row.case.mode) for row in rows}) == len({row.case.target for row in rows})
+
+
+def _work(group: Sequence[Row], by: str, known: Telling, one_mode: bool) -> Work:
+    case = group[0].case
+    params = _params(case, by)
+    short = telling_params(case.workload, params, known)
+    more = " …" if len(short) < len(params) else ""
+    devices = {row.case.device for row in group}
+    same_device = len(devices) == 1 and by != "device"
+    context = _context(case, by, case.device if same_device else "")
+    return Work(
+        title=" · ".join((_head(case.workload, params), *context)),
+        short_title=" · ".join((_head(case.workload, short) + more, *context)),
+        rows=tuple(group),
+        names=tuple(_name(row.case, by, same_device, False) for row in group),
+        short_names=tuple(_name(row.case, by, same_device, one_mode) for row in group),
+    )
+
+
+def _head(workload: str, params: Mapping[str, Scalar]) -> str:
+    return f"{workload}  {params_text(params)}".rstrip()
+
+
+def _context(case: Case, by: str, device: str) -> list[str]:
+    dtype = str(case.dtype) if case.dtype and by != "dtype" else ""
+    caches = CACHES.get(case.cache, "") if case.dtype and by != "cache" else ""
+    return [text for text in (dtype, caches, device) if text]
+
+
+def _name(case: Case, by: str, same_device: bool, one_mode: bool) -> str:
+    """Who computes a case, of those that differ in nothing else."""
+    target, mode = (
+        ("", "") if by == "target" else (case.target, "" if by == "mode" or one_mode else case.mode)
+    )
+    device = "" if same_device or by == "device" else case.device
+    where = suffix(case.placement, case.environment)
+    return " ".join(filter(None, (target, mode, device, where)))

@@ -24,7 +24,7 @@ def telling(sizes: Iterable[tuple[str, Mapping[str, object]]]) -> Telling:
 
 
 def telling_params(workload: str, params: Mapping[str, T], known: Telling) -> dict[str, T]:
-    """Those that tell this size from the others; the first ones where it is the only one."""
+    """The parameters that tell this size from the others; the first ones where it is the only one."""
     kept = {name: value for name, value in params.items() if (workload, name) in known}
     return kept or dict(list(params.items())[:NAMED])
 

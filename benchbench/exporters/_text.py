@@ -14,21 +14,21 @@ Marks = Mapping[str, str]
 
 
 def marks(document: Document) -> Marks:
-    """Text of a footnote → its mark, numbered as they come."""
+    """The mark of each footnote's text, numbered as they come."""
     return {
         text: str(number).translate(SUPERSCRIPT) for number, text in enumerate(document.footnotes, start=1)
     }
 
 
 def cell_text(cell: Cell | None, known: Marks) -> str:
-    """On one line: `19.0 ms [18.6, 19.4]¹`."""
+    """A cell on one line: `19.0 ms [18.6, 19.4]¹`."""
     if cell is None:
         return ""
     return visible(str(cell)) + mark_text(cell, known)
 
 
 def mark_text(cell: Cell, known: Marks) -> str:
-    """Of its footnotes, in their order below."""
+    """The marks of a cell's footnotes, in their order below."""
     return " ".join(mark for note, mark in known.items() if note in cell.footnotes) if cell.footnotes else ""
 
 

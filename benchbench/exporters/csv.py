@@ -51,7 +51,7 @@ def _lines(table: Table) -> Iterator[list[Any]]:
 
 
 def _unit(cells: Sequence[Cell | None]) -> str | None:
-    """That all numbers of a column share, None if they do not, or a cell is more than a number."""
+    """The unit that all numbers of a column share, None if they do not, or a cell is more than a number."""
     filled = [cell for cell in cells if cell and cell.parts]
     units = {part.unit for cell in filled for part in cell.parts if isinstance(part, Number)}
     alone = all(len(cell.parts) == 1 and isinstance(cell.parts[0], Number) for cell in filled)
@@ -74,7 +74,7 @@ def _value(cell: Cell | None, unit: str | None) -> Any:
 
 
 def field(value: Any) -> Any:
-    """One line, and nothing a spreadsheet would run; numbers untouched: a negative one is no formula."""
+    """A field on one line that no spreadsheet would run; numbers untouched: a negative one is no formula."""
     if isinstance(value, Mapping):
         value = " ".join(f"{name}={str(each).lower()}" for name, each in value.items())
     if isinstance(value, tuple | list):

@@ -20,6 +20,6 @@ class Json(Exporter):
 
 
 def json_text(data: Any, indent: int) -> bytes:
-    """In ASCII, and no command to a CI service: nothing of it acts where it is printed."""
+    """JSON in ASCII that is no command to a CI service: nothing of it acts where it is printed."""
     text = json.dumps(data, indent=indent, allow_nan=False).replace("##", r"#\u0023")
     return f"{text}\n".encode()

@@ -26,7 +26,6 @@ class Markdown(Exporter):
     extension: ClassVar[str] = "md"
 
     def export(self, document: Document) -> dict[str, bytes]:
-        """One text."""
         known = marks(document)
         blocks = [
             f"## {escaped(visible(document.title))}\n",
@@ -39,7 +38,7 @@ class Markdown(Exporter):
 
 
 def _joined(tables: Sequence[Table]) -> Iterator[list[Table]]:
-    """Tables of the same alternatives become one, so that its columns are named once."""
+    """Tables of the same alternatives as one, so that its columns are named once."""
     alike = groupby(enumerate(tables), key=lambda item: item[1].columns if _joins(item[1]) else item[0])
     for _, group in alike:
         yield [table for _, table in group]
@@ -50,7 +49,7 @@ def _joins(table: Table) -> bool:
 
 
 def _tables(tables: Sequence[Table], known: Marks) -> Iterator[str]:
-    """Of several, each title is a row of its own."""
+    """The tables; of several, each title is a row of its own."""
     first = tables[0]
     together = _joins(first)
     if first.title and not together:

@@ -16,5 +16,4 @@ class Svg(Exporter):
     pictures: ClassVar[bool] = True
 
     def export(self, document: Document) -> dict[str, bytes]:
-        """None of a document without plots."""
         return pictures(document, self.extension)

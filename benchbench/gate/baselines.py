@@ -37,7 +37,7 @@ def untold(_text: str) -> None:
 
 
 def baseline_names(root: Path) -> list[str]:
-    """Of the baselines there are."""
+    """The names of the stored baselines."""
     folder = root / FOLDER
     if not os.path.isdir(folder):
         return []

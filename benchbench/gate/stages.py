@@ -1,4 +1,4 @@
-"""A check from end to end: what is held against what, the verdict, and what looks slower measured again."""
+"""Run a check end to end: compare with the baseline, re-measure what looks slower, decide; accept a run."""
 
 from __future__ import annotations
 
@@ -330,8 +330,13 @@ def accept(
 
 
 def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
-    """Why a run should be no session: changed code, half of a comparison, a check that it fails."""
+    """Why a run should be no session: changed code, half of a comparison, no case that counts, a failure."""
     doubts = []
+    measured = [side for side in digest(run).cases.values() if side.rounds]
+    if measured and all(side.contended for side in measured):
+        doubts.append(f"others disturbed all of its cases ({measured[0].contended}), so no check can use it")
+    if measured and all(side.unsteady == len(side.rounds) for side in measured):
+        doubts.append("all of its processes were still warming up, so no check can use it")
     if run.info.commit.endswith(naming.DIRTY):
         commit = naming.short(run.info.commit)
         doubts.append(f"its checkout had uncommitted changes ({commit})")

@@ -251,7 +251,7 @@ class LevelStep:
 
     @cached_property
     def p(self) -> float:
-        """Two-sided."""
+        """The two-sided p of the step."""
         from scipy.special import stdtr
 
         return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
@@ -293,6 +293,7 @@ def _step(before: Floats, after: Floats, phi: float) -> LevelStep:
 
 FEWEST_RETURNS = 2  # one return is a change and its repair
 APART = 6.0  # noise scales between levels of which single runs can be told
+LEAST_SHARE = 0.2  # of one side's runs, at the other side's level: fewer beside a change are spikes
 NEAR = 3.0  # noise scales from the level that a run is of
 
 
@@ -301,7 +302,8 @@ def recurring_levels(y: Floats, edges: Sequence[int], floor: float) -> list[floa
 
     `y`: logarithms, spikes in them. Two levels closer than `floor` are one. Either segments return: at least
     twice, and in half of all changes. Or single runs do, where the levels are far apart: they leave for
-    another level and return. Returns of both kinds are counted together.
+    another level and return. Returns of both kinds are counted together. Beside a single change, runs of one
+    side that stand at the level of the other are spikes unless they are many: a fifth of that side.
     """
     import numpy as np
 
@@ -313,8 +315,18 @@ def recurring_levels(y: Floats, edges: Sequence[int], floor: float) -> list[floa
     returns = sum(kind in kinds[: index - 1] for index, kind in enumerate(kinds) if index > 1)
     if returns >= FEWEST_RETURNS and 2 * returns >= len(levels) - 1:
         return distinct
+    if len(levels) == 2 and _share_at_the_other_level(y, levels, edges[1]) < LEAST_SHARE:
+        return []
     singly = _excursions(y, np.array(distinct), len(levels))
     return distinct if singly > 0 and returns + singly >= FEWEST_RETURNS else []
+
+
+def _share_at_the_other_level(y: Floats, levels: Sequence[float], edge: int) -> float:
+    """The larger share of either side's runs that are nearer to the level of the other side."""
+    import numpy as np
+
+    kinds = _nearest(y, np.array(levels))
+    return max(float((kinds[:edge] == 1).mean()), float((kinds[edge:] == 0).mean()))
 
 
 def _distinct(levels: Sequence[float], floor: float) -> list[float]:

@@ -549,7 +549,7 @@ def endings(result: GateResult) -> dict[Ending, list[Cause]]:
 
 
 def exit_code(result: GateResult, *, strict: bool = False, exit_zero: bool = False) -> int:
-    """Of the process, by the gravest ending. `strict`: a case that cannot be told counts.
+    """The exit code of the process, by the gravest ending. `strict`: a case that cannot be told counts.
 
     `exit_zero`: what was compared is told, and fails nothing.
     """

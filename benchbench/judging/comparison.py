@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchbench import format as fmt
-from benchbench.analyse.comparable import run_bars
-from benchbench.analyse.digest import SETTLED, Digest, digest
+from benchbench.analyse.digest import SETTLED, Digest, digest, run_bars
 from benchbench.analyse.drift import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.errors import UsageError
@@ -152,7 +151,7 @@ def compare_runs(
 
 
 def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
-    """Of the sides that drifted; none where they are interleaved, or the metric is no time of a step."""
+    """The drift of each side that drifted; none where they are interleaved, or the metric is no step time."""
     if metric.name not in SETTLED or are_interleaved(ref, new):
         return {}
     sides = {"ref": ref.drift, "new": new.drift}

@@ -6,8 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.comparable import arrow, case_bars, differing, run_bars, unequal, work_bars
-from benchbench.analyse.digest import SETTLED, CaseDigest, Digest, partnered
+from benchbench.analyse.digest import (
+    SETTLED,
+    CaseDigest,
+    Digest,
+    arrow,
+    case_bars,
+    differing,
+    partnered,
+    run_bars,
+    unequal,
+    work_bars,
+)
 from benchbench.analyse.doubts import fair_pairs
 from benchbench.analyse.metrics import Metric
 from benchbench.format import ratio
@@ -100,7 +110,7 @@ def match_partners(ref: Digest, new: Digest, metric: Metric) -> list[Pair]:
 
 
 def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
-    """Of one case on both sides, by the rounds that were fair to both."""
+    """Pair one case of both sides, by the rounds that were fair to both."""
     fair = fair_pairs(ref.timed(metric), new.timed(metric), LEAST_PROCESSES)
     known = bool(ref.doubts and new.doubts)
     explained = not known or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE
@@ -250,7 +260,7 @@ def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
 
 
 def parts_apart(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdict, str] | None:
-    """Of runs that were resumed: why processes of before and after cannot stand for one another, if so."""
+    """Why processes of before and after a resumption cannot stand for one another, if so."""
     apart = max(side.parts_apart(metric) for side in sides)
     if apart <= math.log1p(PARTS_APART):
         return None

@@ -127,7 +127,7 @@ class Rival:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the ratio, at the level of the decision: it excludes 1 exactly where the rival is told apart."""
+        """The interval of the ratio, at the level of the decision: 1 is outside where it is told apart."""
         if self.difference is None:
             return None
         half = self.difference.half_width(1 - self.level * self.share)
@@ -181,7 +181,7 @@ class WorkVerdict:
 
     @property
     def undecided(self) -> list[Rival]:
-        """Of `others`, those that may be as fast, nearest first."""
+        """Those of `others` that may be as fast, nearest first."""
         return [each for each in self.others if not each.slower]
 
     @property
@@ -208,7 +208,7 @@ class WorkVerdict:
 
 
 def share_of(policy: Policy, rounds: int) -> float:
-    """Of the error, what a decision after so many rounds may spend, so that all looks together keep it.
+    """The share of the error that a decision after so many rounds may spend: all looks together keep it.
 
     Further rounds are made where those before did not decide, so each is another chance to err. Looks share
     most of their rounds: of walks that look at 3–6, 5–10, 10–20, 3–8 and 3–30 rounds, at most 5 % ever reach
@@ -291,7 +291,7 @@ def judge_records(records: Iterable[Record], policy: Policy) -> dict[tuple[objec
 
 
 def rivals_of(groups: Sequence[tuple[Contender, Sequence[Contender]]], policy: Policy) -> list[list[Rival]]:
-    """Of each group's reference the others, nearest first, with a variance that all groups tell."""
+    """The rivals of each group's reference, nearest first, with a variance that all groups tell."""
     made = [[_rival(reference, other, policy) for other in others] for reference, others in groups]
     judged = iter(_shrunk([each for rivals in made for each in rivals], [len(rivals) for rivals in made]))
     return [sorted((next(judged) for _ in rivals), key=lambda each: each.log_ratio) for rivals in made]

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import CaseDigest, Digest, digest
+from benchbench.analyse.digest import CaseDigest, Digest, case_bars, digest, run_bars
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
@@ -165,7 +164,7 @@ def _wanted(case: str, patterns: Sequence[str]) -> bool:
 
 
 def _pooled(values: Sequence[float], metric: Metric) -> float | None:
-    """Of several processes, as a report has it; None where they disagree."""
+    """The value of several processes, as in a report; None where they disagree."""
     return metric.source.pool(values).value
 
 
@@ -220,7 +219,7 @@ def _by_tag(points: Sequence[Point], metric: Metric, places: Mapping[str, int]) 
 
 
 def _joined(points: Sequence[Point], metric: Metric) -> Point | None:
-    """Of the runs that nobody disturbed, if there are any."""
+    """One point for several runs, of those that nobody disturbed if there are any."""
     points = [point for point in points if not point.contended] or points
     processes = tuple(value for point in points for value in point.processes)
     value = _pooled(processes, metric)
@@ -353,7 +352,7 @@ def _trend(series: Series, metric: Metric, threshold: float, by: str | None, fam
 def _history(
     points: Sequence[Point], boundaries: Sequence[int], metric: Metric, threshold: float, family: int
 ) -> History:
-    """Of the points that nobody disturbed; indices are those of all points."""
+    """The changes among the points that nobody disturbed; indices are those of all points."""
     quiet = [index for index, point in enumerate(points) if not point.contended]
     starts = {sum(index < boundary for index in quiet) for boundary in boundaries}
     history = change_points(

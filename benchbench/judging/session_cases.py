@@ -7,8 +7,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.analyse.comparable import case_bars, run_bars
-from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest
+from benchbench.analyse.digest import DISTURBED, ONCE, SETTLED, CaseDigest, Digest, case_bars, run_bars
 from benchbench.analyse.metrics import Metric, Rate
 from benchbench.format import count_of
 from benchbench.judging.comparison import ALPHA
@@ -82,7 +81,7 @@ class BaselineMatch:
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """Of the processes measured interleaved."""
+        """The processes measured interleaved, as pairs."""
         return list(zip(self.days[0][0], self.logs, strict=True))
 
     @property
@@ -92,7 +91,7 @@ class BaselineMatch:
 
     @property
     def suite(self) -> str:
-        """Of the case, as it was planned last."""
+        """The suite of the case, as it was planned last."""
         planned = [side.case for side in (*(each.side for each in self.sides), self.new) if side.case]
         return planned[-1].suite if planned else ""
 
@@ -241,7 +240,7 @@ HEAVY_P = 0.15  # of five normal sessions where cases are not alike, less of mor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionVariance:
-    """Of one metric. `prior`: what all cases tell of each, None where each is judged alone.
+    """How much sessions vary in one metric. `prior`: what all cases tell of each; None: judged alone.
 
     `heavy_tails`: some sessions are much further from the rest than normal ones are, so that sessions do not
     tell where a further one may be. What is slower than those is provisional.
@@ -282,7 +281,7 @@ def estimated_from_all(places: Sequence[Places], alike: float) -> SessionVarianc
 
 
 def _prior(places: Sequence[Places], alike: float) -> VariancePrior:
-    """Of cases whose sessions differ by more in some than in others (Smyth 2004)."""
+    """The prior of cases whose sessions differ by more in some than in others (Smyth 2004)."""
     squares = [max(deviation(each), LEAST) ** 2 for each in places]
     return variance_prior(squares, [len(each) - 1 for each in places], alike)
 
@@ -431,7 +430,7 @@ def _interleaved(match: BaselineMatch, difference: Difference | None, policy: Ga
 def estimate(
     match: BaselineMatch, difference: Difference, threshold: float, own_variance: float = 0.0
 ) -> Estimate:
-    """Of a case against its sessions, or against the one it was measured interleaved with."""
+    """Estimate a case against its sessions, or against the one it was measured interleaved with."""
     sign = 1 if match.metric.better == "lower" else -1
     return Estimate(
         quantity=(match.case, _measured(match.metric)),

@@ -146,7 +146,7 @@ LEAST_COUNT = 5  # values whose kurtosis can be judged
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of `count` values about their mean: the mean square, and the mean fourth power."""
+    """The mean square and the mean fourth power of `count` values about their mean."""
 
     count: int
     square: float
@@ -159,7 +159,7 @@ class Moments:
 
 
 def moments(values: Places) -> Moments:
-    """Of one case."""
+    """The moments of one case's sessions."""
     centre = mean(values)
     squares = [(value - centre) ** 2 for value in values]
     return Moments(len(values), mean(squares), mean([square**2 for square in squares]))

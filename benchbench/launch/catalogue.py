@@ -62,11 +62,11 @@ class UserCatalogue:
         return max(named, key=lambda each: len(each.stem), default=None)
 
     def workload_names(self) -> set[str]:
-        """Of all files."""
+        """The names of the workloads in all files."""
         return {each.name for stem in self._files for each in self._read(stem)[0]}
 
     def mistakes(self) -> list[FileMistake]:
-        """Of all folders and files."""
+        """The mistakes in all folders and files."""
         return [*self._mistakes, *(each for stem in self._files for each in self._read(stem)[1])]
 
     def _stems(self, name: str) -> list[str]:
@@ -105,7 +105,7 @@ def workload_at(name: str, params: Mapping[str, Scalar]) -> SizedWorkload:
 
 
 def workload_names() -> list[str]:
-    """Of every workload that can be measured, sorted."""
+    """The names of every workload that can be measured, sorted."""
     return sorted({*registry.entry_names(WORKLOADS), *user_catalogue().workload_names()})
 
 
@@ -118,7 +118,7 @@ def names_without_importing() -> list[str]:
 
 
 def _names_in_source(stem: str, file: Path) -> list[str]:
-    """Of one class the file's name, of several their own; a base for others may lack a summary."""
+    """The names in a file: of one class the file's, of several their own; a base may lack a summary."""
     try:
         body = ast.parse(read_file(file, MOST_SOURCE)).body
     except (UnreadableInput, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -141,13 +141,13 @@ def user_file_warnings() -> list[str]:
 
 
 def user_catalogue(code: UserCode | None = None) -> UserCatalogue:
-    """Of the user's folders. Files are listed, and imported, again when one has changed."""
+    """What the user's folders hold. Files are listed, and imported, again when one has changed."""
     code = code or user_code()
     return _catalogue(code, tuple(_state(code)))
 
 
 def _state(code: UserCode) -> Iterator[tuple[str, int, int]]:
-    """Of each file: path, time of the last change, size."""
+    """The path, time of the last change and size of each file."""
     for path in (path for folder in code.workloads for path in paths.listed(folder, "*.py")):
         found = path.stat()
         yield str(path), found.st_mtime_ns, found.st_size

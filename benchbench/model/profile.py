@@ -65,7 +65,7 @@ class RankProfile:
 
     @property
     def idle_share(self) -> float | None:
-        """Of a step, in which it computed nothing: it waited, or was in Python between operators."""
+        """The share of a step without computation: it waited, or was in Python between operators."""
         computing_s = self.communication.computing_s
         return None if computing_s is None else max(1 - computing_s / self.wall_s, 0.0)
 
@@ -96,14 +96,14 @@ class Profile:
 
     @property
     def communication_share(self) -> float | None:
-        """Of a step, in which something passed between devices: the mean of the ranks."""
+        """The share of a step in which something passed between devices: the mean of the ranks."""
         if self.ranks:
             return mean([each.communication.total_s / each.wall_s for each in self.ranks])
         return self.communication.total_s / self.wall_s if self.communication else None
 
     @property
     def idle_share(self) -> float | None:
-        """Of a step, in which a rank computed nothing: the mean of the ranks. None where not all noted it."""
+        """The share of a step in which a rank computes nothing, the mean of ranks; None if not all know."""
         idle = [rank.idle_share for rank in self.ranks]
         known = [share for share in idle if share is not None]
         return mean(known) if known and len(known) == len(idle) else None

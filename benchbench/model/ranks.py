@@ -82,7 +82,7 @@ def _joint(windows: Sequence[Window | None]) -> Window | None:
 
 
 def _longest(times: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Of each block."""
+    """The longest time of each block."""
     if len({len(each) for each in times}) > 1:
         raise ValueError("ranks with different numbers of blocks")
     return tuple(max(block) for block in zip(*times, strict=True))

@@ -91,7 +91,7 @@ class RunInfo:
 
     @property
     def commit(self) -> str:
-        """Of the checkout it was made in, `-dirty` at its end where that was changed; empty in none."""
+        """The commit of its checkout, `-dirty` at its end where that was changed; empty outside of one."""
         return self.tags.get("commit", "")
 
 

@@ -30,10 +30,9 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
 from benchbench.launch.transport import Transport
 from benchbench.machine.conditions import tolerated_cores
-from benchbench.machine.environment import cache_folder, usable_threads
+from benchbench.machine.environment import cache_folder, limits, usable_threads
 from benchbench.machine.kernel import read_text
-from benchbench.machine.neighbours import Beginning, Pause, beginning, pause_since, watch_neighbours
-from benchbench.machine.system import limits
+from benchbench.machine.sampler import Beginning, Pause, beginning, pause_since, watch_neighbours
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions

@@ -16,9 +16,7 @@ from typing import Any
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
-from benchbench.launch.job_queues import Job
-from benchbench.launch.pool import WorkerPool
-from benchbench.launch.reference_jobs import reference_in, reference_message
+from benchbench.launch.pool import Job, WorkerPool, reference_in, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure, Measurement

@@ -12,12 +12,15 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from errno import EMFILE, ENFILE
 from pathlib import Path
 from time import sleep
 
 from benchbench import paths
 from benchbench.errors import CannotWrite, UnreadableInput
 
+HINT = "Free space there or make it writable, or choose another folder."
+OPEN = "Allow more open files: ulimit -n 4096"
 NO_FOLDER = "it is a link or no folder; links in results are not followed"
 TRIES, PAUSE_S = 5, 0.05  # `is_locked` of another process holds the lock for a moment
 
@@ -121,7 +124,7 @@ def writing(path: Path, detail: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or path
-        hint = "Free space there or make it writable, or choose another folder."
+        hint = OPEN if error.errno in (EMFILE, ENFILE) else HINT
         raise CannotWrite(f"{where}: {error.strerror or error}{detail}", hint) from error
 
 
@@ -134,19 +137,20 @@ def reading(path: Path) -> Iterator[None]:
         raise UnreadableInput(f"{path}: {error.strerror or error}", "accelbench list runs") from error
 
 
-def lock(folder: Path) -> int:
-    """A descriptor that keeps other processes from adding to a run, until it is closed. Raises CannotWrite.
+def lock(path: Path) -> int:
+    """A descriptor that keeps other processes from adding to a run or fleet, until it is closed.
 
-    Where the file system has no locks it keeps nobody away.
+    A fleet has its lock on its file, since it would need a descriptor for each of its runs. Where the file
+    system has no locks it keeps nobody away. Raises CannotWrite.
     """
-    with writing(folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY)
     for _ in range(TRIES):
         if _locked(descriptor):
             return descriptor
         sleep(PAUSE_S)
     os.close(descriptor)
-    message = f"Another process is adding to {folder.name!r}."
+    message = f"Another process is adding to {path.stem!r}."
     raise CannotWrite(message, "Wait until it has ended, or choose another name.")
 
 
@@ -169,10 +173,10 @@ def _with_inner(folder: Path) -> list[Path]:
     return [each for each in (folder, *paths.listed(folder / "runs")) if os.path.isdir(each)]
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether another process is adding to the run now."""
+def is_locked(path: Path) -> bool:
+    """Whether another process is adding to the run or fleet now."""
     with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             return not _locked(descriptor)
         finally:

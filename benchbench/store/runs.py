@@ -25,11 +25,13 @@ from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
 from benchbench.store.codec import sealed
 from benchbench.store.disk import is_locked, lock
+from benchbench.store.naming import fleet_of
 from benchbench.store.redaction import Redaction, own_redaction
 
 T = TypeVar("T")
 
 RUNS, HEAD, RECORDS, END = "runs", "run.json", "records.jsonl", "end.json"
+FLEETS = "fleets"  # the folder of what was asked of fleets, beside that of runs
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
@@ -273,9 +275,14 @@ class Progress(StrEnum):
 
 def progress(path: Path) -> Progress:
     """How far the run in a folder came; one without checksums has ended. Raises UnreadableInput."""
-    if os.path.exists(path / END) or not _head(path)[1]:
+    if os.path.exists(path / END):
         return Progress.ENDED
-    return Progress.MEASURING if is_locked(path) else Progress.INTERRUPTED
+    info, checksums = _head(path)
+    if not checksums:
+        return Progress.ENDED
+    fleet = fleet_of(info.tags)
+    is_measured = is_locked(path) or bool(fleet and is_locked(path.parent.parent / FLEETS / f"{fleet}.json"))
+    return Progress.MEASURING if is_measured else Progress.INTERRUPTED
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -82,7 +82,7 @@ class _Records:
         self.torn = False
 
     def faults(self) -> list[Fault]:
-        """Of every line, and of lines that do not go together."""
+        """The faults of every line, and of lines that do not go together."""
         if not os.path.isfile(self._path):
             return [Fault(self._path, 0, "there is no such file")]
         return [Fault(self._path, number, text) for number, text in self._read()]

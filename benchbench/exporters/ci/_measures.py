@@ -29,7 +29,7 @@ class Measure:
 
 
 def measures(report: RunReport) -> list[Measure]:
-    """Case by case, of all cases that have a number."""
+    """The numbers case by case, of all cases that have one."""
     counts = Counter(row.case.id for row in report.rows)
     return [
         _measure(row, metric, value, alone=counts[row.case.id] == 1)

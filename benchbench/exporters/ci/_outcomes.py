@@ -59,7 +59,7 @@ def outcomes(report: RunReport) -> list[Outcome]:
 
 
 def _rank(outcome: Outcome) -> tuple[Severity, float]:
-    """The largest regression first; else in the order planned."""
+    """The place of an outcome: the largest regression first; else in the order planned."""
     if outcome.level is not Severity.FAILURE:
         return outcome.level, 0.0
     ratios = [each.ratio for each in outcome.judged if each.verdict is Verdict.SLOWER and each.ratio]

@@ -20,7 +20,6 @@ class Bmf(RunExporter):
     extension: ClassVar[str] = "json"
 
     def export(self, report: RunReport) -> dict[str, bytes]:
-        """One object."""
         found: dict[str, dict[str, dict[str, float]]] = {}
         for each in measures(report):
             found.setdefault(_name(each.case), {})[each.label.replace(" ", "-")] = _values(each)
@@ -29,7 +28,7 @@ class Bmf(RunExporter):
 
 
 def _name(case: str) -> str:
-    """Cut where it is too long, and still unlike any other."""
+    """The name, cut where it is too long, and still unlike any other."""
     if len(case) <= NAME_LIMIT:
         return case
     digest = hashlib.sha256(case.encode()).hexdigest()[:12]

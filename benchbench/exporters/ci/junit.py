@@ -27,7 +27,6 @@ class Junit(RunExporter):
     extension: ClassVar[str] = "xml"
 
     def export(self, report: RunReport) -> dict[str, bytes]:
-        """One document."""
         found = outcomes(report)
         root = ET.Element("testsuites", {"name": "accelbench", **_counts(found)})
         for name in dict.fromkeys(outcome.suite for outcome in found):

@@ -1,0 +1,140 @@
+"""How large a fleet may be: descriptors, memory and CPU of the command, with machines that are simulated.
+
+`python -m studies.fleet_size [MACHINES [RECORDS [FILES]]]`, by default 1,000 machines of 87 records of
+8 kB for a process that may open 1,024 files. Then the CPU time of reading a long line in pieces. Its folder
+for temporary files should be in memory: the disk is waited for after each record.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchbench.cluster.entry import PIECE
+from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, measure_fleet
+from benchbench.cluster.messages import (
+    Arrived,
+    Description,
+    Ended,
+    Event,
+    LineKind,
+    LineReader,
+    Node,
+    line_bytes,
+    read_job,
+)
+from benchbench.documents.fleet import incomplete
+from benchbench.model.case import Case
+from benchbench.model.options import MeasureOptions
+from benchbench.model.record import Record
+from benchbench.model.run import RunInfo
+from benchbench.running import request
+from benchbench.store import codec, runs
+from tests.factories import a_case, a_machine, a_measurement, a_record, a_run_info
+
+MACHINES, RECORDS, ROUNDS = 1000, 87, 3
+FILES = 1024  # that a process may open
+RECORD_BYTES = 8_000
+OPTIONS = MeasureOptions(suites=("quick",), rounds=ROUNDS, command=("fleet",))
+LINES_MIB = (4, 8, 16)
+
+
+class Simulated:
+    """Machines that say the same: one look at them brings the next line of each."""
+
+    def __init__(self, machines: int, cases: Sequence[Case]) -> None:
+        self.records = [
+            line_bytes(LineKind.RECORD, codec.encode(replace(each, round=number, order=number)))
+            for number in range(ROUNDS)
+            for each in map(a_long_record, cases)
+        ]
+        self._machines = machines
+        self._head = a_run_info(plan=tuple(cases), policy=request.request(OPTIONS).policy)
+        self._jobs: dict[int, Iterator[Event]] = {}
+        self._started = 0
+
+    def nodes(self) -> list[Node]:
+        return [Node(id=f"{n}", name=f"m{n:04}", kind="A100", cpus=2) for n in range(self._machines)]
+
+    def start(self, node: Node, job: bytes) -> int:
+        asked = read_job(job)
+        self._started += 1
+        describes = asked.kind == "describe"
+        head = replace(self._head, tags=dict(asked.options.tags))
+        self._jobs[self._started] = self._described() if describes else self._measured(head)
+        return self._started
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        found = [replace(next(events), task=task) for task, events in self._jobs.items()]
+        for event in found:
+            if isinstance(event, Ended):
+                del self._jobs[event.task]
+        return found
+
+    def stop(self, task: int) -> None:
+        self._jobs.pop(task, None)
+
+    def _described(self) -> Iterator[Event]:
+        has = Description(version=self._head.version, machine=a_machine(), packages={"torch": "2.13.0"})
+        yield Arrived(0, line_bytes(LineKind.DESCRIPTION, has))
+        yield Ended(0)
+
+    def _measured(self, head: RunInfo) -> Iterator[Event]:
+        yield Arrived(0, line_bytes(LineKind.HEAD, codec.to_json(head)))
+        for line in self.records:
+            yield Arrived(0, line)
+        yield Arrived(0, line_bytes(LineKind.END, "measure"))
+        yield Ended(0)
+
+
+def a_long_record(case: Case) -> Record:
+    """Of about RECORD_BYTES."""
+    blocks = tuple(0.01 + 1e-9 * number for number in range(RECORD_BYTES // 15))
+    return a_record(a_measurement(block_s=blocks), case=case)
+
+
+def simulate(machines: int, records: int, results: Path) -> tuple[FleetResult, float, float]:
+    """A fleet; the CPU seconds of a record, those of the simulation included; the bytes of a record."""
+    cases = [a_case(params={"m": m, "n": 64, "k": 64}) for m in range(1, records // ROUNDS + 1)]
+    cluster = Simulated(machines, cases)
+    began = time.process_time()
+    result = measure_fleet(
+        FleetOptions(measure=OPTIONS, allow_different=True), cluster, results, FleetObserver(), time.monotonic
+    )
+    return result, (time.process_time() - began) / machines / len(cluster.records), len(cluster.records[0])
+
+
+def splitting_s(mebibytes: int) -> float:
+    """CPU seconds to read one line of that length as it comes."""
+    piece, reader = b"x" * PIECE, LineReader()
+    began = time.process_time()
+    for _ in range(mebibytes * 2**20 // PIECE):
+        assert not list(reader.lines(piece))
+    return time.process_time() - began
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures; ends with 1 where something was not stored."""
+    given = [int(each) for each in arguments]
+    machines, records, files = (*given, *(MACHINES, RECORDS, FILES)[len(given) :])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    with tempfile.TemporaryDirectory() as name:
+        result, cpu_s, record_bytes = simulate(machines, records, Path(name))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        folders = [Path(name) / runs.RUNS / share.run for share in result.shares if share.run]
+        stored = sum(len(runs.read_run(folder).records) for folder in folders)
+    print(f"{machines} machines, {records} records of {record_bytes} bytes each, {files} open files")
+    print(f"complete: {not incomplete(result)}, {stored} records stored")
+    print(f"peak memory: {peak:.0f} MiB; CPU time of a record: {1e3 * cpu_s:.2f} ms")
+    seconds = ", ".join(f"{size} MiB {1e3 * splitting_s(size):.1f} ms" for size in LINES_MIB)
+    print(f"CPU time of a line: {seconds}")
+    sys.exit(incomplete(result) or stored < machines * records)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
