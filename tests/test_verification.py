@@ -124,14 +124,14 @@ def test_nothing_is_asked_for_that_has_no_reference(answer: Answer, status: Stat
     assert (reference.status, "so it is" in reference.message) == (status, True)
 
 
-def never(case: Case, reference: object) -> list[Job]:
+def never(case: Case, reference: object) -> Job:
     raise AssertionError("a job without a reference")
 
 
 def test_one_reference_serves_all_backends_and_each_is_verified_when_it_is_there() -> None:
     case, found = a_network(), References()
     cases = [case, replace(case, target="jax", backend="jax"), replace(case, target="fake", backend="fake")]
-    (job,) = reference_jobs(cases, found, lambda each, reference: [verify_job(each, reference, {})])
+    (job,) = reference_jobs(cases, found, lambda each, reference: verify_job(each, reference, {}))
     told = list(job.done(Answer({"reference": {"expected": {}}})))
     assert [each.case for each in told] == cases[:2]  # the third computes nothing
     assert found == {computed(case): {"expected": {}}}

@@ -40,7 +40,6 @@ class InOrder(typer.core.TyperGroup):
     """Lists the verbs in the order of use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Those of VERBS."""
         return list(VERBS)
 
 

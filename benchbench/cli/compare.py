@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Order(StrEnum):
-    """Of a comparison's cases."""
+    """The order of a comparison's cases."""
 
     RATIO = "ratio"
     CASE = "case"

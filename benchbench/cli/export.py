@@ -16,17 +16,13 @@ from benchbench.errors import UsageError
 from benchbench.model.options import parse_tags
 
 
-def _checked(name: str | None) -> str | None:
-    return checked(name) if name else None
-
-
 @app.command(rich_help_panel=EXCHANGE)
 def export(
     run: RunArgument,
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", help=f"One of {', '.join(formats())}.", callback=_checked, autocompletion=formats
+            "--to", help=f"One of {', '.join(formats())}.", callback=checked, autocompletion=formats
         ),
     ] = None,
     output: Annotated[

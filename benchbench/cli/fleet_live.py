@@ -41,7 +41,7 @@ class FleetLines(FleetObserver):
             self._table.show(shares)
 
     def record(self, machine: str, record: Record) -> None:
-        """Its line; above a table only where it failed."""
+        """Print the record's line; above a table only where it failed."""
         if self._table is None or isinstance(record.outcome, Failure):
             self.note(f"{machine}  {observer.line(record)}")
 

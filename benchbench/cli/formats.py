@@ -31,12 +31,12 @@ def formats() -> list[str]:
 
 
 def for_people() -> list[str]:
-    """Those in which any document can be rendered."""
+    """The formats in which any document can be rendered."""
     return list(filter(is_for_people, formats()))
 
 
 def texts() -> list[str]:
-    """Those in which any document is one text."""
+    """The formats in which any document is one text."""
     return list(filter(is_text, formats()))
 
 

@@ -54,7 +54,7 @@ class Lines(RunObserver):
             tell(text)
 
     def stage(self, text: str) -> None:
-        """Of use on a terminal only: in a log a case's result is the line."""
+        """Show it on a terminal only: in a log a case's result is the line."""
         if self._bar:
             self._bar.describe(visible(text))
 
@@ -75,7 +75,7 @@ class Lines(RunObserver):
                 self._bar.add(record, 0)
 
     def record(self, record: Record, side: int) -> None:
-        """Its line, with its side where there are two."""
+        """Print the record's line, with its side where there are two."""
         if self._bar:
             self._bar.add(record, side)
         failed = isinstance(record.outcome, Failure)
@@ -86,7 +86,6 @@ class Lines(RunObserver):
         self._print(self._labels[side] + self._redact(observer.line(record)), "red" if failed else "")
 
     def profile(self, profile: Profiled) -> None:
-        """Its line."""
         self.note(self._redact(observer.profile_line(profile)))
 
     def end(self, runs: Sequence[RunProgress]) -> None:

@@ -39,7 +39,7 @@ from benchbench.model.run import Settings
 from benchbench.registry import load_class
 from benchbench.store import disk
 
-REQUEST = "accelbench-request.json"  # what an attempt that was cut short is gone on with
+REQUEST = "accelbench-request.json"  # by which an attempt that was cut short is resumed
 CHECK_S = 90.0
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 DISTRIBUTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -252,7 +252,7 @@ def check_usable(found: Found) -> None:
 
 
 def check_health(found: Found) -> Found:
-    """The same with the health that a worker finds."""
+    """The environment with the health that a worker finds."""
     if not found.usable:
         return found
     reason = fault_of(Target(name=found.name, backend=found.backend, python=found.python))

@@ -116,9 +116,9 @@ def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, te
     if _run(site, [*asked, NO_WHEELS, *wanted]) != 0:
         _must(site, [*asked, *wanted], "pip finds no way to install that", _other(site))
     found = measure_packages(msgspec.json.decode(report.read_bytes())["install"])
-    return Download(
-        packages=found, free_bytes=shutil.disk_usage(_existing(interpreters.environments_folder())).free
-    )
+    folder = interpreters.environments_folder()
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
+    return Download(packages=found, free_bytes=shutil.disk_usage(there).free)
 
 
 def check_room(download: Download) -> None:
@@ -236,10 +236,6 @@ def _distributions(site: Site) -> int:
     return len(list(site.folder.glob("lib/python*/site-packages/*.dist-info")))
 
 
-def _existing(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if os.path.exists(each))
-
-
 def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
     """From the `install` of pip's installation report, largest first."""
     from concurrent.futures import ThreadPoolExecutor
@@ -316,7 +312,7 @@ def check_build(text: str) -> str:
 
 
 def running_build() -> str:
-    """Of the torch that is installed beside accelbench; "" where there is none or it does not say."""
+    """The build of the torch beside accelbench; "" where there is none or it does not say."""
     try:
         return build_of(version("torch"))
     except PackageNotFoundError:

@@ -83,17 +83,13 @@ def _check_count(
         * len(entry.cache)
         * len(entry.world or [1])
         * len(entry.strategy or [1])
-        * _points(entry, device)
+        * sum(map(point_count, _tables(entry, device)))
         * (DOUBLINGS + 1 if entry.double else 1)
         for device in devices
         for _, entry in entries
     )
     tables = [point_count(axes) for _, entry in entries for axes in (*entry.cpu, *entry.accelerator)]
     check_count(max([count, *tables]))
-
-
-def _points(entry: Entry, device: Device) -> int:
-    return sum(map(point_count, _tables(entry, device)))
 
 
 def _tables(entry: Entry, device: Device) -> list[Axes]:

@@ -94,7 +94,7 @@ def _located(run: RunConfig, folder: Path) -> RunConfig:
 
 
 def config_thresholds(found: Config, version: str = "") -> list[Rule]:
-    """Of the `[thresholds]` table. `version` of the file, for whom it is told. Raises UsageError."""
+    """The rules of the `[thresholds]` table; `version` of the file, as shown. Raises UsageError."""
     return rules(found.thresholds, f"{NAME}{version}")
 
 
@@ -105,7 +105,7 @@ def default_rules(found: Config, version: str = "") -> list[Rule]:
 
 
 def prices(found: Config) -> Prices | None:
-    """Of the `[price]` table. Raises UsageError."""
+    """The prices in the `[price]` table. Raises UsageError."""
     table = found.price
     return valid_prices(Prices(currency=table.currency, per_hour=table.per_hour)) if table else None
 

@@ -112,7 +112,7 @@ def altered(case: Case, variant: Variant, probes: Sequence[Probe]) -> Case:
 
 
 def _probe_for(case: Case, variant: Variant, probes: Sequence[Probe]) -> Probe:
-    """Of the target by name, else one of its backend: the other side may have another interpreter."""
+    """The probe of the target by name, else of its backend: the other side may have another interpreter."""
     name = variant.target.name if variant.target else case.target
     same = [probe for probe in probes if probe.target.name == name]
     return next(iter(same or [probe for probe in probes if probe.target.backend == case.backend]))
@@ -121,12 +121,8 @@ def _probe_for(case: Case, variant: Variant, probes: Sequence[Probe]) -> Probe:
 def _mode(case: Case, target: Target) -> str:
     if case.backend == target.backend:
         return case.mode
-    own, other = _backend_named(case.backend).modes, _backend(target).modes
+    own, other = _backend_named(case.backend).modes, _backend_named(target.backend).modes
     return other[0] if case.mode == own[0] or case.mode not in other else case.mode
-
-
-def _backend(target: Target) -> type[Backend]:
-    return _backend_named(target.backend)
 
 
 def _backend_named(name: str) -> type[Backend]:

@@ -25,7 +25,7 @@ GITLINK = "160000"  # the mode of a submodule in a tree
 
 
 def current_commit(folder: str = ".") -> str:
-    """Of the checkout that `folder` lies in, `-dirty` added where files of it were changed.
+    """The commit of the checkout that `folder` lies in, `-dirty` added where files of it were changed.
 
     Empty where it lies in none, or before the first commit. Raises UsageError where git does not answer.
     """
@@ -78,7 +78,10 @@ def checked_out(revision: str, code: UserCode) -> Iterator[UserCode]:
             root: _tree(root, revision, Path(place) / str(number))
             for number, root in enumerate(dict.fromkeys(root for root in roots.values() if root))
         }
-        moved = {each: _moved(each, root, trees) for each, root in roots.items()}
+        moved = {
+            each: str(trees[root] / paths.resolved(each).relative_to(root)) if root else each
+            for each, root in roots.items()
+        }
         yield UserCode(
             *(tuple(moved[each] for each in own) for own in (code.workloads, code.python_path, code.sources))
         )
@@ -101,12 +104,8 @@ def content_at(revision: str, path: Path) -> bytes | None:
     return _git(root, "cat-file", "blob", name).stdout.encode()
 
 
-def _moved(path: str, root: str, trees: dict[str, Path]) -> str:
-    return str(trees[root] / paths.resolved(path).relative_to(root)) if root else path
-
-
 def _root(path: str) -> str:
-    """Of the outermost repository that a folder is in; empty where it is in none."""
+    """The root of the outermost repository that a folder is in; empty where it is in none."""
     if not os.path.isdir(path):
         return ""
     root, outer = "", _answer(path, "rev-parse", "--show-toplevel")
@@ -162,7 +161,7 @@ def _check_out(root: Path, git_dir: Path, commit: str, tree: Path) -> None:
 
 
 def _git_dir(folder: Path) -> Path | None:
-    """Of the repository whose root is `folder`, if it is one."""
+    """The git folder of the repository whose root is `folder`, if it is one."""
     found = os.path.exists(folder / ".git")
     return Path(_answer(str(folder), "rev-parse", "--absolute-git-dir")) if found else None
 

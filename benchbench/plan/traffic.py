@@ -28,8 +28,9 @@ from benchbench.workloads.steps import PipelinedTraining, TrainingStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Of one device, in bytes. `held`: parameters, their gradients, and what the optimizer keeps of them.
+    """What one device holds and sends, in bytes.
 
+    `held`: parameters, their gradients, and what the optimizer keeps of them.
     `sent`: in a step, by the ring that nccl-tests counts by. None: sums of activations, or the framework's
     partitioner decides.
     `bubble`: the share of a step in which a stage of a pipeline has nothing to compute.
@@ -88,7 +89,7 @@ def _elements_sent(work: TrainingStep, held: Mapping[str, int], backend: type[Ba
 
 
 def _elements_held(work: TrainingStep, name: str, weight: Weight, backend: type[Backend]) -> int:
-    """Of a weight, on the device that has most of it."""
+    """The elements of a weight on the device that has most of it."""
     placement, shape = work.placement, weight.shape
     if backend.spread is Spread.DEVICES:
         shape = weight.shape_channels_last if backend.framework != "torch" else shape

@@ -47,7 +47,6 @@ class HostSession:
         """There is no device."""
 
     def peak_device(self) -> Memory:
-        """None."""
         return Memory(bytes=None, reason="no backend was named, so no device is known")
 
 
@@ -116,7 +115,7 @@ def backend_named(name: str | None) -> Backend | None:
 
 
 def version(backend: str | None) -> str | None:
-    """Of the backend's framework, without importing it; of Python where there is none."""
+    """The version of the backend's framework, which is not imported; of Python where there is none."""
     found = backend_named(backend)
     if found is None:
         return python_version()

@@ -28,7 +28,7 @@ CANNOT_WRITE = 6  # docs/cli.md
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """Of one pytest session."""
+    """What one pytest session has measured."""
 
     results: Path
     baseline: str

@@ -129,13 +129,11 @@ def heads(
             command=terms.command,
         )
         info = run_head(probes[side], chosen, own)
-        infos.append(_of_revision(info) if variant.revision else info)
+        if variant.revision:  # its label names the commit that is measured, not the one checked out here
+            tags = {name: each for name, each in info.tags.items() if name != COMMIT}
+            info = dataclasses.replace(info, tags=tags)
+        infos.append(info)
     return _partners(infos[0], infos[1], variants, [pair for pair, _ in judged])
-
-
-def _of_revision(info: RunInfo) -> RunInfo:
-    """Without the commit that is checked out here: its label names the one measured."""
-    return dataclasses.replace(info, tags={name: each for name, each in info.tags.items() if name != COMMIT})
 
 
 def _pairs(

@@ -217,13 +217,13 @@ def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]
 @contextmanager
 def ready(
     targets: Sequence[Target], wait_s: float | None, results: Path | None, observer: RunObserver
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[[], None] | None]:
     """Check that results can be written, wait for an idle machine, and let other runs see this one.
 
-    Waits `wait_s` at most, then goes on all the same, with a note on what disturbs. Who does not wait gets a
-    function that gives this note, to be called before anything is timed: frameworks can be imported
-    meanwhile. Nobody is looked at where the time of all `targets` is virtual; no targets: this process
-    itself measures. Raises CannotWrite.
+    Waits `wait_s` at most, then goes on all the same, with a note on what disturbs. Without `wait_s`, yields
+    a function that reports disturbances: call it before timing, so that frameworks can be imported meanwhile.
+    Nobody is looked at where the time of all `targets` is virtual; no targets: this process itself measures.
+    Raises CannotWrite.
     """
     check_space(results, Path(tempfile.gettempdir()), observer.note)
     presence = Presence(presence_folder())
@@ -233,13 +233,9 @@ def ready(
     since = beginning()
     presence.enter()
     try:
-        yield partial(tell_disturbances, presence, since, observer.note) if looks and not wait_s else _nothing
+        yield partial(tell_disturbances, presence, since, observer.note) if looks and not wait_s else None
     finally:
         presence.leave()
-
-
-def _nothing() -> None:
-    """All was told."""
 
 
 def tell_disturbances(
@@ -303,7 +299,7 @@ def disturbances(measuring: list[int], pause: Pause) -> list[str]:
 
 
 def presence_folder(root: Path = Path("/")) -> Path:
-    """Of this machine as it runs now: a home folder may be shared by several."""
+    """The folder of this machine as it runs now: a home folder may be shared by several."""
     return cache_folder("measuring") / (read_text(root / BOOT).strip() or platform.node())
 
 

@@ -60,12 +60,10 @@ class Callbacks(RunObserver):
         self._on_stage = on_stage
 
     def stage(self, text: str) -> None:
-        """What is under way now."""
         if self._on_stage:
             self._on_stage(text)
 
     def record(self, record: Record, side: int) -> None:
-        """A case was measured once more and is stored."""
         if self._on_record:
             self._on_record(record)
 

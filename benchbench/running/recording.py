@@ -305,9 +305,9 @@ class Recorder:
         What could not be read again is a failure already here, so that no other round repeats it.
         """
         started, begin = time.time(), self._clock()
-        if needless:
-            result, isolation, stages = _skipped(needless)
-        else:
+        result: Measurement | Failure = Failure(status=Status.SKIPPED, message=needless)
+        isolation, stages = "none", dict[str, float]()
+        if not needless:
             result, isolation, stages = self._measured(case)
         stages["wall"] = self._clock() - begin
         self._order += 1
@@ -343,10 +343,6 @@ class Recorder:
         return observer.seen_in(decoded(answer, stages)), isolation, stages
 
 
-def _skipped(reason: str) -> tuple[Measurement | Failure, str, dict[str, float]]:
-    return Failure(status=Status.SKIPPED, message=reason), "none", {}
-
-
 def keep_profiles(
     pool: WorkerPool, records: Sequence[Record], folder: Path, announce: Callable[[str], None]
 ) -> Iterator[Profiled]:
@@ -363,23 +359,19 @@ def keep_profiles(
 def profile_cases(
     pool: WorkerPool, records: Sequence[Record], announce: Callable[[str], None]
 ) -> Iterator[tuple[Profiled, dict[str, bytes]]]:
-    """For each case that was measured: its profile, or why there is none, and its traces by file name."""
-    for record in _last_ok(records):
+    """For each case whose last record is measured: its profile or why there is none, and its traces."""
+    last = {record.case.id: record for record in records}
+    for record in last.values():
+        if not isinstance(record.outcome, Measurement):
+            continue
         begin = perf_counter()
         announce(f"profiling {record.case.id}")
-        assert isinstance(record.outcome, Measurement)
         found, traces = _profiled(pool, record.case, record.outcome)
         pool.stages_s["profile"] = pool.stages_s.get("profile", 0.0) + perf_counter() - begin
         yield (
             Profiled(case=record.case, framework_version=record.framework_version, outcome=found),
             traces,
         )
-
-
-def _last_ok(records: Sequence[Record]) -> list[Record]:
-    """The last record of each case, if it was measured."""
-    last = {record.case.id: record for record in records}
-    return [record for record in last.values() if isinstance(record.outcome, Measurement)]
 
 
 def profiled_blocks(measured: Measurement) -> tuple[int, int]:

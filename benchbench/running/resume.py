@@ -18,7 +18,7 @@ from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
-from benchbench.model.run import Resumption, Run, RunInfo
+from benchbench.model.run import Resumption, Run
 from benchbench.plan.rerun import replan, why_not_resumed
 from benchbench.plan.revision import commit_tag
 from benchbench.running.measure import Team, measuring, targets_of
@@ -59,7 +59,10 @@ def resume_run(
             if found := differences(run, probes):
                 message = f"The run {name} cannot be resumed here: {'; '.join(found)}."
                 raise UsageError(message, "Begin a new run, and compare it with this one.")
-            run = dataclasses.replace(run, info=_resumed(run.info, options.command))
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            part = Resumption(started=started, command=options.command)
+            info = dataclasses.replace(run.info, resumed=(*run.info.resumed, part))
+            run = dataclasses.replace(run, info=info)
             runs.rewrite_head(folder, run.info)
             bench.record_rest(run, writer, profile=profile)
     return runs.read_run(folder)
@@ -118,7 +121,7 @@ def _versions(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
 
 
 def _variables(then: Mapping[str, str] | None) -> Iterator[str]:
-    """Of the shell; as they would be stored now."""
+    """The shell's variables that differ, as they would be stored now."""
     redact = own_redaction()
     now = {name: redact(value) for name, value in tuning_variables(os.environ).items()}
     if then is not None:
@@ -136,8 +139,3 @@ def _workload_version(case: Case, records: Sequence[Record]) -> Iterator[str]:
 def _differing(name: str, then: object, now: object) -> Iterator[str]:
     if then != now:
         yield f"{name}: {then or 'none'}, now {now or 'none'}"
-
-
-def _resumed(info: RunInfo, command: tuple[str, ...]) -> RunInfo:
-    part = Resumption(started=datetime.now(UTC).isoformat(timespec="seconds"), command=command)
-    return dataclasses.replace(info, resumed=(*info.resumed, part))

@@ -56,7 +56,7 @@ def due(
 
 
 def undecided(policy: Policy, records: Iterable[Record]) -> list[list[Case]]:
-    """Of each work whose fastest is not told and may lead by what matters, the cases that may be it.
+    """The cases that may be the fastest of each work where that is not told and may lead by what matters.
 
     Those that the fewest further rounds are likely to tell come first.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from benchbench.backends.base import Backend
@@ -32,10 +33,10 @@ Announce = Callable[[str], None]
 
 
 class Precomputed:
-    """What the processes of a run start from."""
+    """References, verifications and exports: what a run's processes start from."""
 
     def __init__(self, pool: WorkerPool, announce: Announce, plan: Sequence[Case], smallest: Sequence[Case]):
-        """Do all of it that the plan needs. `smallest`: the first case of each sequence, and all others."""
+        """Compute what the plan needs. `smallest`: the first case of each sequence, and all others."""
         self._pool = pool
         self._announce = announce
         self._references: References = {}
@@ -46,9 +47,10 @@ class Precomputed:
         # Of a sequence, most members may be found needless: what they need is made when they are due.
         others = [case for case in plan if not case.doubles]
         inference = [case for case in others if case.phase is not Phase.TRAIN]
+        verify = partial(verify_job, found=self._verified)
         jobs = [
-            *reference_jobs(training, self._references, self._verify_training),
-            *reference_jobs(hidden, {}, self._verify_in_float32, small=True),
+            *reference_jobs(training, self._references, verify),
+            *reference_jobs(hidden, {}, partial(verify, in_float32=True), small=True),
             *reference_jobs(inference, self._references),
             *self._export_jobs(others),
         ]
@@ -71,12 +73,6 @@ class Precomputed:
             self._pool.ask_together(list(self._export_jobs([case])), self._announce)
         return self._exported.get(case.id)
 
-    def _verify_training(self, case: Case, reference: Message) -> Iterable[Job]:
-        return [verify_job(case, reference, self._verified)]
-
-    def _verify_in_float32(self, case: Case, reference: Message) -> Iterable[Job]:
-        return [verify_job(case, reference, self._verified, in_float32=True)]
-
     def _export_jobs(self, cases: Iterable[Case]) -> Iterator[Job]:
         for case in cases:
             if not load_class("benchbench.backends", case.backend, Backend).exports:  # type: ignore[type-abstract]
@@ -95,13 +91,13 @@ class Precomputed:
 def reference_jobs(
     cases: Iterable[Case],
     found: References,
-    then: Callable[[Case, Message], Iterable[Job]] | None = None,
+    then: Callable[[Case, Message], Job] | None = None,
     *,
     small: bool = False,
 ) -> Iterator[Job]:
     """A job for each thing computed (`computed`), for all backends; its reference goes to `found`.
 
-    `then`: the jobs of a case that need its reference. `small`: at the small size, with tolerances for
+    `then`: the job of a case that needs its reference. `small`: at the small size, with tolerances for
     float32.
     """
     alike: dict[str, list[Case]] = {}
@@ -114,7 +110,7 @@ def reference_jobs(
             reference = found[name] = _reference_or_failure(answer)
             if then and not isinstance(reference, Failure):
                 for case in same:
-                    yield from then(case, reference)
+                    yield then(case, reference)
 
         message = reference_message(same[0], small=small, replicas=replicas(same[0]))
         label = f"float64 reference of {name}{' at a small size' if small else ''}"
@@ -129,7 +125,8 @@ def verify_job(case: Case, reference: Message, found: Verified, *, in_float32: b
 
     def answered(answer: Answer) -> Iterable[Job]:
         result = error_in(answer)
-        if not in_float32 or not _is_unsupported(result):
+        unsupported = isinstance(result, Failure) and result.status is Status.UNSUPPORTED
+        if not (in_float32 and unsupported):
             found[check_name(case)] = result
         return ()
 
@@ -196,10 +193,6 @@ def error_in(answer: Answer) -> float | Failure | None:
         message = f"the worker's answer cannot be read: verified: {unread}"
         return Failure(status=Status.FAILED, message=message)
     return error
-
-
-def _is_unsupported(result: float | Failure | None) -> bool:
-    return isinstance(result, Failure) and result.status is Status.UNSUPPORTED
 
 
 def decoded(answer: Answer, stages: dict[str, float]) -> Measurement | Failure:

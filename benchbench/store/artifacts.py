@@ -95,7 +95,7 @@ class ProfileFacts:
 
 
 def profile_facts(run: Path) -> ProfileFacts:
-    """Of the profiles in a run's folder."""
+    """What the profiles in a run's folder say."""
     facts = ProfileFacts({}, {}, {})
     for each in read_profiles(run)[0]:
         name, outcome = each.case.id, each.outcome

@@ -132,11 +132,8 @@ def _with_typed_notes(raw: dict[str, Any]) -> dict[str, Any]:
     notes = raw.get("notes")
     if not isinstance(notes, list):
         return raw | inner
-    return raw | inner | {"notes": [_typed_note(each) for each in notes]}
-
-
-def _typed_note(raw: Any) -> Any:
-    return dataclasses.asdict(plain(raw)) if isinstance(raw, str) else raw
+    typed = [dataclasses.asdict(plain(each)) if isinstance(each, str) else each for each in notes]
+    return raw | inner | {"notes": typed}
 
 
 def _check_notes(notes: Sequence[Note]) -> None:

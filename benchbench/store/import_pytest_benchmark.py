@@ -37,7 +37,7 @@ ULPS = 4
 
 
 class Stats(msgspec.Struct):
-    """Of one benchmark; `data` is seconds of one iteration, a value for each of its rounds."""
+    """The statistics of one benchmark; `data`: seconds of an iteration, a value for each round."""
 
     data: list[float] = []
     iterations: int = 1

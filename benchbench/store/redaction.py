@@ -55,7 +55,7 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
 
 
 def own_redaction() -> Redaction:
-    """Of this process's environment, home and working directory."""
+    """The redaction for this process's environment, home and working directory."""
     return redaction(os.environ, paths.home(), paths.working_folder())
 
 

@@ -153,7 +153,7 @@ def make_parent(folder: Path) -> None:
 
 
 def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> RunWriter:
-    """The same in a folder that is not there yet."""
+    """A writer of a run whose folder is not there yet."""
     head = _head_text(info, redact)
     with disk.writing(folder):
         make_parent(folder)
@@ -198,7 +198,7 @@ def _is_record(line: bytes) -> bool:
 
 
 def read_head(path: Path) -> RunInfo:
-    """Of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
+    """The head of the run in the folder `path`. Raises UnreadableInput, as `read` does."""
     return _head(path)[0]
 
 
@@ -274,7 +274,7 @@ class Progress(StrEnum):
 
 
 def progress(path: Path) -> Progress:
-    """Of the run in a folder; one of before there were checksums has ended. Raises UnreadableInput."""
+    """How far the run in a folder came; one without checksums has ended. Raises UnreadableInput."""
     if os.path.exists(path / END):
         return Progress.ENDED
     info, checksums = _head(path)

@@ -125,7 +125,6 @@ class RunFilter:
     since: str = ""
 
     def __post_init__(self) -> None:
-        """See above."""
         if self.since:
             _moment(self.since)
 

@@ -126,7 +126,7 @@ class _Texts:
         return text
 
     def message(self, text: str) -> str:
-        """Of what others may have written: types of errors, numbers, and words that are accelbench's own."""
+        """What is left of others' text: types of errors, numbers, and words that are accelbench's own."""
         parts = PLACEHOLDER.split(self(text))
         parts[::2] = (WORD.sub(self._own_word, part) for part in parts[::2])
         return "".join(parts)
