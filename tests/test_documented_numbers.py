@@ -186,3 +186,13 @@ def test_a_page_quotes_the_ratios_that_a_study_printed(page: str, study: str) ->
     figures = re.findall(r"\d\.\d{3,4}", printed)
     for ratio in quoted:
         assert "".join(ratio) in "".join(figures)
+
+
+def test_the_page_quotes_the_study_of_rankings() -> None:
+    printed = (ROOT / "studies/output/ranking.md").read_text().splitlines()
+    page = (ROOT / "docs/measuring.md").read_text()
+    table = (
+        page[page.index("<!-- ranking -->") : page.index("- **Before**, two cases")].strip().splitlines()[1:]
+    )
+    assert len(table) == 10
+    assert set(table) <= set(printed)
